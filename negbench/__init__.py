@@ -1,0 +1,72 @@
+"""negbench: which negatives should a composed-image-retrieval model be trained against?
+
+The public names load lazily, so that `import negbench` (and `negbench --help`) imports neither torch nor mlflow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from negbench.api import (
+        list_plugins,
+        load_dataset,
+        make_backbone,
+        make_loss,
+        make_strategy,
+        run,
+    )
+    from negbench.contracts import (
+        Backbone,
+        Loss,
+        Query,
+        ScoreView,
+        Strategy,
+        tunable,
+    )
+    from negbench.errors import NegbenchError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "negbench.api": (
+        "list_plugins",
+        "load_dataset",
+        "make_backbone",
+        "make_loss",
+        "make_strategy",
+        "run",
+    ),
+    "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
+    "negbench.errors": ("NegbenchError",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Backbone",
+    "Loss",
+    "NegbenchError",
+    "Query",
+    "ScoreView",
+    "Strategy",
+    "__version__",
+    "list_plugins",
+    "load_dataset",
+    "make_backbone",
+    "make_loss",
+    "make_strategy",
+    "run",
+    "tunable",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public name's home on first use (PEP 562)."""
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'negbench' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,387 @@
+"""The only types that cross modules: ScoreView, Strategy, Loss, Backbone, Query, and how fields declare search ranges."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from negbench.errors import OptionError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Slot = Literal["reference", "modification", "target"]
+Scope = Literal["corpus", "batch"]
+
+DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
+
+
+# --- search ranges -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where `negbench study` may move a field: [low, high] (both included), or one of `choices`."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+
+def tunable(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    log: bool = False,
+    choices: Sequence[Any] = (),
+) -> Any:
+    """Dataclass field with a default and, beside it, the range that `negbench study` searches.
+
+    Example: ``k: int = tunable(100, low=10, high=1000, log=True)``.
+    """
+    if (low is None) != (high is None) or (low is None) == (not choices):
+        raise ValueError("tunable() takes either low and high, or choices")
+    return field(
+        default=default, metadata={"range": Range(low=low, high=high, log=log, choices=tuple(choices))}
+    )
+
+
+def tunable_ranges(cls: type) -> dict[str, Range]:
+    """Name -> range of every tunable field of a dataclass, in the order of declaration."""
+    return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
+
+
+def check_option(name: str, value: object, ok: bool, want: str) -> None:
+    """Raise OptionError quoting `value` unless `ok`; the constructors of plug-ins validate with it."""
+    if not ok:
+        raise OptionError(f"{name} must be {want}, got {value!r}")
+
+
+# --- queries -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One composed query: a reference image, a modification text, and what is known to answer it.
+
+    `target` is None where the labels are closed (CIRR test1, CIRCO test). `relevant` holds every image known to satisfy
+    the query, the target first; it is empty where only the target is known. Images are named by id, never by path.
+    """
+
+    id: str
+    reference: str
+    text: str
+    target: str | None = None
+    group: str = ""
+    relevant: tuple[str, ...] = ()
+    captions: tuple[str, ...] = ()  # the raw annotation(s) that `text` was made from
+    subset: tuple[str, ...] = ()  # CIRR: the other members of the image group
+    aspects: tuple[str, ...] = ()  # CIRCO: semantic aspects
+    reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
+    target_text: str | None = None
+
+
+# --- strategies --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScoreView:
+    """What a strategy may look at: a block of B queries against N images (or the batch against itself).
+
+    Args:
+        scores: [B, N] float of any sign, higher is better; cosine before the temperature.
+        target: [B] int64, column of each query's positive.
+        allowed: [B, N] bool, columns that may be a negative; default: everything but the target. The target is always
+            taken out, so after construction this is a tensor that strategies can use as it is.
+        refresh: 0-based count of this refresh.
+        relevant: [B, N] bool ground truth; only strategies whose name starts with `oracle` may read it.
+
+    Raises:
+        ValueError: a shape or dtype that is not as above, or a target outside the columns.
+    """
+
+    scores: Tensor
+    target: Tensor
+    allowed: Tensor = None  # type: ignore[assignment]  # resolved below
+    refresh: int = 0
+    relevant: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.scores.ndim != 2 or not self.scores.is_floating_point():
+            raise ValueError(
+                f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"
+            )
+        rows, columns = self.scores.shape
+        if self.target.shape != (rows,) or self.target.dtype != torch.int64:
+            raise ValueError(
+                f"target must be a [{rows}] int64 tensor, got {tuple(self.target.shape)} {self.target.dtype}"
+            )
+        if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
+            raise ValueError(f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}")
+        for name in ("allowed", "relevant"):
+            mask = getattr(self, name)
+            if mask is not None and (mask.shape != self.scores.shape or mask.dtype != torch.bool):
+                raise ValueError(
+                    f"{name} must be a {tuple(self.scores.shape)} bool tensor, got {tuple(mask.shape)} {mask.dtype}"
+                )
+        allowed = torch.ones_like(self.scores, dtype=torch.bool) if self.allowed is None else self.allowed.clone()
+        allowed.scatter_(1, self.target[:, None], False)
+        object.__setattr__(self, "allowed", allowed)
+
+    @property
+    def positive(self) -> Tensor:
+        """[B], the target's score."""
+        return self.scores.gather(1, self.target[:, None]).squeeze(1)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """[B, N] int64: columns by descending score, ties broken by corpus index; sorted once, shared by all readers."""
+        from negbench.metrics.ranks import descending
+
+        return descending(self.scores)
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
+
+    A corpus strategy is one function of a score row. It never stores pools, draws, nor touches a data set, a model, a
+    configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all of them.
+    A batch strategy gets the batch's own score matrix, once for each slot it corrupts, and is used whole.
+    """
+
+    scope: ClassVar[Scope] = "corpus"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("target",)
+    n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
+
+    @abstractmethod
+    def pool(self, view: ScoreView) -> Tensor:
+        """Pool of every query.
+
+        Returns:
+            [B, N] bool mask, or float weights >= 0 (drawn in proportion), True or > 0 only where `view.allowed`. An
+            all-False row is an empty pool: mining then applies the fallback and counts it.
+        """
+
+
+# --- losses ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AspectScores:
+    """Scores under one sub-query (DQE-CIR eq. 7-8): `positive` [B], `negatives` [B, M], `weight` scalar >= 0, learned."""
+
+    name: str
+    positive: Tensor
+    negatives: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A function of the positive's and the negatives' scores; it never chooses negatives. A frozen dataclass.
+
+    `tau=None` takes the temperature that the caller passes (the backbone's learned one), or 0.07 where none is passed;
+    a number fixes it.
+    """
+
+    uses_aspects: ClassVar[bool] = False
+    tau: float | None = None
+
+    def __post_init__(self) -> None:
+        check_option("tau", self.tau, self.tau is None or self.tau > 0, "> 0 or left out")
+
+    def __call__(
+        self,
+        positive: Tensor,
+        negatives: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        *,
+        temperature: Tensor | float | None = None,
+        aspects: Sequence[AspectScores] = (),
+    ) -> Tensor:
+        """Loss of a batch.
+
+        Args:
+            positive: [B] scores of the targets, any sign, before the temperature.
+            negatives: [B, M] scores of the negatives.
+            mask: [B, M] bool, False where there is no negative; a row without any adds nothing.
+            weights: [B, M] float >= 0, how much each negative counts (1 = as published).
+            temperature: scalar > 0, used unless the loss fixes `tau`.
+            aspects: sub-query scores; only losses with `uses_aspects` take them.
+
+        Returns:
+            Scalar tensor, differentiable in positive, negatives, temperature and aspects.
+
+        Raises:
+            ValueError: shapes that do not fit, or aspects handed to a loss that has no use for them.
+        """
+        if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
+            raise ValueError(
+                f"want positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
+            )
+        for name, tensor in (("mask", mask), ("weights", weights)):
+            if tensor is not None and tensor.shape != negatives.shape:
+                raise ValueError(f"{name} must be {tuple(negatives.shape)}, got {tuple(tensor.shape)}")
+        if aspects and not self.uses_aspects:
+            raise ValueError(f"{type(self).__name__} has no term for aspects")
+        if self.tau is not None:
+            temperature = self.tau
+        elif temperature is None:
+            temperature = DEFAULT_TEMPERATURE
+        if mask is None:
+            mask = torch.ones_like(negatives, dtype=torch.bool)
+        if weights is None:
+            weights = torch.ones_like(negatives)
+        return self.value(positive, negatives, mask, weights, temperature, aspects)
+
+    @abstractmethod
+    def value(
+        self,
+        positive: Tensor,
+        negatives: Tensor,
+        mask: Tensor,
+        weights: Tensor,
+        temperature: Tensor | float,
+        aspects: Sequence[AspectScores],
+    ) -> Tensor:
+        """The formula itself, on checked and completed arguments (see `__call__`)."""
+
+
+# --- backbones ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BackboneIdentity:
+    """What a backbone really is; stands in every result (never a nickname)."""
+
+    name: str  # registry key
+    weights: str  # hub id, file name, "random:SEED" or "shipped"
+    revision: str  # hub revision, "local" or ""
+    sha256: str  # of the initial parameters and buffers, by sorted name
+    parameters: int
+    trainable_parameters: int
+    embedding_dim: int  # D
+    tokens_per_image: int  # T
+    preprocessing: str  # e.g. "target-pad 1.25, bicubic 224, mean/std clip"
+    composition: str = ""  # how reference and text are fused
+    activation: str = ""  # resolved, e.g. "quick_gelu" (open_clip's silent trap)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
+
+
+class Backbone(nn.Module, ABC):
+    """A composed-image-retrieval model. Subclasses live one family per file in `backbones/`.
+
+    Shapes: B images or queries, L stored feature rows of width C per image, T candidate tokens, D embedding width.
+    `image_features` is the part that is frozen: its output is stored once per (weights, preprocessing, image set) and
+    shared by every run. A fine-tuned backbone sets `frozen_images = False`; then nothing is stored, and
+    `image_features` runs, with gradients, in every step.
+
+    Subclasses offer a classmethod `load(*, option=default, ...)` whose keyword-only parameters are the backbone's
+    options; heavy imports belong inside it.
+    """
+
+    frozen_images: bool = True
+    # what a run uses where neither flag nor recipe says otherwise; keys are those of RunConfig's section [train]
+    recommended: ClassVar[Mapping[str, float | int]] = {}
+
+    @property
+    @abstractmethod
+    def identity(self) -> BackboneIdentity:
+        """Resolved identity; its `sha256` is that of the weights as loaded, before any training."""
+
+    @property
+    @abstractmethod
+    def feature_key(self) -> str:
+        """Hash of what determines `image_features` (the frozen weights, preprocessing, storage precision)."""
+
+    @abstractmethod
+    def preprocess(self, image: Image) -> Tensor:
+        """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic, picklable for worker processes."""
+
+    @abstractmethod
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """[B, 3, H, W] -> [B, L, C], what the store keeps."""
+
+    @abstractmethod
+    def candidates(self, features: Tensor) -> Tensor:
+        """[B, L, C] -> [B, T, D], unit norm."""
+
+    @abstractmethod
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        """Reference features [B, L, C] and B texts -> composed query embeddings [B, D], unit norm."""
+
+    @abstractmethod
+    def text_queries(self, text: TextBatch) -> Tensor:
+        """B texts -> [B, D] unit-norm embeddings without any image: the text-only baseline."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
+
+    @property
+    @abstractmethod
+    def temperature(self) -> Tensor:
+        """Learned temperature, scalar > 0; divides scores in training losses only."""
+
+    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
+        """Every reference with every text: [R, L, C] and P texts -> [R, P, D], for HyCoLe's corrupted triples.
+
+        The default runs `queries` on all R * P pairs in chunks; a family with a cheap fusion overrides it.
+        """
+        tokens = self.tokenize(text) if not isinstance(text, Mapping) else text
+        count = next(iter(tokens.values())).shape[0]
+        rows = torch.arange(features.shape[0], device=features.device).repeat_interleave(count)
+        columns = torch.arange(count, device=features.device).repeat(features.shape[0])
+        parts = [
+            self.queries(features[r], {name: t[c] for name, t in tokens.items()})
+            for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
+        ]
+        return torch.cat(parts).reshape(features.shape[0], count, -1)
+
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Aspect name -> (sub-query embeddings [B, D], learned non-negative weight): DQE-CIR eq. 1. None by default."""
+        return {}
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """AdamW groups; default: one group of all that requires a gradient."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": lr, "weight_decay": weight_decay}]
+
+
+def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
+    """Scores of every query against every image: max over the image's tokens of the dot product (QuRe eq. 1).
+
+    Args:
+        queries: [B, D].
+        candidates: [N, T, D].
+
+    Returns:
+        [B, N].
+    """
+    count, tokens, width = candidates.shape
+    scores = queries @ candidates.reshape(count * tokens, width).T
+    return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
+
+
+def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:
+    """Scores of each query against its own M images: [B, D] and [B, M, T, D] -> [B, M]."""
+    return torch.einsum("bd,bmtd->bmt", queries, candidates).amax(-1)
+
+
+# --- data sets ---------------------------------------------------------------------------------------------------
+
+ImageOpener = Callable[[str], "Image"]
+BatchIterator = Iterator[tuple[list[int], Tensor]]

@@ -1,0 +1,36 @@
+"""What goes wrong for a user: one line that says what, where and the mend. Exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NegbenchError(Exception):
+    """Base of every error that a user can mend; the command line prints it as one line and exits with 2."""
+
+
+class UnknownNameError(NegbenchError):
+    """A name (strategy, option, configuration key, ...) that does not exist; suggests the nearest right one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        mend = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+        super().__init__(f"unknown {kind} '{name}'{f' in {where}' if where else ''}: {mend}")
+
+
+class OptionError(NegbenchError):
+    """An option whose value is out of range or of the wrong type; quotes the value."""
+
+
+class DataError(NegbenchError):
+    """A data set that is not as published: a file or image missing, a key absent, a value of the wrong type."""
+
+
+class WeightsError(NegbenchError):
+    """Weights that are missing or do not fit; says what to fetch and where to put it, or which keys differ."""
+
+
+class RunError(NegbenchError):
+    """A run that cannot be found, resumed or reused."""

@@ -1,0 +1,58 @@
+"""A list of int64 rows of differing length, held as two tensors: relevant images, excluded images, subsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Row i is ``values[offsets[i] : offsets[i + 1]]``; `values` [sum of lengths], `offsets` [rows + 1], both int64."""
+
+    values: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
+        """From a list of rows of integers."""
+        rows = list(rows)
+        lengths = torch.tensor([0, *(len(row) for row in rows)], dtype=torch.int64)
+        flat = [value for row in rows for value in row]
+        return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> Tensor:
+        """Row `index`, a view."""
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    @property
+    def lengths(self) -> Tensor:
+        """[rows] int64."""
+        return self.offsets.diff()
+
+    def select(self, rows: Tensor) -> Ragged:
+        """The rows named by an int64 index tensor, in its order."""
+        lengths = self.lengths[rows]
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        shift = (self.offsets[rows] - offsets[:-1]).repeat_interleave(lengths)
+        return Ragged(self.values[torch.arange(int(offsets[-1])) + shift], offsets)
+
+    def mask(self, local: Tensor, width: int) -> Tensor:
+        """[rows, width] bool: True at the columns that each row holds.
+
+        Args:
+            local: [largest value + 1] int64, where a value stands among the columns, or -1 where it does not.
+            width: number of columns.
+        """
+        hit = torch.zeros(len(self), width, dtype=torch.bool)
+        row = torch.arange(len(self)).repeat_interleave(self.lengths)
+        column = local[self.values]
+        inside = column >= 0
+        hit[row[inside], column[inside]] = True
+        return hit

@@ -1,0 +1,1 @@
+"""Conformance suites and toy worlds for plug-in authors."""
