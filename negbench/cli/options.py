@@ -1,0 +1,61 @@
+"""Options that several commands share, and how they become layers of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Strategy = Annotated[str | None, typer.Option("--strategy", help="Negative-sampling strategy (see `list strategies`).")]
+Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]
+Dataset = Annotated[str | None, typer.Option("--dataset", help="Data set [default: synthetic].")]
+Loss = Annotated[str | None, typer.Option("--loss", help="Loss [default: bradley-terry].")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Fixes initial weights, batches and draws [default: 0].")]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", help="Folder of the data set [default: the variable NEGBENCH_DATA].")
+]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Go on without missing images; marks the result partial.")
+]
+Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, e.g. train.epochs=12.")
+]
+Plugins = Annotated[
+    list[Path] | None, typer.Option("--plugin", metavar="FILE.py", help="Python file with your own strategy, loss, ...")
+]
+RunsDir = Annotated[
+    Path | None, typer.Option("--runs-dir", help="Where runs and the MLflow store lie [default: NEGBENCH_RUNS, ./runs].")
+]
+TrackingUri = Annotated[
+    str | None, typer.Option("--tracking-uri", help="MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
+]
+
+
+def plugin_layer(files: list[Path] | None) -> dict[str, Any]:
+    """Register `--plugin` files and record them in the configuration."""
+    if not files:
+        return {}
+    from negbench.registry import registry
+
+    for file in files:
+        registry.add_file(file)
+    return {"plugins": [str(file.resolve()) for file in files]}
+
+
+def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
+    """`--dataset`, `--data-root` and `--allow-missing` as a section."""
+    section: dict[str, Any] = {}
+    if name is not None:
+        section["name"] = name
+    if root is not None:
+        section["root"] = str(root)
+    if allow_missing:
+        section["allow_missing"] = True
+    return {"dataset": section} if section else {}
+
+
+def named(section: str, name: str | None) -> dict[str, Any]:
+    """One plug-in flag as a section."""
+    return {} if name is None else {section: {"name": name}}

@@ -1,0 +1,90 @@
+"""`negbench run`: train and score one strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.engine import RunResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "run",
+        help="Train and score one run. Ends with its metrics and where it is stored.",
+        epilog="Example: negbench run --strategy qure --backbone tiny --dataset synthetic",
+    )(run)
+
+
+def run(
+    strategy: options.Strategy = None,
+    backbone: options.Backbone = None,
+    dataset: options.Dataset = None,
+    loss: options.Loss = None,
+    seed: options.Seed = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
+    sets: options.Sets = None,
+    plugin: options.Plugins = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")] = None,
+    runs_dir: options.RunsDir = None,
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Build the configuration, compute, print."""
+    from rich.console import Console
+
+    from negbench.config import load_config
+    from negbench.display import Display
+
+    console = Console()
+    flags: dict[str, Any] = {
+        **options.named("strategy", strategy),
+        **options.named("backbone", backbone),
+        **options.named("loss", loss),
+        **options.dataset_layer(dataset, data_root, allow_missing),
+        **options.plugin_layer(plugin),
+        "seed": seed,
+    }
+    given = {key for key, value in flags.items() if value is not None}
+    if resume is not None and (given or recipe or sets):
+        from negbench.errors import OptionError
+
+        raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}")
+    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
+    from negbench import engine
+
+    display = Display(console)
+    with display.live():
+        if config is None:
+            result = engine.resume(str(resume), runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
+        else:
+            result = engine.run_config(config, runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
+    _print(console, result, tracking_uri)
+
+
+def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
+    from negbench.report.tables import behaviour_lines, run_table
+
+    manifest = result.folder.manifest
+    for remark in [*manifest["dataset"]["remarks"], *result.details["remarks"]]:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
+    if manifest["dataset"]["partial"]:
+        console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
+    console.print(run_table(result.folder))
+    for line in behaviour_lines(result.folder):
+        console.print(line, highlight=False)
+    console.print(f"run    {result.run_id}", highlight=False, soft_wrap=True)
+    console.print(f"stored {result.path}", highlight=False, soft_wrap=True)
+    if result.tracking_error:
+        console.print(
+            f"the MLflow copy failed ({result.tracking_error}): `negbench export {result.run_id}` writes it again",
+            style="yellow",
+        )
+    elif tracking_uri != "none":
+        console.print(f"look   negbench ui{f' --runs-dir {result.path.parent}'}", highlight=False, soft_wrap=True)

@@ -1,0 +1,643 @@
+"""The training loop: mine, train, score, checkpoint, epoch by epoch. Read `train` top to bottom.
+
+One configuration gives one result: initial weights, batches, draws and dropout come from four streams of the seed, so
+two strategies with one seed start from identical weights and see identical batches. On the CPU a run that was
+interrupted and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from negbench import evaluation, files
+from negbench.api import make_loss, make_strategy
+from negbench.config import RunConfig, code_version, config_hash, resolved
+from negbench.contracts import Backbone, Strategy
+from negbench.datasets.dataset import QueryRanks
+from negbench.display import Display
+from negbench.errors import NegbenchError, RunError
+from negbench.mining import Mined, MiningTask, mine
+from negbench.objective import Batch, Objective
+from negbench.ragged import Ragged
+from negbench.runfolder import RunFolder, find_run, new_folder
+from negbench.tracking import Tracker
+from negbench.world import Split, World, load_backbone, prepare
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch.optim.lr_scheduler import LambdaLR
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: `metrics` of the reported split by name, in [0, 1]; `details` is all of result.json."""
+
+    folder: RunFolder
+    details: dict[str, Any]
+    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench export` writes it again
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run's folder, which `negbench run --resume`, `evaluate` and `report` take."""
+        return self.folder.run_id
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metric name -> value on the reported split, at the reported epoch."""
+        return dict(self.details["metrics"])
+
+
+class Worlds:
+    """The last world prepared, kept for the next run on the same data and frozen backbone."""
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._world: World | None = None
+
+    def get(self, config: RunConfig, backbone: Backbone, device: torch.device, display: Display) -> World:
+        """The world of this configuration; prepared now unless the last one fits."""
+        carved = f"{config.eval.dev_fraction} {config.seed}" if config.eval.select == "dev" else ""
+        tokens = type(backbone).__name__  # texts are tokenised by the backbone
+        key = f"{config.dataset.model_dump()} {tokens} {backbone.feature_key} {device} {carved} {config.compute.model_dump()}"
+        if self._world is None or key != self._key:
+            self._world, self._key = prepare(config, backbone, device, display), key
+        return self._world
+
+
+# --- entry points ------------------------------------------------------------------------------------------------
+
+
+def run_config(
+    config: RunConfig,
+    *,
+    runs_dir: Path | None = None,
+    tracking_uri: str | None = None,
+    display: Display | None = None,
+    worlds: Worlds | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> RunResult:
+    """Compute a run in a fresh folder.
+
+    Args:
+        config: as read; it is resolved here.
+        runs_dir: default NEGBENCH_RUNS or ./runs.
+        tracking_uri: MLflow store, default the sqlite file in `runs_dir`.
+        display: progress; default none.
+        worlds: shares data and features with the runs before it.
+        tags: put on the MLflow run (a comparison's or a study's name).
+
+    Raises:
+        NegbenchError: a user's mistake, before anything is computed where that can be known.
+    """
+    cell = open_cell(config, display or Display(), worlds or Worlds())
+    root = files.runs_dir(runs_dir)
+    folder = new_folder(root, cell.name)
+    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}))
+
+
+def resume(
+    name: str,
+    *,
+    runs_dir: Path | None = None,
+    tracking_uri: str | None = None,
+    display: Display | None = None,
+    worlds: Worlds | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> RunResult:
+    """Go on with an interrupted run from its last checkpoint, to the bits it would have had (on the CPU).
+
+    Raises:
+        RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
+    """
+    root = files.runs_dir(runs_dir)
+    folder = find_run(root, name)
+    if folder.status == "finished":
+        raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
+    cell = open_cell(folder.config, display or Display(), worlds or Worlds())
+    if cell.hash != folder.manifest["hash"]:
+        raise RunError(
+            f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
+            f"{folder.manifest['code']} then, {code_version()} now); run it again from the start"
+        )
+    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}))
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A run that is ready to be computed: its parts loaded, its hash known."""
+
+    config: RunConfig  # resolved
+    backbone: Backbone
+    world: World
+    accelerator: Accelerator
+    display: Display
+    hash: str
+
+    @property
+    def name(self) -> str:
+        """Folder name: the parts by name, the seed, the hash's beginning."""
+        c = self.config
+        dataset = c.dataset.name if "/" not in c.dataset.name else Path(c.dataset.name).stem
+        return f"{c.strategy.name}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+
+
+def open_cell(config: RunConfig, display: Display, worlds: Worlds) -> Cell:
+    """Resolve the configuration, load the backbone with the seed's initial weights, prepare or share the world."""
+    full = resolved(config)
+    accelerator = _accelerator(full)
+    backbone = load_backbone(full.backbone, full.seed)
+    backbone.to(accelerator.device)
+    with display.stage("prepare"):
+        world = worlds.get(full, backbone, accelerator.device, display)
+    return Cell(full, backbone, world, accelerator, display, config_hash(full, data=world.identity))
+
+
+def _compute(cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, str]) -> RunResult:
+    with folder.lock():
+        if folder.status == "new":
+            folder.write_manifest(_manifest(cell))
+        (folder.path / "error.txt").unlink(missing_ok=True)
+        with tracker.run(folder, cell.config.flat(), {**_tags(cell), **tags}) as live, cell.display.live(folder.run_id):
+
+            def log(values: Mapping[str, float], step: int, epoch: int) -> None:
+                folder.append_metrics({"step": step, "epoch": epoch, **values})
+                live.metrics(values, step)
+
+            try:
+                details = train(cell, folder, log)
+            except NegbenchError as error:
+                folder.write_error(str(error))
+                raise
+            except Exception as error:
+                folder.write_error(f"{type(error).__name__}: {error}")
+                raise
+            live.artifacts(details)
+    return RunResult(folder, details, tracking_error=live.error)
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """All that moves while a run trains, and so all that a checkpoint holds beside the weights."""
+
+    epoch: int = 0  # the next one
+    refresh: int = -1  # -1: the warm-up pool
+    interval_start: int = 0
+    negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
+    step: int = 0
+    negatives_seen: int = 0
+    best: float = -math.inf
+    best_epoch: int = -1
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    generators: dict[str, Tensor] = field(default_factory=dict)
+
+
+Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
+
+
+def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
+    """Train and score; returns what result.json holds. Checkpoints after every epoch, resumes from one that is there.
+
+    Args:
+        cell: a run that is ready; its backbone's weights are trained in place.
+        folder: where checkpoint, metrics, ranks and weights go.
+        log: called with (values by name, step, epoch) for each point of a curve.
+    """
+    config, backbone, world, display = cell.config, cell.backbone, cell.world, cell.display
+    epochs, size, every = int(config.train.epochs or 0), int(config.train.batch_size or 0), config.eval.every
+    strategy = make_strategy(config.strategy.name, **config.strategy.options)
+    loss = make_loss(config.loss.name, **config.loss.options)
+    objective = Objective(backbone, strategy, loss, world, config.mining)
+    groups = backbone.parameter_groups(float(config.train.lr or 0), float(config.train.weight_decay or 0))
+    optimizer = torch.optim.AdamW(groups)
+    schedule = _cosine(optimizer, config, math.ceil(len(world.train.dataset.queries) / size))
+    model, optimizer, schedule = cell.accelerator.prepare(objective, optimizer, schedule)
+    streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
+    with _own_randomness(config.seed, cell.accelerator.device):
+        state = _restore(folder, backbone, optimizer, schedule, streams) or State()
+        display.seconds.update(state.seconds)
+        folder.truncate_metrics(state.epoch)
+        if state.epoch == 0:
+            state.baselines = _untrained(cell, log)
+        ranks: QueryRanks | None = None
+        while state.epoch < epochs:
+            epoch = state.epoch
+            if strategy.scope == "corpus" and epoch in _boundaries(config):
+                _refresh(cell, strategy, state, streams["draws"], folder, log)
+            _train_epoch(cell, model, optimizer, schedule, streams["batches"], state, log)
+            state.epoch = epoch + 1
+            if state.epoch % every == 0 or state.epoch == epochs:
+                ranks = _score(cell, state, log)
+            if cell.accelerator.is_main_process:
+                _save(folder, backbone, optimizer, schedule, streams, state, display)
+        if config.eval.select != "last":
+            backbone.load_state_dict(state.best_weights, strict=False)
+        if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
+            with display.stage("evaluate"):
+                ranks = evaluation.score(backbone, world, world.val)
+        details = _details(cell, state, ranks)
+        if cell.accelerator.is_main_process:
+            folder.write_ranks(ranks.to_frame())
+            folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": cell.hash})
+            folder.write_result(details)
+    return details
+
+
+def _refresh(
+    cell: Cell, strategy: Strategy, state: State, generator: torch.Generator, folder: RunFolder, log: Log
+) -> None:
+    """Define the pools of the interval that starts now, and draw all its negatives."""
+    config, world = cell.config, cell.world
+    epoch, bounds = state.epoch, _boundaries(config)
+    end = min((b for b in bounds if b > epoch), default=int(config.train.epochs or 0))
+    warming = epoch not in (config.schedule.refresh_epochs or ())
+    state.refresh += 0 if warming else 1
+    used = make_strategy("all-corpus") if warming else strategy
+    with cell.display.stage("mine", total=len(world.train.dataset.queries), note=f"epoch {epoch + 1}") as advance:
+        task = mining_task(cell.backbone, world, config)
+        mined = mine(
+            task,
+            used,
+            refresh=max(state.refresh, 0),
+            draws=(end - epoch) * config.train.num_negatives,
+            generator=generator,
+            previous=_pools_file(folder, state.refresh - 1) if state.refresh > 0 else None,
+            pools=None if warming else _pools_file(folder, state.refresh),
+            progress=advance,
+        )
+    state.negatives, state.interval_start = mined.negatives, epoch
+    summary = mined.summary()
+    if mined.stale:
+        state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
+    if not warming:
+        state.behaviour.append({"epoch": float(epoch), **summary})
+        _write_mined(folder, state.refresh, mined)
+    log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
+
+
+def mining_task(backbone: Backbone, world: World, config: RunConfig) -> MiningTask:
+    """The train split as the current model sees it."""
+    found = evaluation.embed(backbone, world, world.train)
+    dataset = world.train.dataset
+    excluded = None
+    if config.mining.exclude_reference or config.mining.exclude_relevant:
+        known = dataset.relevant if config.mining.exclude_relevant else None
+        rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
+        if config.mining.exclude_reference:
+            for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
+                row.extend([column] if column >= 0 else [])
+        excluded = Ragged.of(rows)
+    return MiningTask(
+        queries=found.queries,
+        candidates=found.candidates,
+        target=dataset.target_columns,
+        group=dataset.group_index,
+        groups=list(dataset.groups.values()),
+        excluded=excluded,
+        relevant=dataset.relevant,
+    )
+
+
+def _train_epoch(
+    cell: Cell,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    schedule: LambdaLR,
+    generator: torch.Generator,
+    state: State,
+    log: Log,
+) -> None:
+    """One pass over the train queries in the epoch's order."""
+    config, world = cell.config, cell.world
+    tokens = _epoch_tokens(cell, state.epoch)
+    order = torch.randperm(len(world.train.dataset.queries), generator=generator)
+    draws = _draws_of(state, config)
+    losses, totals, steps = [], dict[str, float](), 0
+    cell.backbone.train()
+    chunks = order.split(int(config.train.batch_size or 0))
+    with cell.display.stage("train", total=len(chunks), note=f"epoch {state.epoch + 1}/{config.train.epochs}") as advance:
+        for rows in chunks:
+            batch = Batch(
+                rows=_shard(rows, cell.accelerator),
+                negatives=None if draws is None else draws[_shard(rows, cell.accelerator)],
+                tokens={name: value[_shard(rows, cell.accelerator)] for name, value in tokens.items()},
+            )
+            with cell.accelerator.autocast():
+                result = model(batch)
+            optimizer.zero_grad()
+            cell.accelerator.backward(result.loss)
+            if config.train.max_grad_norm is not None:
+                cell.accelerator.clip_grad_norm_(model.parameters(), config.train.max_grad_norm)
+            optimizer.step()
+            schedule.step()
+            losses.append(result.loss.detach())
+            state.step += 1
+            state.negatives_seen += result.negatives * cell.accelerator.num_processes
+            if result.statistics:
+                steps += 1
+                for name, value in result.statistics.items():
+                    totals[name] = totals.get(name, 0.0) + (0.0 if math.isnan(value) else value)
+            advance(1)
+    mean = float(torch.stack(losses).mean())
+    if not math.isfinite(mean):
+        raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm")
+    values = {"train/loss": mean, "train/lr": schedule.get_last_lr()[0], "train/temperature": float(cell.backbone.temperature)}
+    if steps:
+        behaviour = {name: total / steps for name, total in totals.items()}
+        if world.train.dataset.relevant is None:
+            behaviour.update(false_negative_rate_pool=math.nan, false_negative_rate_draws=math.nan)
+        state.behaviour.append({"epoch": float(state.epoch), **behaviour})
+        values.update({f"mining/{name}": value for name, value in behaviour.items()})
+    log(values, state.step, state.epoch)
+
+
+def _score(cell: Cell, state: State, log: Log) -> QueryRanks:
+    """Score val for the curve and, where an epoch is to be chosen, the part it is chosen on."""
+    config, world = cell.config, cell.world
+    with cell.display.stage("evaluate", note=f"epoch {state.epoch}/{config.train.epochs}"):
+        found = evaluation.embed(cell.backbone, world, world.val)
+        ranks = evaluation.rank(world.val, found.queries, found.candidates)
+        metrics = world.val.dataset.summarise(ranks)
+        values = {f"val/{name}": value for name, value in metrics.items()}
+        spread = float(found.queries.mean(0).norm())
+        values["val/query_concentration"] = spread
+        if spread > 0.98 and not any("collapsed" in remark for remark in state.remarks):
+            state.remarks.append(f"epoch {state.epoch}: collapsed, all queries point the same way ({spread:.3f})")
+        chosen = metrics
+        if world.dev is not None:
+            chosen = world.dev.dataset.summarise(evaluation.score(cell.backbone, world, world.dev))
+            values.update({f"dev/{name}": value for name, value in chosen.items()})
+    main = chosen[world.val.dataset.card.main]
+    if config.eval.select != "last" and main > state.best:
+        state.best, state.best_epoch = main, state.epoch
+        state.best_weights = {k: v.detach().clone() for k, v in trained_state(cell.backbone).items()}
+    log(values, state.step, state.epoch - 1)
+    return ranks
+
+
+def _untrained(cell: Cell, log: Log) -> dict[str, dict[str, float]]:
+    """Metrics of the model before training, and of either modality alone under it."""
+    val = cell.world.val
+    with cell.display.stage("evaluate", note="untrained"):
+        ranks = {"untrained": evaluation.score(cell.backbone, cell.world, val)}
+        ranks |= evaluation.one_modality_ranks(cell.backbone, cell.world, val)
+    found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
+    log({f"val/{name}": value for name, value in found["untrained"].items()}, 0, -1)
+    return found
+
+
+# --- parts -------------------------------------------------------------------------------------------------------
+
+
+def stream(seed: int, purpose: str) -> torch.Generator:
+    """The generator of one purpose under a run's seed; streams of different purposes are independent."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+@contextmanager
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout draws from the global generator: seed it for the run and give it back as it was."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(stream(seed, "dropout").initial_seed())
+        yield
+
+
+def _accelerator(config: RunConfig) -> Accelerator:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    device = config.compute.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
+    precision = config.train.precision
+    on_gpu = device in ("auto", "cuda") and torch.cuda.is_available()
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    AcceleratorState._reset_state()  # a process may compute runs of different precision
+    return Accelerator(cpu=not on_gpu, mixed_precision="no" if precision == "fp32" else precision)
+
+
+def _cosine(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
+    """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
+    total = int(config.train.epochs or 0) * steps_per_epoch
+    rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
+    floor = config.train.min_lr_ratio
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        progress = min(1.0, (step - rise) / max(1, total - rise))
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def _boundaries(config: RunConfig) -> list[int]:
+    """Epochs before which negatives are drawn: the start and every refresh."""
+    return sorted({0, *(config.schedule.refresh_epochs or ())})
+
+
+def _draws_of(state: State, config: RunConfig) -> Tensor | None:
+    if state.negatives is None:
+        return None
+    start = (state.epoch - state.interval_start) * config.train.num_negatives
+    return state.negatives[:, start : start + config.train.num_negatives]
+
+
+def _epoch_tokens(cell: Cell, epoch: int) -> dict[str, Tensor]:
+    """Tokens of the epoch's texts; tokenised again only where they are not the fixed ones."""
+    split: Split = cell.world.train
+    texts = split.dataset.texts(epoch, cell.config.seed)
+    if all(text == query.text for text, query in zip(texts, split.dataset.queries, strict=True)):
+        return split.tokens
+    return cell.backbone.tokenize(texts)
+
+
+def _shard(rows: Tensor, accelerator: Accelerator) -> Tensor:
+    """This process's share of a batch."""
+    if accelerator.num_processes == 1:
+        return rows
+    return rows[accelerator.process_index :: accelerator.num_processes]
+
+
+def trained_state(backbone: Backbone) -> dict[str, Tensor]:
+    """Parameters that train, and buffers: what differs between runs of one backbone."""
+    trained = {name: p.detach() for name, p in backbone.named_parameters() if p.requires_grad}
+    persistent = backbone.state_dict().keys()
+    return trained | {name: b for name, b in backbone.named_buffers() if name in persistent}
+
+
+def _pools_file(folder: RunFolder, refresh: int) -> Path:
+    return folder.path / f"pools-{refresh:02d}.bits"
+
+
+def _write_mined(folder: RunFolder, refresh: int, mined: Mined) -> None:
+    """Per-query mining statistics of a refresh; pools older than the last refresh are not needed any more."""
+    with files.atomic_write(folder.path / f"mining-{refresh:02d}.parquet", "wb") as file:
+        mined.frame().to_parquet(file, index=False)
+    if refresh > 1:
+        _pools_file(folder, refresh - 2).unlink(missing_ok=True)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def _save(
+    folder: RunFolder,
+    backbone: Backbone,
+    optimizer: Any,
+    schedule: LambdaLR,
+    streams: Mapping[str, torch.Generator],
+    state: State,
+    display: Display,
+) -> None:
+    state.seconds = dict(display.seconds)
+    state.generators = {name: generator.get_state() for name, generator in streams.items()}
+    state.generators["global"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        state.generators["cuda"] = torch.cuda.get_rng_state()
+    folder.write_checkpoint(
+        {
+            "state": vars(state),
+            "weights": trained_state(backbone),
+            "optimizer": optimizer.state_dict(),
+            "schedule": {k: v for k, v in schedule.state_dict().items() if k != "lr_lambdas"},
+        }
+    )
+
+
+def _restore(
+    folder: RunFolder, backbone: Backbone, optimizer: Any, schedule: LambdaLR, streams: Mapping[str, torch.Generator]
+) -> State | None:
+    saved = folder.checkpoint()
+    if saved is None:
+        return None
+    backbone.load_state_dict(saved["weights"], strict=False)
+    optimizer.load_state_dict(saved["optimizer"])
+    schedule.load_state_dict(saved["schedule"])
+    state = State(**saved["state"])
+    for name, generator in streams.items():
+        generator.set_state(state.generators[name])
+    torch.set_rng_state(state.generators["global"])
+    if torch.cuda.is_available() and "cuda" in state.generators:
+        torch.cuda.set_rng_state(state.generators["cuda"])
+    return state
+
+
+# --- what a run leaves -------------------------------------------------------------------------------------------
+
+
+def _manifest(cell: Cell) -> dict[str, Any]:
+    """config.json: everything that identifies the run, known before it starts."""
+    world = cell.world
+    identity = cell.backbone.identity
+    return {
+        "config": cell.config.model_dump(mode="json"),
+        "hash": cell.hash,
+        "code": code_version(),
+        "dataset": {
+            "train": world.train.dataset.identity,
+            "val": world.val.dataset.identity,
+            "gallery": {name: len(columns) for name, columns in world.val.dataset.groups.items()},
+            "corpus": {name: len(columns) for name, columns in world.train.dataset.groups.items()},
+            "train_queries": len(world.train.dataset.queries),
+            "val_queries": len(world.val.dataset.queries),
+            "text_template": world.val.dataset.card.text_template,
+            "exclude_reference": world.val.dataset.card.exclude_reference,
+            "partial": world.train.dataset.partial or world.val.dataset.partial,
+            "remarks": [*world.train.dataset.remarks, *world.val.dataset.remarks],
+        },
+        "backbone": {**vars(identity), "details": dict(identity.details)},
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    packages = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def _tags(cell: Cell) -> dict[str, str]:
+    """What identifies a run among others, repeated on every MLflow run."""
+    c = cell.config
+    return {
+        "strategy": c.strategy.name,
+        "loss": c.loss.name,
+        "backbone": c.backbone.name,
+        "dataset": cell.world.val.dataset.identity,
+        "seed": str(c.seed),
+        "hash": cell.hash,
+    }
+
+
+def _details(cell: Cell, state: State, ranks: QueryRanks) -> dict[str, Any]:
+    """result.json: metrics, behaviour of the strategy, cost."""
+    world, config = cell.world, cell.config
+    with cell.display.stage("evaluate", note="one modality"):
+        single = evaluation.one_modality_ranks(cell.backbone, world, world.val)
+    baselines = {
+        "untrained": state.baselines["untrained"],
+        "untrained_image_only": state.baselines["image_only"],
+        "untrained_text_only": state.baselines["text_only"],
+        **{name: world.val.dataset.summarise(found) for name, found in single.items()},
+    }
+    return {
+        "metrics": world.val.dataset.summarise(ranks),
+        "main_metric": world.val.dataset.card.main,
+        "baselines": baselines,
+        "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
+        "selected_on": config.eval.select,
+        "behaviour": _mean_behaviour(state.behaviour),
+        "behaviour_by_refresh": state.behaviour,
+        "refresh_epochs": list(config.schedule.refresh_epochs or ()),
+        "steps": state.step,
+        "negatives_seen": state.negatives_seen,
+        "seconds": {name: round(value, 3) for name, value in cell.display.seconds.items()},
+        "images_encoded": world.encoded,
+        "peak_memory_mib": peak_memory_mib(),
+        "remarks": state.remarks,
+    }
+
+
+def _mean_behaviour(behaviour: list[dict[str, float]]) -> dict[str, float]:
+    """Means over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
+    names = dict.fromkeys(name for row in behaviour for name in row if name != "epoch")
+    return {
+        name: float(torch.tensor([row.get(name, math.nan) for row in behaviour], dtype=torch.float64).nanmean())
+        for name in names
+    }
+
+
+def peak_memory_mib() -> dict[str, float]:
+    """Highest resident memory of this process so far, and of the GPU, in MiB."""
+    unit = 1024 if sys.platform != "darwin" else 1024 * 1024
+    peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    if torch.cuda.is_available():
+        peak["gpu"] = torch.cuda.max_memory_allocated() / 2**20
+    return {name: round(value, 1) for name, value in peak.items()}

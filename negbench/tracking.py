@@ -1,0 +1,262 @@
+"""The only file that imports mlflow: copies a run's folder into an MLflow store, live and again on demand.
+
+The folder is the source of truth, so a store that fails (a full disk, a server that is down) costs a remark, never a
+run: `negbench export` writes the copy again. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables print
+as R@10.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from negbench.files import locked, read_json, write_json
+from negbench.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+EXPERIMENT = "negbench"
+_FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
+_PARAM_LIMIT = 6000  # characters of a parameter's value
+_ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
+
+
+def default_uri(root: Path) -> str:
+    """The sqlite store in the runs folder."""
+    return f"sqlite:///{root.resolve() / 'mlflow.db'}"
+
+
+def git_commit() -> str:
+    """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        status = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return commit.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """An MLflow store. `uri = "none"` keeps no copy.
+
+    Args:
+        root: runs folder; artifacts of the default store lie in `root/artifacts`.
+        uri: MLflow tracking URI.
+    """
+
+    root: Path
+    uri: str
+
+    @classmethod
+    def open(cls, root: Path, uri: str | None = None) -> Tracker:
+        """The store at `uri`, default the sqlite file in `root`. Nothing is created before the first run is logged."""
+        return cls(root, uri or default_uri(root))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a copy is kept at all."""
+        return self.uri != "none"
+
+    def client(self) -> MlflowClient:
+        """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
+        from mlflow.tracking import MlflowClient
+
+        with self.guard():
+            client = MlflowClient(tracking_uri=self.uri)
+            client.search_experiments(max_results=1)
+        return client
+
+    def guard(self) -> Any:
+        """Lock that serialises writers of the sqlite file; server stores need none."""
+        return locked(self.root / ".mlflow.lock") if self.uri.startswith("sqlite") else nullcontext()
+
+    def experiment(self, client: MlflowClient, name: str) -> str:
+        """Id of the experiment `name`, made if absent."""
+        with self.guard():
+            found = client.get_experiment_by_name(name)
+            if found is not None:
+                return str(found.experiment_id)
+            location = (self.root.resolve() / "artifacts").as_uri() if self.uri.startswith("sqlite") else None
+            return str(client.create_experiment(name, artifact_location=location))
+
+    @contextmanager
+    def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
+        """Log a run while it is computed; it ends FINISHED, KILLED (interrupted) or FAILED.
+
+        A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
+        """
+        log = RunLog(self, folder)
+        log.start(params, tags)
+        status = "FAILED"
+        try:
+            yield log
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            log.finish(status)
+
+    def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
+        """Copy a finished run's folder into the store as a new MLflow run, in place of an earlier copy; returns its id."""
+        kept = read_json(folder.path / "mlflow.json") if (folder.path / "mlflow.json").exists() else {}
+        log = RunLog(self, folder, tolerant=False)
+        log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
+        log.artifacts(folder.result)
+        log.finish("FINISHED")
+        return log.run_id
+
+
+class RunLog:
+    """One MLflow run, fed from a folder. Points are buffered and sent in batches.
+
+    Args:
+        tracker: the store.
+        folder: the run.
+        tolerant: an error of the store is kept in `error` and logging stops, rather than being raised.
+    """
+
+    def __init__(self, tracker: Tracker, folder: RunFolder, *, tolerant: bool = True) -> None:
+        self.tracker = tracker
+        self.folder = folder
+        self.run_id = ""
+        self.error: str | None = None
+        self._tolerant = tolerant
+        self._client: MlflowClient | None = None
+        self._buffer: list[tuple[str, float, int]] = []
+        self._sent = time.monotonic()
+
+    def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        """Create the MLflow run; an earlier copy of the same folder in the same store goes."""
+        if self.tracker.enabled:
+            self._guarded(lambda: self._start(params, tags))
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Points of a curve: step counts batches. Values that are NaN are left out."""
+        self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
+        if len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS:
+            self._guarded(self._flush)
+
+    def artifacts(self, details: Mapping[str, Any]) -> None:
+        """Final metrics, then the folder's files and the curve plot."""
+        self.metrics(final_values(details), int(details["steps"]))
+        self._guarded(self._artifacts)
+
+    def finish(self, status: str) -> None:
+        """Send what is buffered and close."""
+        self._guarded(self._flush)
+        self._guarded(lambda: self._terminate(status))
+
+    # --- behind the guard -----------------------------------------------------------------------------------------
+
+    def _start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        client = self.tracker.client()
+        experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
+        note = self.folder.path / "mlflow.json"
+        if note.exists():
+            earlier = read_json(note)
+            if earlier["uri"] == self.tracker.uri:
+                with self.tracker.guard():
+                    _delete(client, earlier["run_id"])
+        named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
+        with self.tracker.guard():
+            run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
+            self.run_id = run.info.run_id
+            log_params(client, self.run_id, params)
+        write_json(note, {"uri": self.tracker.uri, "run_id": self.run_id, "tags": dict(tags)})
+        self._client = client
+        for point in self.folder.metrics():
+            values = {k: v for k, v in point.items() if k not in ("step", "epoch")}
+            self.metrics(values, int(point["step"]))
+
+    def _flush(self) -> None:
+        if self._client is None:
+            self._buffer.clear()
+            return
+        if self._buffer:
+            with self.tracker.guard():
+                log_points(self._client, self.run_id, self._buffer)
+            self._buffer.clear()
+        self._sent = time.monotonic()
+
+    def _artifacts(self) -> None:
+        if self._client is None:
+            return
+        from negbench.report.curve import write_curve
+
+        plot = write_curve(self.folder)
+        for path in (*(self.folder.path / name for name in _ARTIFACTS), plot):
+            if path.exists():
+                self._client.log_artifact(self.run_id, str(path))
+
+    def _terminate(self, status: str) -> None:
+        if self._client is not None:
+            with self.tracker.guard():
+                self._client.set_terminated(self.run_id, status=status)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do it; where the store fails, keep why and stop logging: the folder has everything."""
+        if self.error is not None:
+            return
+        try:
+            action()
+        except Exception as error:
+            if not self._tolerant:
+                raise
+            self.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
+    """Parameters in batches of MLflow's limits; None is written as ''."""
+    from mlflow.entities import Param
+
+    items = [Param(key, "" if value is None else str(value)[:_PARAM_LIMIT]) for key, value in params.items()]
+    for start in range(0, len(items), 100):
+        client.log_batch(run_id, params=items[start : start + 100])
+
+
+def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float, int]]) -> None:
+    """(name, value, step) points in batches of MLflow's limits."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    items = [Metric(name, float(value), now, step) for name, value, step in points]
+    for start in range(0, len(items), 1000):
+        client.log_batch(run_id, metrics=items[start : start + 1000])
+
+
+def final_values(details: Mapping[str, Any]) -> dict[str, float]:
+    """result.json as flat metric names: final/..., baseline/..., behaviour/..., cost/..."""
+    values = {f"final/{name}": value for name, value in details["metrics"].items()}
+    for baseline, metrics in details["baselines"].items():
+        values.update({f"baseline/{baseline}/{name}": value for name, value in metrics.items()})
+    values.update({f"behaviour/{name}": value for name, value in details["behaviour"].items()})
+    values.update({f"cost/{name}_seconds": value for name, value in details["seconds"].items()})
+    values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
+    values["cost/negatives_seen"] = details["negatives_seen"]
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _origin() -> dict[str, str]:
+    from negbench import __version__
+
+    return {"negbench.version": __version__, "mlflow.source.git.commit": git_commit(), "mlflow.source.name": "negbench"}
+
+
+def _delete(client: MlflowClient, run_id: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.delete_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
