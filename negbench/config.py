@@ -74,7 +74,8 @@ class EvalConfig(Section):
 class ComputeConfig(Section):
     """Where a run is computed. Not part of its identity."""
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(1, ge=0)  # of linear algebra on the CPU; 0 leaves torch's own choice
     encode_batch_size: int = Field(128, ge=1)
     workers: int = Field(0, ge=0)  # processes that decode images
     feature_memory_gib: float = Field(4.0, gt=0)  # features up to this size are held in memory, larger ones are mapped
@@ -176,7 +177,7 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    return build_config([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(_set_layer, sets)])
+    return build_config([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)])
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
@@ -203,7 +204,8 @@ def _named(key: str, value: Any) -> Any:
     return value
 
 
-def _set_layer(text: str) -> dict[str, Any]:
+def set_layer(text: str) -> dict[str, Any]:
+    """'section.key=value' as a configuration layer."""
     path, value = parse_set(text)
     if len(path) > 2:
         raise OptionError(f"--set {text!r}: want section.key=value, e.g. --set train.epochs=12")
@@ -250,7 +252,12 @@ def resolved(config: RunConfig) -> RunConfig:
     for path in config.plugins:
         registry.add_file(Path(path))
     sections: dict[str, Any] = {}
-    for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones"), ("dataset", "datasets")):
+    for section, kind in (
+        ("strategy", "strategies"),
+        ("loss", "losses"),
+        ("backbone", "backbones"),
+        ("dataset", "datasets"),
+    ):
         plugin: PluginConfig = getattr(config, section)
         constructor = constructor_of(kind, registry.get(kind, plugin.name))
         options = checked_options(kind, plugin.name, constructor, plugin.options)
@@ -260,7 +267,9 @@ def resolved(config: RunConfig) -> RunConfig:
                 raise OptionError(f"{section}.{name} is set by the run itself: leave it out")
         missing = [k for k, v in {**known, **options}.items() if v is inspect.Parameter.empty]
         if missing:
-            raise OptionError(f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
+            raise OptionError(
+                f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=..."
+            )
         if kind in ("strategies", "losses"):
             constructor(**options)  # its own validation, now rather than after encoding
         sections[section] = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
@@ -292,9 +301,9 @@ def _plain(value: Any) -> Any:
 def refresh_epochs(epochs: int, n_def: int, schedule: ScheduleConfig) -> list[int]:
     """Epochs before which pools are redefined.
 
-    The interval is ``epochs // n_def`` (at least 1). Without `warmup` pools are redefined at every later multiple of the
-    interval (QuRe: 30 epochs, n_def 6: 5, 10, 15, 20, 25; 50 epochs: 8, 16, ..., 48); with it, at `warmup` and at every
-    interval after. n_def = 1 never redefines. An explicit list is taken as it is.
+    The interval is ``epochs // n_def`` (at least 1). Without `warmup` pools are redefined at every later multiple of
+    the interval (QuRe: 30 epochs, n_def 6: 5, 10, 15, 20, 25; 50 epochs: 8, 16, ..., 48); with it, at `warmup` and at
+    every interval after. n_def = 1 never redefines. An explicit list is taken as it is.
 
     Raises:
         OptionError: an explicit epoch outside 0..epochs-1, or not in rising order.
@@ -337,5 +346,7 @@ def config_hash(config: RunConfig, *, data: str) -> str:
     """Hash of a resolved configuration, the code version, the data's identity and the plug-in files' content."""
     plugins = {Path(p).name: hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in config.plugins}
     identity = {**config.identity(), "plugins": plugins, "code": code_version(), "data": data}
-    identity["dataset"] = {k: v for k, v in identity["dataset"].items() if k != "root"}  # the data's identity stands for it
+    identity["dataset"] = {
+        k: v for k, v in identity["dataset"].items() if k != "root"
+    }  # the data's identity stands for it
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

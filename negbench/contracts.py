@@ -1,4 +1,4 @@
-"""The only types that cross modules: ScoreView, Strategy, Loss, Backbone, Query, and how fields declare search ranges."""
+"""The only types that cross modules: ScoreView, Strategy, Loss, Backbone, Query; and how fields declare ranges."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def tunable(
     """
     if (low is None) != (high is None) or (low is None) == (not choices):
         raise ValueError("tunable() takes either low and high, or choices")
-    return field(
-        default=default, metadata={"range": Range(low=low, high=high, log=log, choices=tuple(choices))}
-    )
+    return field(default=default, metadata={"range": Range(low=low, high=high, log=log, choices=tuple(choices))})
 
 
 def tunable_ranges(cls: type) -> dict[str, Range]:
@@ -126,7 +124,9 @@ class ScoreView:
                 f"target must be a [{rows}] int64 tensor, got {tuple(self.target.shape)} {self.target.dtype}"
             )
         if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
-            raise ValueError(f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}")
+            raise ValueError(
+                f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
+            )
         for name in ("allowed", "relevant"):
             mask = getattr(self, name)
             if mask is not None and (mask.shape != self.scores.shape or mask.dtype != torch.bool):
@@ -144,7 +144,7 @@ class ScoreView:
 
     @cached_property
     def order(self) -> Tensor:
-        """[B, N] int64: columns by descending score, ties broken by corpus index; sorted once, shared by all readers."""
+        """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers."""
         from negbench.metrics.ranks import descending
 
         return descending(self.scores)
@@ -178,7 +178,7 @@ class Strategy(ABC):
 
 @dataclass(frozen=True)
 class AspectScores:
-    """Scores under one sub-query (DQE-CIR eq. 7-8): `positive` [B], `negatives` [B, M], `weight` scalar >= 0, learned."""
+    """Scores under one sub-query (DQE-CIR eq. 7-8): `positive` [B], `negatives` [B, M], learned `weight` >= 0."""
 
     name: str
     positive: Tensor
@@ -198,7 +198,8 @@ class Loss(ABC):
     tau: float | None = None
 
     def __post_init__(self) -> None:
-        check_option("tau", self.tau, self.tau is None or self.tau > 0, "> 0 or left out")
+        fixed = isinstance(self.tau, int | float) and self.tau > 0
+        check_option("tau", self.tau, self.tau is None or fixed, "> 0 or left out")
 
     def __call__(
         self,

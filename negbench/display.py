@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 Advance = Callable[[int], None]
 
@@ -33,7 +41,7 @@ class Display:
                 console=console,
                 transient=True,
             )
-        self._task: int | None = None
+        self._task: TaskID | None = None
         self._title = ""
         self._open: list[str] = []
 
@@ -66,9 +74,8 @@ class Display:
                 self._progress.update(self._task, completed=done)
 
         if self._progress is not None and self._task is not None:
-            task = self._progress.tasks[0].id
             label = f"{self._title} {name}".strip()
-            self._progress.reset(task, description=label, total=total, note=note)
+            self._progress.reset(self._task, description=label, total=total, note=note)
         try:
             yield advance
         finally:

@@ -76,7 +76,8 @@ class Worlds:
         """The world of this configuration; prepared now unless the last one fits."""
         carved = f"{config.eval.dev_fraction} {config.seed}" if config.eval.select == "dev" else ""
         tokens = type(backbone).__name__  # texts are tokenised by the backbone
-        key = f"{config.dataset.model_dump()} {tokens} {backbone.feature_key} {device} {carved} {config.compute.model_dump()}"
+        parts = (config.dataset.model_dump(), config.compute.model_dump(), tokens, backbone.feature_key, device, carved)
+        key = " ".join(map(str, parts))
         if self._world is None or key != self._key:
             self._world, self._key = prepare(config, backbone, device, display), key
         return self._world
@@ -122,7 +123,11 @@ def resume(
     worlds: Worlds | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Go on with an interrupted run from its last checkpoint, to the bits it would have had (on the CPU).
+    """Go on with an interrupted or failed run from its last checkpoint, to the bits it would have had (on the CPU).
+
+    Args:
+        name: the run, by id or a part of it that only one has.
+        runs_dir, tracking_uri, display, worlds, tags: as `run_config`.
 
     Raises:
         RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
@@ -175,7 +180,11 @@ def _compute(cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, st
         if folder.status == "new":
             folder.write_manifest(_manifest(cell))
         (folder.path / "error.txt").unlink(missing_ok=True)
-        with tracker.run(folder, cell.config.flat(), {**_tags(cell), **tags}) as live, cell.display.live(folder.run_id):
+        with (
+            _threads(cell.config.compute.threads),
+            tracker.run(folder, cell.config.flat(), {**_tags(cell), **tags}) as live,
+            cell.display.live(folder.run_id),
+        ):
 
             def log(values: Mapping[str, float], step: int, epoch: int) -> None:
                 folder.append_metrics({"step": step, "epoch": epoch, **values})
@@ -339,7 +348,9 @@ def _train_epoch(
     losses, totals, steps = [], dict[str, float](), 0
     cell.backbone.train()
     chunks = order.split(int(config.train.batch_size or 0))
-    with cell.display.stage("train", total=len(chunks), note=f"epoch {state.epoch + 1}/{config.train.epochs}") as advance:
+    with cell.display.stage(
+        "train", total=len(chunks), note=f"epoch {state.epoch + 1}/{config.train.epochs}"
+    ) as advance:
         for rows in chunks:
             batch = Batch(
                 rows=_shard(rows, cell.accelerator),
@@ -365,7 +376,11 @@ def _train_epoch(
     mean = float(torch.stack(losses).mean())
     if not math.isfinite(mean):
         raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm")
-    values = {"train/loss": mean, "train/lr": schedule.get_last_lr()[0], "train/temperature": float(cell.backbone.temperature)}
+    values: dict[str, float] = {
+        "train/loss": mean,
+        "train/lr": float(schedule.get_last_lr()[0]),
+        "train/temperature": float(cell.backbone.temperature),
+    }
     if steps:
         behaviour = {name: total / steps for name, total in totals.items()}
         if world.train.dataset.relevant is None:
@@ -426,6 +441,17 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(stream(seed, "dropout").initial_seed())
         yield
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Threads of linear algebra within the block: the last bits of a sum can depend on them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _accelerator(config: RunConfig) -> Accelerator:

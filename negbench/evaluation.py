@@ -76,7 +76,9 @@ def one_modality_ranks(backbone: Backbone, world: World, split: Split) -> dict[s
     """
     candidates = embed_candidates(backbone, world, split.images)
     unique, inverse = torch.unique(split.references, return_inverse=True)
-    images = functional.normalize(embed_candidates(backbone, world, unique).mean(1), dim=-1)[inverse.to(candidates.device)]
+    images = functional.normalize(embed_candidates(backbone, world, unique).mean(1), dim=-1)[
+        inverse.to(candidates.device)
+    ]
     device = backbone.temperature.device
     with torch.inference_mode(), _evaluating(backbone):
         texts = torch.cat(
@@ -88,7 +90,7 @@ def one_modality_ranks(backbone: Backbone, world: World, split: Split) -> dict[s
     return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
 
 
-class _evaluating:  # noqa: N801  # reads as a verb at its use
+class _evaluating:  # reads as a verb at its use
     """Evaluation mode within the block, and the mode it had after it."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -100,4 +102,3 @@ class _evaluating:  # noqa: N801  # reads as a verb at its use
 
     def __exit__(self, *_: object) -> None:
         self._backbone.train(self._was_training)
-

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from negbench.errors import NegbenchError
 
@@ -26,7 +26,7 @@ def runs_dir(given: Path | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[IO[Any]]:
     """Open a temporary sibling; on success it is flushed to disk and renamed to `path`, on failure removed.
 
     A reader therefore sees the old file or the new one, never half of one. Raises NegbenchError where the disk is full
@@ -39,7 +39,7 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise NegbenchError(f"cannot write {path}: {error.strerror or error}") from error
     temporary = Path(name)
     try:
-        with os.fdopen(handle, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -59,9 +59,7 @@ class Objective(nn.Module):
     A module, so that `accelerate` can wrap it for several processes; its parameters are the backbone's.
     """
 
-    def __init__(
-        self, backbone: Backbone, strategy: Strategy, loss: Loss, world: World, mining: MiningConfig
-    ) -> None:
+    def __init__(self, backbone: Backbone, strategy: Strategy, loss: Loss, world: World, mining: MiningConfig) -> None:
         super().__init__()
         self.backbone = backbone
         self.strategy = strategy
@@ -123,7 +121,9 @@ class Objective(nn.Module):
         known = self._relevant(split, batch.rows, targets)
         for slot in self.strategy.corrupts:
             oracle = known if slot == "target" and type(self.strategy).__name__.startswith("Oracle") else None
-            view = ScoreView(by_slot[slot].detach().float(), own, self._allowed(slot, batch, known).to(device), 0, oracle)
+            view = ScoreView(
+                by_slot[slot].detach().float(), own, self._allowed(slot, batch, known).to(device), 0, oracle
+            )
             pools.append(self.strategy.pool(view))
             if slot == "target":
                 statistics = batch_statistics(view, pools[-1], None if known is None else known.to(device))
@@ -142,7 +142,7 @@ class Objective(nn.Module):
         return self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
 
     def _target_slot_only(self, found: Tensor) -> Tensor:
-        """[B, B * slots]: aspect scores where the target is corrupted; sub-queries of other slots' triples do not exist."""
+        """[B, B * slots]: aspect scores where the target is corrupted; other slots' triples have no sub-query."""
         empty = torch.full_like(found, _NO_SCORE)
         return torch.cat([found if slot == "target" else empty for slot in self.strategy.corrupts], dim=1)
 
@@ -153,7 +153,9 @@ class Objective(nn.Module):
             member = split.references[batch.rows]
             return member[:, None] != member[None, :]
         if slot == "modification":
-            differs = [(v[:, None] != v[None, :]).flatten(2).any(-1) for v in map(_two_dimensional, batch.tokens.values())]
+            differs = [
+                (v[:, None] != v[None, :]).flatten(2).any(-1) for v in map(_two_dimensional, batch.tokens.values())
+            ]
             return torch.stack(differs).any(0).cpu()
         targets = split.dataset.target_columns[batch.rows]
         allowed = targets[:, None] != targets[None, :]

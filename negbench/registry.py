@@ -132,6 +132,8 @@ class Registry:
                 names.append(name)
         if not names:
             raise NegbenchError(f"--plugin {path}: defines no Strategy, Loss, Backbone or Dataset")
+        for kind in KINDS:
+            self.plugins(kind)  # raises where a name was taken before
         return names
 
     def plugin_files(self) -> tuple[str, ...]:
@@ -154,7 +156,7 @@ registry = Registry()
 
 def constructor_of(kind: str, cls: type) -> Callable[..., Any]:
     """What builds an instance: `load` for backbones and data sets, the class itself for strategies and losses."""
-    return cls.load if kind in ("backbones", "datasets") else cls  # type: ignore[attr-defined, no-any-return]
+    return cls.load if kind in ("backbones", "datasets") else cls  # type: ignore[attr-defined]
 
 
 def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
@@ -185,7 +187,9 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_json(_as_json(value), strict=True)
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_json(
+            _as_json(value), strict=True
+        )
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"]

@@ -1,12 +1,12 @@
 """A run's folder: the source of truth. MLflow holds a copy of it.
 
-    config.json       the resolved configuration, its hash, identities and versions; written first
-    metrics.jsonl     one line a point: {"step", "epoch", name: value, ...}
-    checkpoint.pt     while it trains: all that resuming needs, replaced at each epoch
-    ranks.parquet     per-query ranks on the reported split
-    model.safetensors trained parameters
-    result.json       metrics, behaviour, cost; written last: its presence means finished
-    error.txt         what stopped a failed run
+config.json       the resolved configuration, its hash, identities and versions; written first
+metrics.jsonl     one line a point: {"step", "epoch", name: value, ...}
+checkpoint.pt     while it trains: all that resuming needs, replaced at each epoch
+ranks.parquet     per-query ranks on the reported split
+model.safetensors trained parameters
+result.json       metrics, behaviour, cost; written last: its presence means finished
+error.txt         what stopped a failed run
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
 
 
 def new_folder(runs: Path, name: str) -> RunFolder:
-    """A fresh folder `name`, or `name-2`, `name-3`, ... where that is taken; made here, so that no two processes share one."""
+    """A fresh folder `name`, or `name-2`, ... where that is taken; made here, so that no two processes share one."""
     runs.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
         path = runs / (name if number == 1 else f"{name}-{number}")

@@ -1,8 +1,8 @@
 """The only file that imports mlflow: copies a run's folder into an MLflow store, live and again on demand.
 
 The folder is the source of truth, so a store that fails (a full disk, a server that is down) costs a remark, never a
-run: `negbench export` writes the copy again. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables print
-as R@10.
+run: `negbench export` writes the copy again. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables
+print as R@10.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,13 +107,77 @@ class Tracker:
             log.finish(status)
 
     def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
-        """Copy a finished run's folder into the store as a new MLflow run, in place of an earlier copy; returns its id."""
+        """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id."""
         kept = read_json(folder.path / "mlflow.json") if (folder.path / "mlflow.json").exists() else {}
         log = RunLog(self, folder, tolerant=False)
         log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
         log.artifacts(folder.result)
         log.finish("FINISHED")
         return log.run_id
+
+    def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
+        """MLflow run that others hang under, in the experiment `name`.
+
+        Args:
+            note: file that remembers it, so that the same command goes on under the same run.
+            name: of the experiment and of the run.
+            tags: of the run.
+
+        Returns:
+            Its id; None where no copy is kept.
+        """
+        if not self.enabled:
+            return None
+        with locked(note.with_suffix(".lock")):
+            if note.exists() and read_json(note)["uri"] == self.uri:
+                return str(read_json(note)["run_id"])
+            client = self.client()
+            experiment = self.experiment(client, name)
+            with self.guard():
+                run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
+            write_json(note, {"uri": self.uri, "run_id": run.info.run_id, "summaries": []})
+        return str(run.info.run_id)
+
+    def close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
+        """Replace the summary runs under a parent, give the parent its artifacts, and end it.
+
+        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once.
+        """
+        if not self.enabled:
+            return
+        with locked(note.with_suffix(".lock")):
+            client, kept = self.client(), read_json(note)
+            experiment = self.experiment(client, name)
+            with self.guard():
+                for earlier in kept["summaries"]:
+                    _delete(client, earlier)
+                ids = []
+                for summary in summaries:
+                    tags = {
+                        "mlflow.parentRunId": kept["run_id"],
+                        "negbench.kind": "summary",
+                        **_origin(),
+                        **summary.tags,
+                    }
+                    run = client.create_run(experiment, tags=tags, run_name=summary.name)
+                    log_params(client, run.info.run_id, summary.params)
+                    log_points(client, run.info.run_id, [(key, value, 0) for key, value in summary.metrics.items()])
+                    client.set_terminated(run.info.run_id)
+                    ids.append(run.info.run_id)
+                client.set_terminated(kept["run_id"])
+            for path in artifacts:
+                client.log_artifact(kept["run_id"], str(path))
+            write_json(note, {**kept, "summaries": ids})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run of an MLflow experiment that stands for several: a strategy's mean over seeds, with its deviation."""
+
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
 
 
 class RunLog:

@@ -63,7 +63,7 @@ class World:
         return f"{self.train.dataset.identity} {self.val.dataset.identity} {self.backbone_key}"
 
     def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
-        """[len, L, C] of the images in these rows: stored, or computed now (with gradients) by a fine-tuned backbone."""
+        """[len, L, C] of these rows' images: stored, or computed now (with gradients) by a fine-tuned backbone."""
         stored = self.source(rows)
         return stored if self.frozen else backbone.image_features(stored)
 

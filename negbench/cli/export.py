@@ -11,7 +11,9 @@ from negbench.cli import options
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("export", help="Copy finished runs into an MLflow store (again), in place of earlier copies there.")(export)
+    app.command("export", help="Copy finished runs into an MLflow store (again), in place of earlier copies there.")(
+        export
+    )
 
 
 def export(

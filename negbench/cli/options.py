@@ -26,7 +26,8 @@ Plugins = Annotated[
     list[Path] | None, typer.Option("--plugin", metavar="FILE.py", help="Python file with your own strategy, loss, ...")
 ]
 RunsDir = Annotated[
-    Path | None, typer.Option("--runs-dir", help="Where runs and the MLflow store lie [default: NEGBENCH_RUNS, ./runs].")
+    Path | None,
+    typer.Option("--runs-dir", help="Where runs and the MLflow store lie [default: NEGBENCH_RUNS, ./runs]."),
 ]
 TrackingUri = Annotated[
     str | None, typer.Option("--tracking-uri", help="MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")

@@ -32,7 +32,9 @@ def run(
     recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")
+    ] = None,
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -55,7 +57,9 @@ def run(
     if resume is not None and (given or recipe or sets):
         from negbench.errors import OptionError
 
-        raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}")
+        raise OptionError(
+            f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
+        )
     config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
     from negbench import engine
 

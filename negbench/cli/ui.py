@@ -31,6 +31,17 @@ def ui(
         raise RunError(f"there is no MLflow store in {root}: compute a run first, or name the folder with --runs-dir")
     uri = tracking_uri or default_uri(root)
     typer.echo(f"http://127.0.0.1:{port}  ({uri}); stop it with Ctrl-C")
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--backend-store-uri",
+        uri,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     sys.stdout.flush()
     os.execv(sys.executable, command)

@@ -5,7 +5,111 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from negbench.errors import NegbenchError
+from negbench.ragged import Ragged
+
 
 def descending(scores: Tensor) -> Tensor:
     """[B, N] scores -> [B, N] int64 columns by descending score, ties broken by corpus index (lower first)."""
     return torch.sort(scores, dim=-1, descending=True, stable=True).indices
+
+
+def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Tensor:
+    r"""Rank of each query's target among its candidates.
+
+    .. math:: r_i = 1 + |\{j \ne t_i : j \in A_i,\; s_{ij} \ge s_{i t_i}\}|
+
+    Args:
+        scores: [B, N] float of any sign and precision, compared in float32.
+        target: [B] int64, column of the target, or -1 where there is none.
+        allowed: [B, N] bool, the candidates A; default: all. The target counts as allowed.
+
+    Returns:
+        [B] int64 on the scores' device, 1 is best; 0 where there is no target.
+
+    Raises:
+        NegbenchError: a score is NaN.
+
+    Example:
+        >>> target_ranks(torch.tensor([[-0.1, -0.5, -0.1]]), torch.tensor([0]))
+        tensor([2])
+    """
+    scores, target = checked_scores(scores), target.to(scores.device)
+    column = target.clamp(min=0)[:, None]
+    ahead = scores >= scores.gather(1, column)
+    if allowed is not None:
+        ahead &= allowed.to(scores.device)
+    ahead.scatter_(1, column, False)
+    return torch.where(target >= 0, 1 + ahead.sum(1), 0)
+
+
+def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = None) -> Ragged:
+    r"""Ranks of all relevant images of each query; ties with irrelevant images count against the model.
+
+    .. math:: r_{ik} = 1 + |\{j \in A_i \setminus R_i : s_{ij} \ge s_{ik}\}| + |\{k' \in R_i : k' \text{ before } k\}|
+
+    where relevant images stand among themselves by descending score, equal ones in the order of the row.
+
+    Args:
+        scores: [B, N] float of any sign and precision, compared in float32.
+        relevant: B rows of columns, the sets R, without repeats.
+        allowed: [B, N] bool, the candidates A; default: all. Relevant images count as allowed.
+
+    Returns:
+        Ranks on the CPU, aligned with `relevant`; the ranks of one row are distinct.
+
+    Raises:
+        NegbenchError: a score is NaN.
+
+    Example:
+        >>> relevant_ranks(torch.tensor([[3.0, 2.0, 1.0, 1.0]]), Ragged.of([[3, 0]])).values
+        tensor([4, 1])
+    """
+    scores = checked_scores(scores)
+    if not len(relevant.values):
+        return relevant
+    rows = torch.arange(len(relevant)).repeat_interleave(relevant.lengths)
+    slots = torch.arange(len(rows)) - relevant.offsets[rows]
+    rows, slots, columns = (t.to(scores.device) for t in (rows, slots, relevant.values))
+    width = int(relevant.lengths.max())
+    # an empty slot scores -inf, so that the stable sort leaves it behind every real one of its row
+    own = scores.new_full((len(scores), width), -torch.inf)
+    own[rows, slots] = scores[rows, columns]
+    order = descending(own)
+    place = torch.empty_like(order).scatter_(1, order, torch.arange(width, device=order.device).expand_as(order))
+
+    counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
+    counted[rows, columns] = False
+    # bucket b of a row: the irrelevant images that reach exactly b of its slots, counted from the lowest
+    bucket = torch.searchsorted(own.gather(1, order).flip(1).contiguous(), scores, right=True)
+    count = torch.zeros(len(scores), width + 1, dtype=torch.int64, device=scores.device)
+    count.scatter_add_(1, bucket, counted.long())
+    reach = count.flip(1).cumsum(1)[:, :width]  # [B, width]: irrelevant images that reach the slot of place p
+    ranks = 1 + place + reach.gather(1, place)
+    return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
+
+
+def sorted_rows(ranks: Ragged) -> Ragged:
+    """Each row in ascending order; values must be >= 0.
+
+    Example:
+        >>> sorted_rows(Ragged.of([[4, 1], [], [3, 2]])).values
+        tensor([1, 4, 2, 3])
+    """
+    if not len(ranks.values):
+        return ranks
+    rows = torch.arange(len(ranks)).repeat_interleave(ranks.lengths)
+    order = torch.argsort(rows * (int(ranks.values.max()) + 1) + ranks.values, stable=True)
+    return Ragged(ranks.values[order], ranks.offsets)
+
+
+def checked_scores(scores: Tensor) -> Tensor:
+    """[B, N] scores as float32. Raises NegbenchError where one is NaN, naming its row and column."""
+    scores = scores.float()
+    bad = scores.isnan()
+    if bad.any():
+        row, column = bad.nonzero()[0].tolist()
+        raise NegbenchError(
+            f"{int(bad.sum())} scores are NaN, first row {row}, column {column}: a diverged model cannot be ranked"
+        )
+    return scores

@@ -19,7 +19,9 @@ def write_curve(folder: RunFolder) -> Path:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     scored = [(point["epoch"] + 1, point[main]) for point in points if main in point]
-    axes.plot(*zip(*scored, strict=True), color="#1f5fa8", marker="o", markersize=3, label=label_of(result["main_metric"]))
+    axes.plot(
+        *zip(*scored, strict=True), color="#1f5fa8", marker="o", markersize=3, label=label_of(result["main_metric"])
+    )
     for number, epoch in enumerate(result["refresh_epochs"]):
         axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":", label="refresh" if number == 0 else None)
     axes.set(xlabel="epoch", ylabel=label_of(result["main_metric"]), title=folder.run_id)

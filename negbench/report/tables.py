@@ -55,7 +55,9 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
         parts.append(f"{percent(behaviour.get('false_negative_rate_draws'))} % of the draws")
         parts.append(f"hardness {number(behaviour.get('hardness'), 3)}")
         if behaviour.get("fallback_below") is not None:
-            parts.append(f"fallbacks {number(behaviour['fallback_below'])} below, {number(behaviour['fallback_any'])} any")
+            parts.append(
+                f"fallbacks {number(behaviour['fallback_below'])} below, {number(behaviour['fallback_any'])} any"
+            )
         lines.append("negatives  " + ", ".join(parts))
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())

@@ -1,1 +1,33 @@
-"""Conformance suites and toy worlds for plug-in authors."""
+"""Conformance suites and toy worlds for plug-in authors. Needs pytest.
+
+from negbench.testing import StrategyTestCase
+
+class TestMine(StrategyTestCase):
+@pytest.fixture
+def strategy(self):
+return Mine()
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("negbench.testing.strategies", "negbench.testing.losses")
+
+from negbench.testing.loops import as_sets, ranking, ranking_below  # noqa: E402
+from negbench.testing.losses import LossTestCase  # noqa: E402
+from negbench.testing.processes import pool_digest, pool_digests_in_another_process  # noqa: E402
+from negbench.testing.strategies import StrategyTestCase  # noqa: E402
+from negbench.testing.worlds import ToyScores, toy_scores, toy_view, toy_views  # noqa: E402
+
+__all__ = [
+    "LossTestCase",
+    "StrategyTestCase",
+    "ToyScores",
+    "as_sets",
+    "pool_digest",
+    "pool_digests_in_another_process",
+    "ranking",
+    "ranking_below",
+    "toy_scores",
+    "toy_view",
+    "toy_views",
+]

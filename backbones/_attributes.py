@@ -1,0 +1,160 @@
+"""Colour and shape sub-queries (DQE-CIR eq. 1): which words count, and the attention that pools their tokens."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from negbench.backbones._fusion import make_linear
+from torch import Tensor, nn
+
+ASPECTS = ("colour", "shape")
+
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Colours as fashion captions name them, and the words for how light or how saturated a colour is.
+COLOUR_WORDS = _word_set(
+    """
+    amber aqua aquamarine azure beige black blue bluer bluish blush bright brighter bronze brown burgundy camel
+    charcoal chocolate color colored colorful colorless colors colour coloured colourful colours copper coral
+    cream crimson cyan dark darker denim ecru emerald fuchsia gold golden gray green greener grey indigo ivory
+    jade khaki lavender light lighter lilac lime magenta maroon mauve mint monochromatic monochrome multicolor
+    multicolored mustard navy neon nude ochre olive orange pale paler pastel peach peachy pink pinker plum
+    purple red redder rose ruby rust salmon sand scarlet silver sky tan taupe teal terracotta turquoise umber
+    vermilion violet vivid white whiter wine yellow
+    """
+)
+
+# Cut and fit: sleeves, necklines, lengths, waists, hems, straps, collars, silhouettes, and how they compare.
+SHAPE_WORDS = _word_set(
+    """
+    aline ankle asymmetric asymmetrical backless baggier baggy band belt belted boat boatneck bodycon boxy
+    button buttoned buttons cap capped cinched collar collared collarless cowl crew crewneck crop cropped cuff
+    cuffs curved deep drop empire fit fits fitted fitting flare flared flares flowier flowing flowy form full
+    halter hem hemline henley high hood hooded hoodie hugging knee length lengths line long longer longest loose
+    looser low lower maxi midi mini narrow narrower neck necked neckline notched off-shoulder one-shoulder open
+    oversized peplum pleated pleats plunging pocket pockets polo puff puffed puffy racerback relaxed round
+    rounded ruffle ruffled ruffles scoop scooped shape shaped sheath short shorter shortest shoulder shoulders
+    skirt sleeve sleeved sleeveless sleeves slim slimmer slit spaghetti square straight strap strapless strappy
+    straps sweetheart swing tailored tank tapered thick thicker thin thinner tight tighter tunic turtleneck v
+    v-neck vneck waist waisted waistline wide wider wrap zip zipper
+    """
+)
+
+_WORDS = {"colour": COLOUR_WORDS, "shape": SHAPE_WORDS}
+_EDGES = re.compile(r"^[^a-z0-9]+|[^a-z0-9]+$")
+
+
+def attribute_masks(words: Sequence[Sequence[str | None]], length: int) -> dict[str, Tensor]:
+    """Which tokens belong to a colour word and which to a shape word.
+
+    Args:
+        words: of every text, for each token in order, the whole word that it is a piece of (None: no word). Case and
+            punctuation at the edges do not matter.
+        length: S, number of token positions; tokens beyond it are left out.
+
+    Returns:
+        {"colour": [B, S] bool, "shape": [B, S] bool}, on the CPU.
+    """
+    masks = {aspect: torch.zeros(len(words), length, dtype=torch.bool) for aspect in ASPECTS}
+    for row, tokens in enumerate(words):
+        for position, word in enumerate(tokens[:length]):
+            if word is None:
+                continue
+            plain = _EDGES.sub("", word.lower())
+            # a compound counts for each of its parts: "light-blue", "long-sleeved"
+            parts = {plain, *plain.split("-")}
+            for aspect, known in _WORDS.items():
+                masks[aspect][row, position] = not parts.isdisjoint(known)
+    return masks
+
+
+def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:
+    """Whole word of every WordPiece token ("##" marks a continuation); None for special tokens such as [CLS]."""
+    joins = [piece.startswith("##") for piece in pieces]
+    return _whole_words([piece.removeprefix("##") for piece in pieces], joins)
+
+
+def words_of_clip_pieces(pieces: Sequence[str]) -> list[str | None]:
+    """Whole word of every CLIP BPE token ("</w>" ends a word); None for special tokens such as <|startoftext|>."""
+    joins = [bool(index) and not _ends_word(pieces[index - 1]) for index in range(len(pieces))]
+    return _whole_words([piece.removesuffix("</w>") for piece in pieces], joins)
+
+
+def _whole_words(pieces: Sequence[str], joins: Sequence[bool]) -> list[str | None]:
+    """The word that every piece is part of, where `joins` says which pieces go on with the piece before them."""
+    groups: list[list[str]] = []
+    for piece, join in zip(pieces, joins, strict=True):
+        if join and groups and not _is_special(piece):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    words: list[str | None] = []
+    for group in groups:
+        words += [None if _is_special(group[0]) else "".join(group)] * len(group)
+    return words
+
+
+def _ends_word(piece: str) -> bool:
+    return piece.endswith("</w>") or _is_special(piece)
+
+
+def _is_special(piece: str) -> bool:
+    return (piece.startswith("[") and piece.endswith("]")) or (piece.startswith("<|") and piece.endswith("|>"))
+
+
+class AttributeWeights(nn.Module):
+    """Sub-queries for colour and shape, and how much each adds to the query (DQE-CIR eq. 1).
+
+    For an aspect a, a query q and the tokens t_1..t_S of its text, with the mask of the aspect's words::
+
+        q_a = normalise(V_a softmax_s(<K_a t_s, q> / sqrt(D) over masked s) . t)     q* = normalise(q + sum_a w_a q_a)
+
+    w_a = softplus of a learned scalar, so it never gets negative; it starts at 0.1. A row whose text has no word of the
+    aspect has the zero vector for q_a, so q* = q there. DQE-CIR leaves open how the attention attends; this is ours.
+
+    Args:
+        dim: width D of queries and sub-queries.
+        token_dim: width C of the text's token features.
+        generator: the initial weights' only source of randomness.
+    """
+
+    def __init__(self, dim: int, token_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.keys = nn.ModuleDict({a: make_linear(token_dim, dim, generator, bias=False) for a in ASPECTS})
+        self.values = nn.ModuleDict({a: make_linear(token_dim, dim, generator) for a in ASPECTS})
+        initial = math.log(math.expm1(0.1))  # softplus(initial) = 0.1
+        self.raw_weights = nn.ParameterDict({a: nn.Parameter(torch.tensor(initial)) for a in ASPECTS})
+
+    def forward(self, query: Tensor, tokens: Tensor, masks: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Sub-queries and weights.
+
+        Args:
+            query: [B, D] unit norm, or [R, B, D] for R references with each of the B texts.
+            tokens: [B, S, C] token features of the texts.
+            masks: aspect -> [B, S] bool, see `attribute_masks`.
+
+        Returns:
+            {"colour": (q_a, w_a), "shape": (q_a, w_a)}: q_a shaped as `query`, of unit norm or zero; w_a a scalar > 0.
+        """
+        subs = {}
+        for aspect in ASPECTS:
+            mask = masks[aspect]
+            logits = torch.einsum("...bd,bsd->...bs", query, self.keys[aspect](tokens)) / math.sqrt(query.shape[-1])
+            # a finite floor, not -inf: a row without any word must not become NaN
+            attention = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
+            pooled = torch.einsum("...bs,bsd->...bd", attention, self.values[aspect](tokens))
+            present = mask.any(-1)[:, None]
+            sub = torch.where(present, F.normalize(pooled, dim=-1), torch.zeros_like(pooled))
+            subs[aspect] = (sub, F.softplus(self.raw_weights[aspect]))
+        return subs
+
+    def combine(self, query: Tensor, subs: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
+        """q* of unit norm, shaped as `query`: the query with its weighted sub-queries added."""
+        return F.normalize(query + sum(weight * sub for sub, weight in subs.values()), dim=-1)

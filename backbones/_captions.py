@@ -1,0 +1,177 @@
+"""Text of the BLIP family: LAVIS's caption processor, BERT's WordPiece tokenizer, and a vocabulary made in code.
+
+The processor is that of LAVIS's class `BlipCaptionProcessor` (lavis/processors/blip_processors.py), which its model
+configurations use under the name "blip_caption" in training and evaluation alike.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from negbench.errors import WeightsError
+
+MAX_WORDS = 50
+BUILT_IN = "built-in"  # name of the vocabulary made in code
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# words of the synthetic garments' captions and of fashion captions at large; any other word is spelled
+_WORDS = """
+a an and the is it its in on of with to for from as but not no less more than same be has have make made change instead
+rather replace add remove keep without into by at or this that photo
+red orange yellow green blue purple pink brown black white grey gray navy teal olive maroon beige light dark bright pale
+darker lighter brighter paler colour color coloured colored
+dress shirt top toptee tee tshirt blouse skirt jacket coat sweater trousers shorts hat bag shoe garment
+long longer short shorter sleeve sleeves sleeveless neck neckline collar v round square wide narrow tight loose fit
+striped stripes dotted dots spotted checked plain solid floral print printed pattern patterned logo graphic text
+cotton silk denim leather wool lace velvet shiny matte smooth
+small smaller large larger big bigger one two three
+"""
+
+_PUNCTUATION = re.compile(r"[.!\"()*#:;~]")
+_SPACES = re.compile(r"\s{2,}")
+
+
+def process_caption(caption: str) -> str:
+    """What LAVIS's "blip_caption" processor makes of a caption, with its default empty prompt.
+
+    Lower case; each of . ! " ( ) * # : ; ~ becomes a space; two or more white spaces become one; newlines at the end
+    and spaces at both ends go; at most 50 words, split at single spaces, stay. , ? ' - / & $ and single tabs are kept.
+    """
+    text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower()))
+    return " ".join(text.rstrip("\n").strip(" ").split(" ")[:MAX_WORDS])
+
+
+def identity_caption(caption: str) -> str:
+    """The caption as it is: LAVIS's processor where a model's configuration names none (BLIP "large")."""
+    return caption
+
+
+def built_in_vocabulary() -> dict[str, int]:
+    """Word -> id: BERT's special tokens, common fashion words, and pieces that spell every other ASCII word."""
+    letters = [*string.ascii_lowercase, *string.digits]
+    signs = [c for c in string.punctuation if c not in "[]"] + ["[", "]"]
+    words = [word for word in dict.fromkeys(_WORDS.split()) if len(word) > 1]
+    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{c}" for c in letters), *signs, *words]
+    return {piece: index for index, piece in enumerate(pieces)}
+
+
+def vocabulary_file(source: Path) -> Path:
+    """The file itself, or of a folder its vocab.txt, else its tokenizer.json.
+
+    Raises:
+        WeightsError: no such file.
+    """
+    if source.is_dir():
+        found = [source / name for name in ("vocab.txt", "tokenizer.json") if (source / name).is_file()]
+        if not found:
+            raise WeightsError(f"no tokenizer in {source}: put the vocab.txt of bert-base-uncased there")
+        return found[0]
+    if not source.is_file():
+        raise WeightsError(f"no tokenizer at {source}: tokenizer= takes a vocab.txt or a folder that holds one")
+    return source
+
+
+def read_vocabulary(source: Path) -> dict[str, int]:
+    """Word -> id from a vocab.txt or a tokenizer.json.
+
+    Tokens that were added to a tokenizer.json's own vocabulary are left out: BLIP-2's processor of transformers adds
+    "<image>", for which the retrieval checkpoints have no embedding.
+
+    Raises:
+        WeightsError: not a BERT vocabulary.
+    """
+    vocabulary = _read_json(source) if source.suffix == ".json" else _read_lines(source)
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise WeightsError(f"{source} is not a BERT vocabulary: it lacks {', '.join(missing)}")
+    return vocabulary
+
+
+def _read_lines(source: Path) -> dict[str, int]:
+    try:
+        lines = source.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{source} cannot be read as a vocabulary: {error}") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
+
+
+def _read_json(source: Path) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    try:
+        return dict(Tokenizer.from_file(str(source)).get_vocab(with_added_tokens=False))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise WeightsError(f"{source} cannot be read as a tokenizer: {str(error).splitlines()[0]}") from error
+
+
+@dataclass(frozen=True)
+class CaptionTokenizer:
+    """Strings -> BERT ids and mask, after the caption processor.
+
+    Args:
+        bert: transformers' BertTokenizer.
+        max_length: tokens of every row, [CLS] and [SEP] included.
+        processor: applied to every string first.
+        name: where the vocabulary is from, for the identity.
+    """
+
+    bert: Any
+    max_length: int
+    processor: Callable[[str], str]
+    name: str
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """B strings -> {"input_ids": [B, max_length] int64, "attention_mask": [B, max_length] int64}.
+
+        Every row is padded to `max_length`, so that rows of different calls can be concatenated.
+        """
+        if not texts:
+            empty = torch.zeros(0, self.max_length, dtype=torch.int64)
+            return {"input_ids": empty, "attention_mask": empty.clone()}
+        batch = self.bert(
+            [self.processor(text) for text in texts],
+            padding="max_length",
+            truncation=True,
+            max_length=self.max_length,
+            return_tensors="pt",
+            return_token_type_ids=False,  # the Q-Former has no token types
+        )
+        return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+
+    def pieces(self, ids: Tensor) -> list[list[str]]:
+        """[B, S] ids -> their WordPiece strings."""
+        return [list(self.bert.convert_ids_to_tokens(row)) for row in ids.tolist()]
+
+    def __len__(self) -> int:
+        return len(self.bert)
+
+
+def make_tokenizer(
+    vocabulary: dict[str, int],
+    *,
+    added: Sequence[str],
+    max_length: int,
+    processor: Callable[[str], str] = process_caption,
+    name: str = BUILT_IN,
+) -> CaptionTokenizer:
+    """BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
+
+    Each takes the next id after the vocabulary (30522, 30523 for bert-base-uncased), or keeps the one it has there.
+    """
+    from transformers import BertTokenizer
+
+    bert = BertTokenizer(vocab=dict(vocabulary), do_lower_case=True)
+    for token in added:
+        if token not in vocabulary:
+            bert.add_tokens([token], special_tokens=True)
+    return CaptionTokenizer(bert, max_length, processor, name)

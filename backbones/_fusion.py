@@ -1,0 +1,213 @@
+"""Fusion modules: reference-image and text embeddings -> one composed embedding, and cheaply so for all pairs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from negbench.errors import UnknownNameError
+
+FusionKind = Literal["gated", "sum", "combiner"]
+FUSIONS: tuple[str, ...] = get_args(FusionKind)
+
+_CHUNK_VALUES = 2**24  # values in one temporary of `cross`: 64 MiB in float32
+
+
+def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    """nn.Linear, Xavier-uniform weights drawn from `generator`, zero bias; the global generator is not touched."""
+    # to_empty: the usual constructor would draw from the global generator
+    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    nn.init.xavier_uniform_(layer.weight, generator=generator)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class SeededDropout(nn.Module):
+    """Inverted dropout whose masks come from its own seed and a count of its calls, never from the global generator.
+
+    Seed and count are buffers: a model that is saved and loaded goes on with the masks it would have drawn.
+    """
+
+    seed: Tensor
+    calls: Tensor
+
+    def __init__(self, rate: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.rate = rate
+        self.register_buffer("seed", torch.randint(2**31, (), generator=generator))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape; the identity in evaluation mode."""
+        if not self.training:
+            return x
+        generator = torch.Generator(x.device).manual_seed((int(self.seed) << 32) + int(self.calls))
+        self.calls += 1
+        keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
+        return x * keep / (1 - self.rate)
+
+
+class Fusion(nn.Module, ABC):
+    """Composes image and text embeddings of one width D. Inputs should have unit norm; the output is not normalised."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, image: Tensor, text: Tensor) -> Tensor:
+        """Row by row: [B, D] and [B, D] -> [B, D]."""
+        return self._mix(image, text, self._of_image(image), self._of_text(text))
+
+    def cross(self, image: Tensor, text: Tensor, *, chunk: int | None = None) -> Tensor:
+        """Every image with every text: [R, D] and [P, D] -> [R, P, D]; equals `forward` on all pairs.
+
+        What depends on one side alone is computed R + P times. `chunk` images at a time (default: temporaries of about
+        64 MiB) bound the memory beyond the output where no gradient is recorded. In training mode, dropout on what
+        depends on one side draws one mask per image or text instead of one per pair.
+        """
+        if chunk is None:
+            chunk = max(1, _CHUNK_VALUES // (max(1, text.shape[0]) * self._width()))
+        of_image, of_text = self._of_image(image), self._of_text(text)
+        parts = [
+            self._mix(x[:, None], text[None], part[:, None], of_text[None])
+            for x, part in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True)
+        ]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _width(self) -> int:
+        """Width of the widest temporary of a pair."""
+        return self.dim
+
+    @abstractmethod
+    def _of_image(self, image: Tensor) -> Tensor:
+        """[R, D] -> [R, ...], the part that needs the image alone."""
+
+    @abstractmethod
+    def _of_text(self, text: Tensor) -> Tensor:
+        """[P, D] -> [P, ...], the part that needs the text alone."""
+
+    @abstractmethod
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        """The rest, on leading dimensions that broadcast against each other."""
+
+
+class GatedFusion(Fusion):
+    """The gated fusion of HyCoLe-HNM (Wang et al., Findings of EMNLP 2022, eq. 2).
+
+    For an image embedding x and a text embedding y::
+
+        z = [x; y; x*y; x-y]     m = tanh(W_m z + b_m)     g = sigmoid(W_g z + b_g)     out = g*m + (1-g)*x
+
+    HyCoLe borrows the module from the question-answering model SLQA (Wang, Yan and Wu, ACL 2018). Its paper was not
+    at hand when this was written: the form, and tanh in particular, are SLQA's; the gate has one value per dimension.
+
+    The linear map of z, [A B C E] z, equals (A+E)x + (B-E)y + C(x*y), so only its last term costs anything per pair.
+    Initially m passes y on and g is 1/2 (both up to small noise): the untrained module returns about (x + tanh y) / 2.
+    """
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        super().__init__(dim)
+        self.linear = make_linear(4 * dim, 2 * dim, generator)  # rows: m, then g
+        with torch.no_grad():
+            self.linear.weight.mul_(0.1)
+            self.linear.weight[:dim, dim : 2 * dim] += torch.eye(dim)
+
+    def _of_image(self, image: Tensor) -> Tensor:
+        a, _, _, e = self.linear.weight.chunk(4, dim=1)
+        return image @ (a + e).T + self.linear.bias
+
+    def _of_text(self, text: Tensor) -> Tensor:
+        _, b, _, e = self.linear.weight.chunk(4, dim=1)
+        return text @ (b - e).T
+
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        c = self.linear.weight.chunk(4, dim=1)[2]
+        m, g = ((image * text) @ c.T + of_image + of_text).chunk(2, dim=-1)
+        return image + torch.sigmoid(g) * (torch.tanh(m) - image)
+
+    def _width(self) -> int:
+        return 2 * self.dim
+
+
+class SumFusion(Fusion):
+    """Element-wise sum of image and text embedding; no parameters (the simplest baseline of CLIP4CIR)."""
+
+    def _of_image(self, image: Tensor) -> Tensor:
+        return image
+
+    def _of_text(self, text: Tensor) -> Tensor:
+        return text
+
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        return image + text
+
+
+class CombinerFusion(Fusion):
+    """CLIP4CIR's combiner network (Baldrati et al., CVPR Workshops 2022), for an image x and a text y.
+
+    ::
+
+        p = [dropout(relu(P_t y)); dropout(relu(P_i x))]                 (two times 4D)
+        lambda = sigmoid(w . dropout(relu(V p)))                         (hidden width 8D)
+        out = O dropout(relu(U p)) + lambda*y + (1-lambda)*x             (hidden width 8D)
+
+    Every linear layer has a bias, every dropout rate is 0.5. U p and V p are sums of a text and an image term; those
+    are computed once per text and once per image.
+    """
+
+    def __init__(self, dim: int, generator: torch.Generator) -> None:
+        super().__init__(dim)
+        self.project_text = make_linear(dim, 4 * dim, generator)
+        self.project_image = make_linear(dim, 4 * dim, generator)
+        self.hidden = make_linear(8 * dim, 16 * dim, generator)  # rows: U, then V
+        # as two Xavier layers of 8D outputs each, not one of 16D
+        with torch.no_grad():
+            self.hidden.weight.mul_(math.sqrt((8 + 16) / (8 + 8)))
+        self.output = make_linear(8 * dim, dim, generator)
+        self.scalar = make_linear(8 * dim, 1, generator)
+        self.drop_text = SeededDropout(0.5, generator)
+        self.drop_image = SeededDropout(0.5, generator)
+        self.drop_output = SeededDropout(0.5, generator)
+        self.drop_scalar = SeededDropout(0.5, generator)
+
+    def _of_image(self, image: Tensor) -> Tensor:
+        projected: Tensor = self.drop_image(torch.relu(self.project_image(image)))
+        return projected @ self.hidden.weight[:, 4 * self.dim :].T + self.hidden.bias
+
+    def _of_text(self, text: Tensor) -> Tensor:
+        projected: Tensor = self.drop_text(torch.relu(self.project_text(text)))
+        return projected @ self.hidden.weight[:, : 4 * self.dim].T
+
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        combined, scalar = torch.relu(of_image + of_text).chunk(2, dim=-1)
+        weight = torch.sigmoid(self.scalar(self.drop_scalar(scalar)))
+        output: Tensor = self.output(self.drop_output(combined))
+        return output + weight * text + (1 - weight) * image
+
+    def _width(self) -> int:
+        return 16 * self.dim
+
+
+def make_fusion(kind: str, dim: int, generator: torch.Generator) -> Fusion:
+    """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
+
+    Args:
+        kind: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+        dim: width D of both inputs and of the output.
+        generator: the only source of randomness.
+
+    Raises:
+        UnknownNameError: any other `kind`.
+    """
+    if kind == "gated":
+        return GatedFusion(dim, generator)
+    if kind == "sum":
+        return SumFusion(dim)
+    if kind == "combiner":
+        return CombinerFusion(dim, generator)
+    raise UnknownNameError("fusion", kind, FUSIONS)

@@ -1,0 +1,561 @@
+"""Checkpoints in LAVIS's format: reading, sizes from tensors, the key mapping in both directions, strict loading.
+
+The names on the one side are those of LAVIS's `Blip2Qformer` family (Li et al., ICML 2023), as QuRe and SPRC publish
+their models; on the other side those of `blip2.Blip2` and `blip.Blip`, which follow transformers. Authors load their
+files with `strict=False`, and so a wrong visual tower passes unnoticed; here every key has to be accounted for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from negbench.errors import OptionError, UnknownNameError, WeightsError
+
+Tower = Literal["eva_clip_g", "clip_vit_L"]
+State = dict[str, Tensor]
+
+# What a whole tower has beside what LAVIS uses of it: BLIP-2 reads the last but one block, before any final norm.
+_UNUSED_OF_TOWER = {
+    "eva_clip_g": re.compile(r"(norm|fc_norm|head)\..*"),
+    "clip_vit_L": re.compile(r"ln_post\..*|proj"),
+}
+_BLOCKS = {
+    "eva_clip_g": re.compile(r"blocks\.(\d+)\."),
+    "clip_vit_L": re.compile(r"transformer\.resblocks\.(\d+)\."),
+}
+_PUBLISHED_DEPTH = {("eva_clip_g", 1408): 39, ("clip_vit_L", 1024): 23}
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+_EVA_BLOCK = r"vision_model\.encoder\.layers\.(\d+)\."
+_EVA_RULES = (
+    (r"vision_model\.embeddings\.class_embedding", "visual_encoder.cls_token"),
+    (r"vision_model\.embeddings\.position_embedding", "visual_encoder.pos_embed"),
+    (r"vision_model\.embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
+    (_EVA_BLOCK + r"layer_norm([12])\.", r"visual_encoder.blocks.\1.norm\2."),
+    (_EVA_BLOCK + r"self_attn\.projection\.", r"visual_encoder.blocks.\1.attn.proj."),
+    (_EVA_BLOCK + r"self_attn\.qkv\.", r"visual_encoder.blocks.\1.attn.qkv."),
+    (_EVA_BLOCK + r"mlp\.", r"visual_encoder.blocks.\1.mlp."),
+)
+_CLIP_RULES = (
+    (r"vision_model\.embeddings\.class_embedding", "visual_encoder.class_embedding"),
+    (r"vision_model\.embeddings\.position_embedding\.weight", "visual_encoder.positional_embedding"),
+    (r"vision_model\.embeddings\.patch_embedding\.", "visual_encoder.conv1."),
+    (r"vision_model\.pre_layrnorm\.", "visual_encoder.ln_pre."),  # transformers' spelling
+    (_EVA_BLOCK + r"layer_norm([12])\.", r"visual_encoder.transformer.resblocks.\1.ln_\2."),
+    (_EVA_BLOCK + r"self_attn\.out_proj\.", r"visual_encoder.transformer.resblocks.\1.attn.out_proj."),
+    (_EVA_BLOCK + r"self_attn\.[qkv]_proj\.", r"visual_encoder.transformer.resblocks.\1.attn.in_proj_"),
+    (_EVA_BLOCK + r"mlp\.fc1\.", r"visual_encoder.transformer.resblocks.\1.mlp.c_fc."),
+    (_EVA_BLOCK + r"mlp\.fc2\.", r"visual_encoder.transformer.resblocks.\1.mlp.c_proj."),
+)
+_QFORMER_RULES = (
+    (r"(word|position)_embeddings\.", r"Qformer.bert.embeddings.\1_embeddings."),
+    (r"qformer\.layernorm\.", "Qformer.bert.embeddings.LayerNorm."),
+    (r"qformer\.(encoder\.layer\.\d+\.(?:cross)?attention)\.attention\.", r"Qformer.bert.\1.self."),
+    (r"qformer\.encoder\.", "Qformer.bert.encoder."),
+    (r"(vision|text)_projection\.", r"\1_proj."),
+)
+_BLIP_RULES = (*_EVA_RULES, (r"vision_model\.post_layernorm\.", "visual_encoder.norm."))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one family's names translate.
+
+    Args:
+        rules: (pattern of our name, replacement), the first that matches the name's beginning is applied; a name that
+            none matches is the same on both sides.
+        qkv: how the tower stores query, key and value: "split-bias" (EVA: one weight, no bias for the keys),
+            "packed" (CLIP: one weight and one bias for three layers of ours) or "same".
+        droppable: keys that a file may have and that the model has no use for.
+    """
+
+    rules: tuple[tuple[str, str], ...]
+    qkv: Literal["split-bias", "packed", "same"]
+    droppable: re.Pattern[str]
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """LAVIS keys of one of our tensors."""
+        for pattern, replacement in self.rules:
+            renamed, count = re.subn(rf"\A{pattern}", replacement, name)
+            if count:
+                name = renamed
+                break
+        if self.qkv == "split-bias" and name.endswith(".attn.qkv.bias"):
+            stem = name.removesuffix("qkv.bias")
+            return stem + "q_bias", stem + "v_bias"
+        return (name,)
+
+    def join(self, name: str, tensors: Sequence[Tensor]) -> Tensor:
+        """Our tensor from those of its keys."""
+        if len(tensors) == 2:
+            query, value = tensors
+            return torch.cat([query, torch.zeros_like(query), value])
+        part = _packed_part(name) if self.qkv == "packed" else None
+        return tensors[0] if part is None else tensors[0].chunk(3)[part]
+
+    def split(self, state: Mapping[str, Tensor]) -> State:
+        """All our tensors -> a state dict under LAVIS's keys."""
+        result: State = {}
+        packed: dict[str, list[Tensor]] = {}
+        for name, tensor in state.items():
+            keys = self.keys(name)
+            part = _packed_part(name) if self.qkv == "packed" else None
+            if len(keys) == 2:
+                # the keys' bias adds one constant to all scores of a query, which the softmax takes out again
+                result[keys[0]], _, result[keys[1]] = tensor.chunk(3)
+            elif part is not None:
+                packed.setdefault(keys[0], [tensor] * 3)[part] = tensor
+            else:
+                result[keys[0]] = tensor
+        result |= {key: torch.cat(parts) for key, parts in packed.items()}
+        return {key: tensor.contiguous().clone() for key, tensor in result.items()}
+
+
+def _packed_part(name: str) -> int | None:
+    found = re.search(r"self_attn\.([qkv])_proj\.", name)
+    return "qkv".index(found[1]) if found else None
+
+
+_QFORMER_DROPPABLE = re.compile(
+    r"Qformer\.bert\.embeddings\.position_ids"  # a constant buffer
+    r"|Qformer\.cls\.predictions\..*|itm_head\.(weight|bias)"  # heads that no retrieval score uses
+    r"|prompt_tokens"  # SPRC: of its training loss only
+)
+_BLIP_DROPPABLE = re.compile(r"text_encoder\.embeddings\.position_ids|itm_head\.(weight|bias)")
+
+LAYOUTS: dict[str, Layout] = {
+    "eva_clip_g": Layout((*_EVA_RULES, *_QFORMER_RULES), "split-bias", _QFORMER_DROPPABLE),
+    "clip_vit_L": Layout((*_CLIP_RULES, *_QFORMER_RULES), "packed", _QFORMER_DROPPABLE),
+    "blip": Layout(_BLIP_RULES, "same", _BLIP_DROPPABLE),
+}
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def read_checkpoint(path: Path) -> State:
+    """State dict of a .pth file (tensors only, never executed) or a .safetensors file, on the CPU, dtypes as stored.
+
+    Taken out of its wrapping where there is one: {"model": ...} of LAVIS, {"epoch": ..., "ClassName": ...} of SPRC.
+
+    Raises:
+        WeightsError: not such a file, or a file that holds objects which `weights_only` refuses.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(path))
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path} is refused: it is no plain file of tensors (torch.load with weights_only=True: "
+            f"{str(error).splitlines()[0]}); save its state_dict() alone"
+        ) from error
+    except Exception as error:  # torch, zipfile and safetensors each have their own
+        raise WeightsError(f"{path} cannot be read as a checkpoint: {(str(error).splitlines() or ['?'])[0]}") from error
+    return _state_dict(loaded, path)
+
+
+def _state_dict(loaded: object, path: Path) -> State:
+    if _is_state(loaded):
+        return dict(loaded)  # type: ignore[call-overload, no-any-return]
+    if isinstance(loaded, Mapping):
+        inner = [loaded["model"]] if "model" in loaded else [v for v in loaded.values() if _is_state(v)]
+        if len(inner) == 1 and _is_state(inner[0]):
+            return dict(inner[0])
+    raise WeightsError(
+        f"{path} holds no state dict: want named tensors, bare or under 'model', got {type(loaded).__name__}"
+        + (f" with keys {', '.join(map(str, list(loaded)[:5]))}" if isinstance(loaded, Mapping) else "")
+    )
+
+
+def _is_state(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
+    )
+
+
+def tower_of(names: Iterable[str]) -> Tower | None:
+    """Which visual tower names without prefix belong to."""
+    names = set(names)
+    if "cls_token" in names:
+        return "eva_clip_g"
+    return "clip_vit_L" if "class_embedding" in names else None
+
+
+def read_tower(path: Path, depth: int | None) -> State:
+    """A tower's own file (eva_vit_g.pth, clip_vit_L.pth) under the whole model's keys, cut to the blocks in use.
+
+    BLIP-2 reads the features of the last but one block. So of a file with the whole tower (more blocks than the 39 of
+    EVA ViT-g or the 23 of CLIP ViT-L; at other widths: one with the final norm or head) the last block, norm and head
+    are left out, and nothing else.
+
+    Args:
+        path: the file.
+        depth: blocks to use, where the configuration says so.
+
+    Raises:
+        WeightsError: not a tower, or fewer blocks than `depth`.
+    """
+    state = read_checkpoint(path)
+    tower = tower_of(state)
+    if tower is None:
+        raise WeightsError(f"{path} is no visual tower: it has neither cls_token (EVA) nor class_embedding (CLIP)")
+    pattern, unused = _BLOCKS[tower], _UNUSED_OF_TOWER[tower]
+    blocks = _count(state, pattern.pattern)
+    if depth is None:
+        published = _PUBLISHED_DEPTH.get((tower, state[_TOWER_KEYS[tower].cls].shape[-1]))
+        whole = any(unused.fullmatch(key) for key in state)
+        depth = min(blocks, published) if published else blocks - 1 if whole else blocks
+    if not 0 < depth <= blocks:
+        raise WeightsError(f"{path} has {blocks} blocks, config asks for vit_layers {depth}")
+    kept = {}
+    for key, tensor in state.items():
+        block = pattern.match(key)
+        if not unused.fullmatch(key) and (block is None or int(block[1]) < depth):
+            kept[f"visual_encoder.{key}"] = tensor
+    return kept
+
+
+def read_blip2(path: Path, tower: Path | None, depth: int | None) -> State:
+    """State dict of a BLIP-2 model, its visual tower from `tower` where that is a file of its own.
+
+    Raises:
+        WeightsError: no tower, or two of them; or no Q-Former.
+    """
+    state = read_checkpoint(path)
+    if not any(key.startswith("Qformer.") for key in state):
+        raise WeightsError(
+            f"{path} is no BLIP-2 checkpoint of LAVIS: no key starts with 'Qformer.'; it has {_listed(list(state)[:5])}"
+        )
+    has_tower = any(key.startswith("visual_encoder.") for key in state)
+    if has_tower and tower is not None:
+        raise WeightsError(f"{path} has a visual_encoder of its own: leave out tower={tower}")
+    if not has_tower and tower is None:
+        raise WeightsError(
+            f"{path} has no visual_encoder: give the tower's file too, lavis:{path},tower=FILE (eva_vit_g.pth or "
+            "clip_vit_L.pth)"
+        )
+    return state if tower is None else {**state, **read_tower(tower, depth)}
+
+
+# --- sizes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TowerKeys:
+    cls: str
+    positions: str
+    patch: str
+    block: str
+    mlp: str
+
+
+_TOWER_KEYS = {
+    "eva_clip_g": _TowerKeys("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks", "mlp.fc1.weight"),
+    "clip_vit_L": _TowerKeys(
+        "class_embedding", "positional_embedding", "conv1.weight", "transformer.resblocks", "mlp.c_fc.weight"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Blip2Sizes:
+    """Sizes of a BLIP-2 model; the defaults are the published ones (EVA ViT-g, Q-Former on BERT base)."""
+
+    tower: Tower = "eva_clip_g"
+    image_size: int = 224
+    patch_size: int = 14
+    vit_hidden_size: int = 1408
+    vit_layers: int = 39
+    vit_heads: int = 16
+    vit_intermediate_size: int = 6144
+    num_query_tokens: int = 32
+    qformer_hidden_size: int = 768
+    qformer_layers: int = 12
+    qformer_heads: int = 12
+    qformer_intermediate_size: int = 3072
+    cross_attention_freq: int = 2
+    vocab_size: int = 30523
+    max_positions: int = 512
+    embed_dim: int = 256
+    max_txt_len: int = 32
+
+    def check(self, where: str) -> None:
+        """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
+        _check_divides(self, "vit_heads", "vit_hidden_size", where)
+        _check_divides(self, "qformer_heads", "qformer_hidden_size", where)
+        _check_rest(self, where)
+
+
+@dataclass(frozen=True)
+class BlipSizes:
+    """Sizes of a BLIP image-text model; the defaults are those of "base" (ViT-B/16 at 384 pixels, BERT base)."""
+
+    image_size: int = 384
+    patch_size: int = 16
+    vit_hidden_size: int = 768
+    vit_layers: int = 12
+    vit_heads: int = 12
+    vit_intermediate_size: int = 3072
+    text_hidden_size: int = 768
+    text_layers: int = 12
+    text_heads: int = 12
+    text_intermediate_size: int = 3072
+    vocab_size: int = 30524
+    max_positions: int = 512
+    embed_dim: int = 256
+    max_txt_len: int = 35
+
+    def check(self, where: str) -> None:
+        """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
+        _check_divides(self, "vit_heads", "vit_hidden_size", where)
+        _check_divides(self, "text_heads", "text_hidden_size", where)
+        _check_rest(self, where)
+
+
+Sizes = TypeVar("Sizes", Blip2Sizes, BlipSizes)
+
+
+def _check_divides(sizes: Blip2Sizes | BlipSizes, heads: str, width: str, where: str) -> None:
+    count, size = getattr(sizes, heads), getattr(sizes, width)
+    if count < 1 or size % count:
+        raise WeightsError(
+            f"{where}: {heads} {count} does not divide {width} {size}; tensors cannot tell the number of heads, give "
+            f'backbone.config={{"{heads}": ...}}'
+        )
+
+
+def _check_rest(sizes: Blip2Sizes | BlipSizes, where: str) -> None:
+    if sizes.patch_size < 1 or sizes.image_size < 1 or sizes.image_size % sizes.patch_size:
+        raise WeightsError(f"{where}: patch_size {sizes.patch_size} does not divide image_size {sizes.image_size}")
+    if not 2 <= sizes.max_txt_len <= sizes.max_positions:
+        raise WeightsError(f"{where}: max_txt_len must be 2..{sizes.max_positions}, got {sizes.max_txt_len}")
+
+
+def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
+    """Sizes that a BLIP-2 state dict's tensors tell; heads and max_txt_len as published.
+
+    A size whose tensor is missing stays as published: strict loading then names the key.
+    """
+    own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
+    tower = tower_of(own)
+    if tower is None:
+        raise WeightsError(
+            f"{path}: its visual_encoder is neither EVA (cls_token) nor CLIP (class_embedding): "
+            f"{_listed(sorted(own)[:5])}"
+        )
+    keys, base = _TOWER_KEYS[tower], Blip2Sizes(tower=tower)
+    patch = _dim(state, f"visual_encoder.{keys.patch}", 2, base.patch_size)
+    layer = "Qformer.bert.encoder.layer"
+    crossing = sorted({int(m[1]) for k in state if (m := re.match(rf"{re.escape(layer)}\.(\d+)\.crossattention\.", k))})
+    layers = _count(state, rf"{re.escape(layer)}\.(\d+)\.")
+    return dataclasses.replace(
+        base,
+        image_size=_image_size(state, f"visual_encoder.{keys.positions}", patch, path) or base.image_size,
+        patch_size=patch,
+        vit_hidden_size=_dim(state, f"visual_encoder.{keys.cls}", -1, base.vit_hidden_size),
+        vit_layers=_count(state, rf"visual_encoder\.{re.escape(keys.block)}\.(\d+)\."),
+        vit_intermediate_size=_dim(state, f"visual_encoder.{keys.block}.0.{keys.mlp}", 0, base.vit_intermediate_size),
+        num_query_tokens=_dim(state, "query_tokens", 1, base.num_query_tokens),
+        qformer_hidden_size=_dim(state, "query_tokens", 2, base.qformer_hidden_size),
+        qformer_layers=layers,
+        qformer_intermediate_size=_dim(
+            state, f"{layer}.0.intermediate_query.dense.weight", 0, base.qformer_intermediate_size
+        ),
+        cross_attention_freq=crossing[1] if len(crossing) > 1 else max(layers, 1),
+        vocab_size=_dim(state, "Qformer.bert.embeddings.word_embeddings.weight", 0, base.vocab_size),
+        max_positions=_dim(state, "Qformer.bert.embeddings.position_embeddings.weight", 0, base.max_positions),
+        embed_dim=_dim(state, "vision_proj.weight", 0, base.embed_dim),
+    )
+
+
+def blip_sizes(state: State, path: Path) -> BlipSizes:
+    """Sizes that a BLIP state dict's tensors tell; heads (the ViT's: width / 64) and max_txt_len as published."""
+    if not any(key.startswith("text_encoder.") for key in state):
+        raise WeightsError(
+            f"{path} is no BLIP checkpoint of LAVIS: no key starts with 'text_encoder.'; "
+            f"it has {_listed(list(state)[:5])}"
+        )
+    base = BlipSizes()
+    patch = _dim(state, "visual_encoder.patch_embed.proj.weight", 2, base.patch_size)
+    width = _dim(state, "visual_encoder.cls_token", -1, base.vit_hidden_size)
+    layer = "text_encoder.encoder.layer"
+    words = "text_encoder.embeddings.word_embeddings.weight"
+    return dataclasses.replace(
+        base,
+        image_size=_image_size(state, "visual_encoder.pos_embed", patch, path) or base.image_size,
+        patch_size=patch,
+        vit_hidden_size=width,
+        vit_layers=_count(state, r"visual_encoder\.blocks\.(\d+)\."),
+        vit_heads=width // 64,
+        vit_intermediate_size=_dim(state, "visual_encoder.blocks.0.mlp.fc1.weight", 0, base.vit_intermediate_size),
+        text_hidden_size=_dim(state, words, 1, base.text_hidden_size),
+        text_layers=_count(state, rf"{re.escape(layer)}\.(\d+)\."),
+        text_intermediate_size=_dim(state, f"{layer}.0.intermediate.dense.weight", 0, base.text_intermediate_size),
+        vocab_size=_dim(state, words, 0, base.vocab_size),
+        max_positions=_dim(state, "text_encoder.embeddings.position_embeddings.weight", 0, base.max_positions),
+        embed_dim=_dim(state, "vision_proj.weight", 0, base.embed_dim),
+    )
+
+
+def _dim(state: State, key: str, dim: int, default: int) -> int:
+    tensor = state.get(key)
+    if tensor is None or not -tensor.ndim <= dim < tensor.ndim:
+        return default
+    return tensor.shape[dim]
+
+
+def _count(state: State, pattern: str) -> int:
+    numbers = [int(found[1]) for key in state if (found := re.match(pattern, key))]
+    return max(numbers, default=-1) + 1
+
+
+def _image_size(state: State, key: str, patch: int, path: Path) -> int | None:
+    positions = _dim(state, key, -2, 0)
+    if not positions:
+        return None
+    side = math.isqrt(positions - 1)
+    if side * side != positions - 1:
+        raise WeightsError(f"{path}: {key} has {positions} positions, which is not a square of patches plus one")
+    return side * patch
+
+
+# keys of config= that tensors cannot tell
+_UNTOLD = frozenset({"vit_heads", "qformer_heads", "text_heads", "max_txt_len"})
+
+
+def read_config(config: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """`config=` as a dict: as given, or read from a JSON file.
+
+    Raises:
+        OptionError: a file that is not there or holds no JSON object.
+    """
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    try:
+        values = json.loads(Path(config).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"backbone.config {str(config)!r}: want a JSON file or a table ({error})") from error
+    if not isinstance(values, dict):
+        raise OptionError(f"backbone.config {str(config)!r}: want a JSON object, got {type(values).__name__}")
+    return values
+
+
+def configured(sizes: Sizes, config: Mapping[str, Any], *, told: str) -> Sizes:
+    """`sizes` with what `config=` says.
+
+    Args:
+        sizes: as read from tensors, or as built in.
+        config: keys are the sizes' names.
+        told: name of the file whose tensors gave `sizes`: then a key may only repeat what they say, except for heads
+            and max_txt_len. Empty where nothing fixes them.
+
+    Raises:
+        UnknownNameError: a key that is no size.
+        OptionError: a value of the wrong type.
+        WeightsError: a value that the tensors contradict, or that cannot be.
+    """
+    known = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(sizes)}
+    for key, value in config.items():
+        if key not in known:
+            raise UnknownNameError("key", key, known, where="backbone.config")
+        if key == "tower":
+            if value not in get_args(Tower):
+                raise OptionError(f"backbone.config tower must be {' or '.join(get_args(Tower))}, got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"backbone.config {key} must be a whole number >= 1, got {value!r}")
+        if told and key not in _UNTOLD and value != known[key]:
+            raise WeightsError(f"backbone.config says {key} {value}, but the tensors of {told} say {known[key]}")
+    result = dataclasses.replace(sizes, **config)
+    result.check(told or "backbone.config")
+    return result
+
+
+# --- loading and saving ------------------------------------------------------------------------------------------
+
+
+def load_state(module: nn.Module, state: State, layout: Layout, path: Path) -> list[str]:
+    """Fill a module (on the meta device) with a LAVIS state dict, upcast to float32, strictly.
+
+    Args:
+        module: its parameters are exactly what the file has to hold.
+        state: from `read_blip2` or `read_checkpoint`.
+        layout: the names.
+        path: for the error line.
+
+    Returns:
+        Keys of the file that were left out, all of them among `layout.droppable`.
+
+    Raises:
+        WeightsError: naming every missing and every unexpected key, or every tensor of the wrong shape.
+    """
+    wanted = {name: layout.keys(name) for name, _ in module.named_parameters()}
+    expected = {key for keys in wanted.values() for key in keys}
+    surplus = sorted(set(state) - expected)
+    problems = {
+        "missing": sorted(expected - set(state)),
+        "unexpected": [key for key in surplus if not layout.droppable.fullmatch(key)],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{kind} {_listed(keys)}" for kind, keys in problems.items() if keys)
+        raise WeightsError(f"{path} does not fit the model: {text}")
+    joined = {name: layout.join(name, [state[key] for key in keys]) for name, keys in wanted.items()}
+    assign(module, joined, path)
+    return surplus
+
+
+def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:
+    """Give a module on the meta device its parameters, as float32; names must match, shapes are checked.
+
+    Raises:
+        WeightsError: naming every tensor of the wrong shape.
+    """
+    wrong = [
+        f"{name} is {list(tensors[name].shape)}, want {list(parameter.shape)}"
+        for name, parameter in module.named_parameters()
+        if tensors[name].shape != parameter.shape
+    ]
+    if wrong:
+        raise WeightsError(f"{path} does not fit the model: {'; '.join(wrong)}")
+    # clone: a chunk of a packed tensor would keep all of it, and two parameters must not share memory
+    fresh = {name: tensor.detach().to(torch.float32, copy=True).contiguous() for name, tensor in tensors.items()}
+    module.load_state_dict(fresh, strict=False, assign=True)
+    restore_positions(module)
+
+
+def restore_positions(module: nn.Module) -> None:
+    """Fill transformers' constant position_ids buffers, which the meta device left empty and no checkpoint holds."""
+    for part in module.modules():
+        ids = part._buffers.get("position_ids")
+        if ids is not None:
+            part.register_buffer("position_ids", torch.arange(ids.shape[-1]).expand((1, -1)), persistent=False)
+
+
+def save_state(module: nn.Module, layout: Layout, path: Path) -> None:
+    """Write a module's parameters in LAVIS's format (a bare state dict, float32), as QuRe publishes its models.
+
+    Heads that retrieval does not use (itm_head, Qformer.cls) are not in it; `lavis:FILE` reads it back.
+    """
+    state = {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
+    torch.save(layout.split(state), path)
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return ", ".join(keys) or "no key"

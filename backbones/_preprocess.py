@@ -1,0 +1,94 @@
+"""Image preprocessing of the CIR models: pad, bicubic resize, centre crop, normalise; with a name for the result's row.
+
+Facts: the target padding is that of CLIP4Cir (Baldrati et al., 2022; their `targetpad`), which SPRC and QuRe use as it
+is with a ratio of 1.25. Their order is pad, resize, crop, and only then RGB: a palette image is therefore padded with
+its palette's first colour and resized by nearest neighbour, an image with transparency is resized with it and then
+loses it, and CMYK is padded with its zero, white. EXIF orientation is not applied, there as here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torchvision.transforms.functional as F
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+
+from negbench.contracts import check_option
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+Pad = Literal["target", "square", "none"]
+Interpolation = Literal["bicubic", "bilinear"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Callable: PIL image of any mode -> [3, size, size] float32 pixels. Deterministic; small to pickle for workers.
+
+    Args:
+        pad: "target" pads an image whose sides differ by `target_ratio` or more with zeros until they differ by just
+            that; "square" pads it to a square; "none" is CLIP's own crop.
+        target_ratio: longer side / shorter side after target padding, >= 1 (CLIP4Cir, SPRC and QuRe 1.25, CIRQRS 1.5).
+        size: side of the result in pixels; the shorter side is resized to it, the longer one cropped at the centre.
+        mean: of the three channels, in 0..1.
+        std: of the three channels, > 0.
+        interpolation: of the resize.
+
+    Raises:
+        OptionError: an option outside its range.
+    """
+
+    pad: Pad = "target"
+    target_ratio: float = 1.25
+    size: int = 224
+    mean: tuple[float, float, float] = CLIP_MEAN
+    std: tuple[float, float, float] = CLIP_STD
+    interpolation: Interpolation = "bicubic"
+
+    def __post_init__(self) -> None:
+        check_option("pad", self.pad, self.pad in ("target", "square", "none"), "target, square or none")
+        check_option("target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
+        check_option("size", self.size, self.size >= 1, ">= 1")
+        check_option("mean", self.mean, len(self.mean) == 3, "three numbers")
+        check_option("std", self.std, len(self.std) == 3 and min(self.std) > 0, "three numbers > 0")
+        known = self.interpolation in ("bicubic", "bilinear")
+        check_option("interpolation", self.interpolation, known, "bicubic or bilinear")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """PIL image -> [3, size, size] float32."""
+        image = _eight_bit(image)
+        left, top = self.padding(*image.size)
+        if left or top:
+            image = F.pad(image, [left, top, left, top], fill=0)
+        image = F.resize(image, [self.size], InterpolationMode(self.interpolation))
+        image = F.center_crop(image, [self.size, self.size])
+        pixels: Tensor = F.normalize(F.to_tensor(image.convert("RGB")), list(self.mean), list(self.std))
+        return pixels
+
+    def padding(self, width: int, height: int) -> tuple[int, int]:
+        """Pixels added at the left and the right, and at the top and the bottom."""
+        longer, shorter = max(width, height), min(width, height)
+        if self.pad == "none" or (self.pad == "target" and longer / shorter < self.target_ratio):
+            return 0, 0
+        wanted = longer / self.target_ratio if self.pad == "target" else longer
+        return max(int((wanted - width) / 2), 0), max(int((wanted - height) / 2), 0)
+
+    @property
+    def description(self) -> str:
+        """What a result's row prints, e.g. "target-pad 1.25, bicubic 224, mean/std clip"."""
+        pad = {"target": f"target-pad {self.target_ratio:g}", "square": "square-pad", "none": "centre crop"}[self.pad]
+        clip = (self.mean, self.std) == (CLIP_MEAN, CLIP_STD)
+        numbers = "clip" if clip else " ".join("/".join(f"{x:g}" for x in part) for part in (self.mean, self.std))
+        return f"{pad}, {self.interpolation} {self.size}, mean/std {numbers}"
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """A 16-bit grey image by its upper byte (PIL's own conversion would clip nearly all of it to white)."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

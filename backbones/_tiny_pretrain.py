@@ -1,0 +1,160 @@
+"""Pretrains the tiny backbone's encoders: `python -m negbench.backbones._tiny_pretrain --out FILE`.
+
+CLIP's symmetric contrastive loss (Radford et al., ICML 2021) on pictures and descriptions of synthetic garments. Their
+streams are named by a seed of 1,000,000 or more, so that no data set's garments (seeds below that) are among them. The
+result is a function of the seed and of torch's arithmetic: another machine, thread count or version gives weights that
+differ in their last bits at first and visibly in the end, of the same quality. That quality is tested, not the bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import typer
+from negbench.backbones.tiny import FORMAT, MIN_TEMPERATURE, Encoders
+from torch import Tensor, nn
+
+from negbench.contracts import DEFAULT_TEMPERATURE
+from negbench.datasets._garments import CATEGORIES, Garment, mutate, render, sample_attributes, sample_nuisance
+from negbench.datasets._stream import Stream
+from negbench.datasets._synthesis import GENERATOR
+from negbench.datasets._wording import VOCABULARY, describe
+from negbench.errors import OptionError
+
+FIRST_SEED = 1_000_000
+TEXTS = 4
+COUNT, EPOCHS, BATCH, LR, WEIGHT_DECAY = 24_000, 10, 128, 3e-3, 0.05
+
+
+def examples(seed: int, count: int) -> tuple[Tensor, list[str]]:
+    """Pictures [count, 3, 64, 64] uint8 of garments of all categories in turn, and `TEXTS` descriptions of each.
+
+    Of every garment's TEXTS descriptions, which follow each other, the first is its own; the others describe garments
+    that differ from it in one attribute.
+    """
+    pictures, texts = [], []
+    for index in range(count):
+        stream = Stream(seed, "pretrain", index)
+        attributes = sample_attributes(stream, CATEGORIES[index % len(CATEGORIES)])
+        pictures.append(render(Garment(attributes, sample_nuisance(stream))))
+        texts.append(describe(attributes, stream))
+        texts += [describe(mutate(stream, attributes, 1), stream) for _ in range(TEXTS - 1)]
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous(), texts
+
+
+def renderer_sha256() -> str:
+    """Hash of the first pictures, descriptions and the vocabulary: it changes when the garments' generator does."""
+    pictures, texts = examples(FIRST_SEED, 16)
+    words = json.dumps([texts, VOCABULARY]).encode()
+    return hashlib.sha256(pictures.numpy().tobytes() + words).hexdigest()
+
+
+def scaled(pictures: Tensor) -> Tensor:
+    """uint8 pixels as the backbone's preprocessing scales them (no resizing: the pictures have its size)."""
+    return (pictures.float() / 255 - 0.5) / 0.25
+
+
+class _Trainer(nn.Module):
+    """The encoders with batch normalisation after each convolution, which `folded` merges into the convolutions."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.encoders = Encoders(VOCABULARY)
+        self.encoders.reset(torch.Generator().manual_seed(seed))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(layer[1]) for layer in self.encoders.image.LAYERS)
+        self.log_temperature = nn.Parameter(torch.tensor(DEFAULT_TEMPERATURE).log())
+
+    def forward(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        """Loss of B pictures and their TEXTS descriptions each, as word ids [B, TEXTS, S]."""
+        maps = pixels.contiguous(memory_format=torch.channels_last)
+        for layer, norm in zip(self.encoders.image.layers, self.norms, strict=True):
+            maps = torch.relu(norm(layer(maps)))
+        image = F.normalize(self.encoders.image.output(maps.flatten(1)), dim=1)
+        # own descriptions first: the pictures' columns are 0 .. B-1
+        text = F.normalize(self.encoders.text(ids.transpose(0, 1).flatten(0, 1))[1], dim=1)
+        logits = image @ text.T / self.log_temperature.exp().clamp(min=MIN_TEMPERATURE)
+        own = torch.arange(len(pixels))
+        return (F.cross_entropy(logits, own) + F.cross_entropy(logits[:, : len(own)].T, own)) / 2
+
+    def folded(self) -> Encoders:
+        """The encoders alone, equal to what was trained in evaluation mode."""
+        from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+        self.eval()
+        for index, norm in enumerate(self.norms):
+            self.encoders.image.layers[index] = fuse_conv_bn_eval(
+                self.encoders.image.layers[index], cast(nn.BatchNorm2d, norm)
+            )
+        return self.encoders
+
+
+def pretrain(seed: int, count: int = COUNT, epochs: int = EPOCHS) -> tuple[Encoders, dict[str, str]]:
+    """Trained encoders, and the metadata of their file. Deterministic on one machine with one number of threads.
+
+    Args:
+        seed: names the garments, the initial weights and the order; >= 1,000,000.
+        count: number of pictures, rendered once.
+        epochs: passes over them, >= 1.
+
+    Raises:
+        OptionError: a seed that a data set may use.
+    """
+    if seed < FIRST_SEED:
+        raise OptionError(f"--seed must be >= {FIRST_SEED}, got {seed}: lower ones are the data sets'")
+    trainer = _Trainer(seed)
+    pictures, texts = examples(seed, count)
+    ids = trainer.encoders.word_ids(texts)[0].reshape(count, TEXTS, -1)
+    optimizer = torch.optim.AdamW(trainer.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+    steps = epochs * (count // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=steps, pct_start=0.1)
+    order = torch.Generator().manual_seed(seed)
+    for epoch in range(epochs):
+        total = 0.0
+        batches = torch.randperm(count, generator=order)[: count // BATCH * BATCH].reshape(-1, BATCH)
+        for batch in batches:
+            loss = trainer(scaled(pictures[batch]), ids[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach())
+        typer.echo(f"epoch {epoch + 1}/{epochs}: loss {total / len(batches):.4f}")
+    metadata = {
+        "format": FORMAT,
+        "command": f"python -m negbench.backbones._tiny_pretrain --seed {seed} --count {count} --epochs {epochs}",
+        "seed": str(seed),
+        "steps": str(steps),
+        "loss": f"{total / len(batches):.4f}",
+        "generator": str(GENERATOR),
+        "renderer": renderer_sha256(),
+        "vocabulary": json.dumps(VOCABULARY),
+        "torch": torch.__version__,
+    }
+    return trainer.folded(), metadata
+
+
+def write(encoders: Encoders, metadata: dict[str, str], path: Path) -> None:
+    """Write a weights file in float16, as `tiny.load_encoders` reads it."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.half() for name, tensor in encoders.state_dict().items()}, path, metadata)
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="file to write")],
+    seed: Annotated[int, typer.Option(help="names garments, weights and order; at least 1,000,000")] = FIRST_SEED,
+    count: Annotated[int, typer.Option(help="pictures", min=BATCH)] = COUNT,
+    epochs: Annotated[int, typer.Option(help="passes over the pictures", min=1)] = EPOCHS,
+) -> None:
+    """Pretrain the tiny backbone's encoders and write them to a safetensors file."""
+    write(*pretrain(seed, count, epochs), out)
+
+
+if __name__ == "__main__":
+    typer.run(main)

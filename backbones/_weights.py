@@ -1,0 +1,226 @@
+"""What `weights=` may say, and where the named files lie: LAVIS files, transformers folders and files, hub ids."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from negbench.errors import WeightsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
+
+_HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+_CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a backbone's error lines tell the user to fetch.
+
+    Args:
+        backbone: registry key.
+        hub_id: the default weights.
+        lavis_files: what `lavis:` takes, in words.
+    """
+
+    backbone: str
+    hub_id: str
+    lavis_files: str
+
+    @property
+    def mend(self) -> str:
+        """The second half of every error line: what to fetch, where to put it, or how to do without."""
+        return (
+            f"fetch {self.hub_id} (`hf download {self.hub_id}`, or put its files into FOLDER: backbone.weights=FOLDER)"
+            f" or {self.lavis_files}; to try a run without weights: backbone.init=random backbone.size=toy"
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights are.
+
+    Args:
+        kind: "lavis" (a checkpoint in LAVIS's format), "folder" (as transformers saves one), "file" (safetensors with
+            transformers' names, its config.json beside it) or "hub".
+        path: the file or folder; None for "hub".
+        tower: the separate visual tower of a "lavis" checkpoint.
+        hub_id: of "hub".
+        revision: of "hub"; None is the newest.
+    """
+
+    kind: Literal["lavis", "folder", "file", "hub"]
+    path: Path | None = None
+    tower: Path | None = None
+    hub_id: str = ""
+    revision: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Hub id, or name of the file(s): what the identity calls these weights."""
+        if self.path is None:
+            return self.hub_id
+        names = self.path.name + (f",tower={self.tower.name}" if self.tower else "")
+        return f"lavis:{names}" if self.kind == "lavis" else names
+
+
+def parse_weights(spec: str, advice: Advice) -> Source:
+    """Read `weights=`: "lavis:FILE", "lavis:FILE,tower=FILE", a folder, FILE.safetensors, or ORG/NAME[@REVISION].
+
+    Raises:
+        WeightsError: a file or folder that is not there, or a text that is none of these.
+    """
+    if spec.startswith("lavis:"):
+        model, _, tower = spec.removeprefix("lavis:").partition(",tower=")
+        if not model or (",tower=" in spec and not tower):
+            raise WeightsError(f"backbone.weights {spec!r}: want lavis:FILE or lavis:FILE,tower=FILE")
+        return Source("lavis", _existing(model, spec, advice), _existing(tower, spec, advice) if tower else None)
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return Source("folder", path)
+    if path.suffix in _CHECKPOINT_SUFFIXES:
+        raise WeightsError(f"backbone.weights {spec!r}: a checkpoint of LAVIS is given as lavis:{spec}")
+    if path.suffix == ".safetensors":
+        return Source("file", _existing(spec, spec, advice))
+    hub = _HUB_ID.fullmatch(spec)
+    if hub is None or spec.startswith((".", "/", "~")):
+        raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.mend}")
+    return Source("hub", hub_id=hub["id"], revision=hub["revision"])
+
+
+def _existing(name: str, spec: str, advice: Advice) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.mend}")
+    return path
+
+
+def hub_folder(source: Source, advice: Advice) -> Path:
+    """Folder of a hub id's files: from the local cache if they are there, else fetched once.
+
+    Raises:
+        WeightsError: neither in the cache nor to be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
+    """
+    patterns = ("*.json", "*.txt", "*.safetensors")
+    folder = fetch(source.hub_id, patterns, "*.safetensors", revision=source.revision)
+    if isinstance(folder, Path):
+        return folder
+    name = source.hub_id + (f"@{source.revision}" if source.revision else "")
+    raise WeightsError(
+        f"backbone.weights {name!r} are neither in the local cache nor to be fetched ({folder}): {advice.mend}"
+    )
+
+
+def fetch(hub_id: str, patterns: Sequence[str], needed: str, *, revision: str | None = None) -> Path | str:
+    """Folder with a hub id's files that match `patterns`, one of them `needed`; or, in words, why there is none.
+
+    The local cache is asked first, so that nothing waits for a network that is not there or not wanted.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    why = "HF_HUB_OFFLINE is set"
+    for local in (True, False) if not HF_HUB_OFFLINE else (True,):
+        try:
+            folder = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns), local_files_only=local)
+            )
+        except Exception as error:  # hub errors share no base class: httpx, OSError, ValueError, bare Exception
+            if not local:
+                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            continue
+        if any(folder.glob(needed)):
+            return folder
+        why = f"it has no {needed}"
+    return why
+
+
+def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice) -> Path:
+    """File or folder with the vocabulary: `tokenizer=`, else beside the weights, else bert-base-uncased of the hub.
+
+    Raises:
+        WeightsError: none of the three.
+    """
+    if tokenizer is not None:
+        return Path(tokenizer).expanduser()
+    if beside is not None and any((beside / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        return beside
+    why = ""
+    for hub_id in ("bert-base-uncased", BERT):
+        folder = fetch(hub_id, ("vocab.txt",), "vocab.txt")
+        if isinstance(folder, Path):
+            return folder
+        why = folder
+    raise WeightsError(
+        f"{advice.backbone} needs a tokenizer ({why}): fetch the vocab.txt of {BERT} and put it"
+        f"{f' into {beside}' if beside else ' into FOLDER'}, or give backbone.tokenizer=FILE"
+    )
+
+
+def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor]]:
+    """Configuration and float32 state dict of what transformers saved, loaded by its own class and strictly.
+
+    Args:
+        model_class: of transformers.
+        path: a folder with config.json and safetensors, or one FILE.safetensors with config.json beside it.
+
+    Raises:
+        WeightsError: a file missing or unreadable, another kind of model, or keys that do not fit.
+    """
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").is_file():
+        raise WeightsError(f"{folder} has no config.json: put the one that was saved with the weights there")
+    try:
+        model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        if model_type != model_class.config_class.model_type:
+            raise WeightsError(
+                f"{folder} holds a model of type {model_type}, want {model_class.config_class.model_type}"
+            )
+        model, info = _strictly_loaded(model_class, folder, None if path.is_dir() else path)
+    except (OSError, ValueError, RuntimeError, AttributeError) as error:
+        raise WeightsError(
+            f"{path} cannot be loaded by transformers: {(str(error).splitlines() or ['?'])[0]}"
+        ) from error
+    problems = {
+        "missing": sorted(info["missing_keys"]),
+        "unexpected": sorted(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
+        "wrong shape": sorted(str(found[0]) for found in info["mismatched_keys"]),
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
+        raise WeightsError(f"{path} does not fit {model_class.__name__}: {text}")
+    return model.config, dict(model.state_dict())
+
+
+def _strictly_loaded(model_class: Any, folder: Path, file: Path | None) -> tuple[Any, dict[str, Any]]:
+    from logging import ERROR
+
+    import torch
+    from safetensors.torch import load_file
+    from transformers.utils import logging
+
+    config = model_class.config_class.from_pretrained(folder, local_files_only=True)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(ERROR)  # the keys that differ are told by our own error line
+    try:
+        with torch.random.fork_rng(devices=[]):  # transformers draws what a file lacks
+            model, info = model_class.from_pretrained(
+                folder if file is None else None,
+                config=config,
+                state_dict=None if file is None else load_file(file),
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # told below, with all the others
+                output_loading_info=True,
+            )
+    finally:
+        logging.set_verbosity(verbosity)
+    return model, info

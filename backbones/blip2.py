@@ -1,0 +1,370 @@
+"""BLIP-2's Q-Former on frozen image features: reference and text compose a query, 32 tokens stand for an image.
+
+The model of QuRe, CIRQRS and, with `pooling="text"`, SPRC, built from transformers' public classes: EVA ViT-g
+(`Blip2VisionModel`) or CLIP ViT-L (`CLIPVisionModel`), `Blip2QFormerModel`, two embeddings, two projections. With q the
+learned query tokens, w the text's word and position embeddings and v = ln_vision(tower(image)):
+
+- candidate: normalise(vision_projection(qformer(q; v))), one embedding for each query token;
+- query: normalise(mean over tokens of text_projection(qformer([q; w]; v)[query positions]));
+- score: max over the candidate's tokens of the dot product (QuRe eq. 1); the temperature divides in training only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from negbench.backbones._blip import (
+    BlipFamily,
+    Options,
+    Origin,
+    Precision,
+    Text,
+    make_caption_tokenizer,
+    randomise,
+)
+from negbench.backbones._captions import built_in_vocabulary
+from negbench.backbones._lavis import (
+    LAYOUTS,
+    Blip2Sizes,
+    Layout,
+    assign,
+    blip2_sizes,
+    configured,
+    load_state,
+    read_blip2,
+    read_config,
+)
+from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained
+from torch import Tensor, nn
+
+from negbench.contracts import DEFAULT_TEMPERATURE, TextBatch, check_option
+from negbench.errors import OptionError
+
+PAPER = (
+    "Li et al., BLIP-2, ICML 2023 (arXiv:2301.12597); as used by Kwak et al., QuRe, ICML 2025 (arXiv:2507.12416), "
+    "and with pooling=text by Bai et al., SPRC, ICLR 2024 (arXiv:2310.05473)"
+)
+
+ADVICE = Advice(
+    backbone="blip2",
+    hub_id="Salesforce/blip2-itm-vit-g",
+    lavis_files=(
+        "LAVIS's files (model.pth of github.com/jackwaky/QuRe: backbone.weights=lavis:FILE; blip2_pretrained_vitL.pth "
+        "with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, of github.com/salesforce/LAVIS: "
+        "backbone.weights=lavis:FILE,tower=FILE)"
+    ),
+)
+
+Init = Literal["pretrained", "random"]
+Size = Literal["toy", "vit_l", "vit_g"]
+Pooling = Literal["query", "text"]
+
+_POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
+# "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) serve as well
+_TEXT = Text(added=("[DEC]",), unused=("[DEC]",))
+_RANDOM_SIZES: dict[str, Blip2Sizes] = {
+    "vit_g": Blip2Sizes(),
+    "vit_l": Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096),
+    "toy": Blip2Sizes(
+        image_size=56,
+        vit_hidden_size=32,
+        vit_layers=2,
+        vit_heads=2,
+        vit_intermediate_size=64,
+        num_query_tokens=8,
+        qformer_hidden_size=32,
+        qformer_layers=2,
+        qformer_heads=2,
+        qformer_intermediate_size=64,
+        vocab_size=len(built_in_vocabulary()) + 1,  # "[DEC]"
+        max_positions=32,
+        embed_dim=32,
+    ),
+}
+
+
+class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backbones`
+    """BLIP-2 for composed image retrieval. Frozen: the visual tower; everything else trains, ln_vision included.
+
+    Use `load`; the constructor leaves the parameters on the meta device.
+
+    Attributes:
+        sizes: of the model.
+        ln_vision: applied to stored features; its eps is LAVIS's 1e-5 for both towers.
+        query_tokens: [1, Q, H].
+    """
+
+    recommended: ClassVar[Mapping[str, float | int]] = {
+        "lr": 5e-6,  # QuRe on FashionIQ: cosine to 5e-8; CIRR: 1e-5 and 50 epochs
+        "weight_decay": 0.05,
+        "batch_size": 32,
+        "epochs": 30,
+    }
+    _name = "blip2"
+
+    def __init__(self, sizes: Blip2Sizes, options: Options, pooling: Pooling = "query") -> None:
+        super().__init__(sizes.image_size, sizes.embed_dim, options)
+        self.sizes = sizes
+        self.pooling = pooling
+        self._tokens_per_image = sizes.num_query_tokens
+        self._composition = f"Q-Former over image features and text, {_POOLINGS[pooling]}"
+        self._activation = "gelu" if sizes.tower == "eva_clip_g" else "quick_gelu"
+        width = sizes.qformer_hidden_size
+        with torch.device("meta"):
+            self.vision_model = _tower(sizes)
+            self.ln_vision = nn.LayerNorm(sizes.vit_hidden_size, eps=1e-5)
+            self.query_tokens = nn.Parameter(torch.empty(1, sizes.num_query_tokens, width))
+            self.word_embeddings = nn.Embedding(sizes.vocab_size, width, padding_idx=0)
+            self.position_embeddings = nn.Embedding(sizes.max_positions, width)
+            self.qformer = _qformer(sizes)
+            self.vision_projection = nn.Linear(width, sizes.embed_dim)
+            self.text_projection = nn.Linear(width, sizes.embed_dim)
+            self.temp = nn.Parameter(torch.empty(()))
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        weights: str | None = None,
+        config: dict[str, Any] | str | None = None,
+        tokenizer: str | None = None,
+        init: Init = "pretrained",
+        size: Size = "vit_g",
+        pooling: Pooling = "query",
+        precision: Precision = "fp32",
+        target_ratio: float = 1.25,
+        attribute_weights: bool = False,
+        seed: int = 0,
+    ) -> Blip2:
+        """Backbone from published, own or random weights.
+
+        Args:
+            weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
+                (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, its
+                FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
+                Salesforce/blip2-itm-vit-g.
+            config: sizes that tensors cannot tell, as a table or a JSON file: vit_heads, qformer_heads, max_txt_len
+                (default: as published); other sizes may be repeated and are then checked. With init="random": any size
+                of `Blip2Sizes`, over those of `size`.
+            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
+                with init="random": a small vocabulary made in code.
+            init: "pretrained", or "random" weights from `seed`.
+            size: of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
+            pooling: "query": mean over the projected query tokens (QuRe); "text": the text's first token after a second
+                pass over the fused tokens and the text (SPRC).
+            precision: of the visual tower.
+            target_ratio: of the target padding.
+            attribute_weights: DQE-CIR's colour and shape sub-queries.
+            seed: of random weights, dropout and attribute weights.
+
+        Raises:
+            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
+            OptionError: an option out of range, or one that `init` has no use for.
+        """
+        check_option("backbone.init", init, init in get_args(Init), "pretrained or random")
+        check_option("backbone.size", size, size in get_args(Size), "toy, vit_l or vit_g")
+        check_option("backbone.pooling", pooling, pooling in get_args(Pooling), "query or text")
+        options = Options(precision, target_ratio, attribute_weights, seed)
+        given = read_config(config)
+        if init == "random":
+            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+            backbone, origin = cls._random(size, given, options, pooling)
+        else:
+            source = parse_weights(weights or ADVICE.hub_id, ADVICE)
+            if source.kind == "lavis":
+                backbone, origin = cls._from_lavis(source, given, options, pooling)
+            elif given:
+                raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
+            else:
+                backbone, origin = cls._from_transformers(source, options, pooling)
+        backbone._finish(tokenizer, origin)
+        return backbone
+
+    @classmethod
+    def _random(cls, size: Size, config: Mapping[str, Any], options: Options, pooling: Pooling) -> tuple[Blip2, Origin]:
+        backbone = cls(configured(_RANDOM_SIZES[size], config, told=""), options, pooling)
+        randomise(backbone, options.seed)
+        return backbone, Origin(f"random:{options.seed}", "", details={"size": size})
+
+    @classmethod
+    def _from_lavis(
+        cls, source: Source, config: Mapping[str, Any], options: Options, pooling: Pooling
+    ) -> tuple[Blip2, Origin]:
+        assert source.path is not None
+        depth = config.get("vit_layers")
+        state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None)
+        backbone = cls(configured(blip2_sizes(state, source.path), config, told=source.label), options, pooling)
+        dropped = load_state(backbone, state, backbone.layout, source.path)
+        return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
+
+    @classmethod
+    def _from_transformers(cls, source: Source, options: Options, pooling: Pooling) -> tuple[Blip2, Origin]:
+        from transformers import Blip2ForImageTextRetrieval
+
+        path = hub_folder(source, ADVICE) if source.path is None else source.path
+        config, state = read_pretrained(Blip2ForImageTextRetrieval, path)
+        sizes = _sizes_of_config(config, state)
+        sizes.check(str(path))
+        backbone = cls(sizes, options, pooling)
+        tensors = {_own_name(name): tensor for name, tensor in state.items() if not name.startswith("itm_head.")}
+        tensors["temp"] = torch.tensor(DEFAULT_TEMPERATURE)  # transformers' class has none
+        assign(backbone, tensors, path)
+        revision = path.name if source.kind == "hub" else "local"
+        return backbone, Origin(source.label, revision, path if path.is_dir() else path.parent)
+
+    def _finish(self, tokenizer: str | None, origin: Origin) -> None:
+        sizes = self.sizes
+        captions = make_caption_tokenizer(
+            tokenizer, origin, _TEXT, ADVICE, rows=sizes.vocab_size, max_length=sizes.max_txt_len
+        )
+        tower = {key: getattr(sizes, key) for key in ("tower", "vit_layers", "vit_hidden_size", "vit_heads")}
+        details = {**tower, "pooling": self.pooling, **origin.details}
+        self._complete(captions, dataclasses.replace(origin, details=details), sizes.qformer_hidden_size)
+
+    # --- forward ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """[B, 3, S, S] -> [B, 1 + patches, C] float32: the tower's tokens before `ln_vision`, without gradient."""
+        self._check_pixels(pixels)
+        with self._tower_precision(pixels.device):
+            features: Tensor = self.vision_model(pixel_values=pixels).last_hidden_state
+        return features.float()
+
+    def candidates(self, features: Tensor) -> Tensor:
+        """[B, L, C] -> [B, Q, D], unit norm: one embedding for each of the Q query tokens."""
+        learned = self.query_tokens.expand(features.shape[0], -1, -1)
+        with self._dropout():
+            hidden = self.qformer(query_embeds=learned, encoder_hidden_states=self._vision(features)).last_hidden_state
+        return F.normalize(self.vision_projection(hidden), dim=-1)
+
+    def _composed(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        count = self.sizes.num_query_tokens
+        with self._dropout():
+            hidden = self._fused(features, tokens)
+            if self.pooling == "query":
+                query = self.text_projection(hidden[:, :count]).mean(1)
+                return F.normalize(query, dim=-1), hidden[:, count:]
+            # SPRC: its Q-Former without an image sends every position through the text's feed-forward layers
+            hidden = self.qformer(
+                query_embeds=torch.cat([hidden[:, :count], self._words(tokens)], dim=1),
+                query_length=0,
+                attention_mask=self._mask(tokens),
+            ).last_hidden_state
+        return F.normalize(self.text_projection(hidden[:, count]), dim=-1), hidden[:, count:]
+
+    def text_queries(self, text: TextBatch) -> Tensor:
+        """B texts -> [B, D], unit norm: BLIP-2's own text embedding, the projected [CLS] of the text alone."""
+        tokens = self._tokens(text)
+        with self._dropout():
+            hidden = self.qformer(
+                query_embeds=self._words(tokens), query_length=0, attention_mask=tokens["attention_mask"]
+            ).last_hidden_state
+        return F.normalize(self.text_projection(hidden[:, 0]), dim=-1)
+
+    def _fused(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
+        """[B, Q + S, H]: the Q-Former over query tokens and text; the query positions alone attend to the image."""
+        learned = self.query_tokens.expand(features.shape[0], -1, -1)
+        hidden: Tensor = self.qformer(
+            query_embeds=torch.cat([learned, self._words(tokens)], dim=1),
+            # left out, transformers would take all positions for query tokens
+            query_length=self.sizes.num_query_tokens,
+            attention_mask=self._mask(tokens),
+            encoder_hidden_states=self._vision(features),
+        ).last_hidden_state
+        return hidden
+
+    def _vision(self, features: Tensor) -> Tensor:
+        normed: Tensor = self.ln_vision(features.to(self.ln_vision.weight.dtype))
+        return normed
+
+    def _words(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        ids = tokens["input_ids"]
+        # text positions start at 0, whatever precedes the text; query tokens have none
+        embedded: Tensor = self.word_embeddings(ids) + self.position_embeddings.weight[: ids.shape[1]]
+        return embedded
+
+    def _mask(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        mask = tokens["attention_mask"]
+        return torch.cat([mask.new_ones(mask.shape[0], self.sizes.num_query_tokens), mask], dim=1)
+
+    # --- identity ---------------------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """How parameter names translate into LAVIS's."""
+        return LAYOUTS[self.sizes.tower]
+
+
+def _tower(sizes: Blip2Sizes) -> nn.Module:
+    """Visual tower whose last_hidden_state are the tokens before any final norm."""
+    from transformers import Blip2VisionConfig, Blip2VisionModel, CLIPVisionConfig, CLIPVisionModel
+
+    eva = sizes.tower == "eva_clip_g"
+    config: Any = (Blip2VisionConfig if eva else CLIPVisionConfig)(
+        hidden_size=sizes.vit_hidden_size,
+        intermediate_size=sizes.vit_intermediate_size,
+        num_hidden_layers=sizes.vit_layers,
+        num_attention_heads=sizes.vit_heads,
+        image_size=sizes.image_size,
+        patch_size=sizes.patch_size,
+        hidden_act="gelu" if eva else "quick_gelu",
+        layer_norm_eps=1e-6 if eva else 1e-5,
+    )
+    tower: nn.Module = (Blip2VisionModel if eva else CLIPVisionModel)(config)
+    # EVA's is ln_vision, which trains and so stands outside the frozen tower; CLIP's serves the pooled output only
+    tower.post_layernorm = nn.Identity()
+    return tower
+
+
+def _qformer(sizes: Blip2Sizes) -> nn.Module:
+    from transformers import Blip2QFormerConfig, Blip2QFormerModel
+
+    config = Blip2QFormerConfig(
+        vocab_size=sizes.vocab_size,
+        hidden_size=sizes.qformer_hidden_size,
+        num_hidden_layers=sizes.qformer_layers,
+        num_attention_heads=sizes.qformer_heads,
+        intermediate_size=sizes.qformer_intermediate_size,
+        max_position_embeddings=sizes.max_positions,
+        cross_attention_frequency=sizes.cross_attention_freq,
+        encoder_hidden_size=sizes.vit_hidden_size,
+        use_qformer_text_input=True,  # the default leaves out the feed-forward layers for text
+    )
+    qformer: nn.Module = Blip2QFormerModel(config)
+    return qformer
+
+
+def _own_name(name: str) -> str:
+    """Name in this class of a tensor of transformers' Blip2ForImageTextRetrieval."""
+    for theirs, ours in (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", "")):
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
+
+
+def _sizes_of_config(config: Any, state: Mapping[str, Tensor]) -> Blip2Sizes:
+    vision, qformer = config.vision_config, config.qformer_config
+    return Blip2Sizes(
+        tower="eva_clip_g",
+        image_size=vision.image_size,
+        patch_size=vision.patch_size,
+        vit_hidden_size=vision.hidden_size,
+        vit_layers=vision.num_hidden_layers,
+        vit_heads=vision.num_attention_heads,
+        vit_intermediate_size=vision.intermediate_size,
+        num_query_tokens=config.num_query_tokens,
+        qformer_hidden_size=qformer.hidden_size,
+        qformer_layers=qformer.num_hidden_layers,
+        qformer_heads=qformer.num_attention_heads,
+        qformer_intermediate_size=qformer.intermediate_size,
+        cross_attention_freq=qformer.cross_attention_frequency,
+        vocab_size=state["embeddings.word_embeddings.weight"].shape[0],
+        max_positions=qformer.max_position_embeddings,
+        embed_dim=config.image_text_hidden_size,
+        max_txt_len=min(32, qformer.max_position_embeddings),
+    )

@@ -1,0 +1,112 @@
+"""Drawing from pools without repeats, from numbers that depend on (seed, query, step) only.
+
+Every random number is a pure function of a seed and a counter, so a draw is the same for any block size, any order of
+the queries, any split of them over processes and any device. The function is SplitMix64 (Steele, Lea and Flood, Fast
+splittable pseudorandom number generators, OOPSLA 2014, fig. 16-17), in int64 arithmetic, which wraps as uint64 does.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)  # the two multipliers of the paper's mix64variant13
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def splitmix(seed: Tensor, count: Tensor) -> Tensor:
+    """Output number `count` (0-based) of the SplitMix64 stream that starts at `seed`.
+
+    Args:
+        seed: int64, any shape; its 64 bits are read as they are.
+        count: int64, broadcast against `seed`.
+
+    Returns:
+        int64 of the broadcast shape: 64 random bits each.
+    """
+    bits = seed + (count + 1) * _GOLDEN
+    bits = (bits ^ _shifted(bits, 30)) * _MIX_1
+    bits = (bits ^ _shifted(bits, 27)) * _MIX_2
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """Logical right shift; torch's `>>` copies the sign."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def draw(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
+    """Draw from [B, N] pools, every row with a member: uniformly where bool, in proportion where float weights."""
+    return draw_uniform(pool, seed, draws) if pool.dtype == torch.bool else draw_weighted(pool, seed, draws)
+
+
+def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
+    """Draw from every pool uniformly, without repeats until the pool is used up; then all over again.
+
+    Draws 0..n-1 of a pool of n images are a uniformly random order of them, so are draws n..2n-1, and so on: the cycles
+    are independent. Exact but for the bias of a remainder, below n / 2^63.
+
+    Args:
+        pool: [B, N] bool, every row with at least one True.
+        seed: [B] int64, the query's stream.
+        draws: D, how many to draw.
+
+    Returns:
+        [B, D] int64 columns, in the order of the draws.
+    """
+    entries, start, size = _members(pool)
+    step = torch.arange(draws, device=pool.device)
+    done = step % size[:, None]  # how many the running cycle has drawn already
+    chosen = done + _shifted(splitmix(seed[:, None], step), 1) % (size[:, None] - done)
+    here, there = start[:, None] + done, start[:, None] + chosen
+    drawn = torch.empty_like(here)
+    for t in range(draws):  # Fisher and Yates' shuffle, all rows at once; a new cycle shuffles what the last one left
+        image = entries[there[:, t]]
+        entries[there[:, t]] = entries[here[:, t]]
+        entries[here[:, t]] = image
+        drawn[:, t] = image
+    return drawn % pool.shape[1]
+
+
+def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
+    """Draw in proportion to weights, without repeats until the pool is used up; then all over again.
+
+    Within a cycle each draw takes an image with probability weight / (sum of the weights not drawn yet): the images in
+    descending order of log(weight) - log(-log(u)), u uniform in (0, 1) and independent (Efraimidis and Spirakis,
+    Weighted random sampling with a reservoir, 2006, whose keys u^(1/weight) have that order).
+
+    Args:
+        weights: [B, N] float >= 0, every row with at least one > 0; the pool is where they are > 0.
+        seed: [B] int64, the query's stream.
+        draws: D, how many to draw.
+
+    Returns:
+        [B, D] int64 columns, in the order of the draws.
+    """
+    entries, start, size = _members(weights > 0)
+    log_weight, entries = weights.flatten()[entries].double().log(), entries % weights.shape[1]
+    drawn = torch.empty(len(weights), draws, dtype=torch.int64, device=weights.device)
+    cycle = 0
+    while len(rows := (size * cycle < draws).nonzero().squeeze(1)):
+        slot = torch.arange(int(size[rows].max()), device=weights.device)
+        real = slot < size[rows, None]
+        entry = torch.where(real, start[rows, None] + slot, 0)
+        stream = splitmix(seed[rows], torch.tensor(cycle, device=seed.device))
+        bits = splitmix(stream[:, None], entries[entry])
+        uniform = (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # exact in float64, never 0, never 1
+        keys = (log_weight[entry] - (-uniform.log()).log()).masked_fill_(~real, -torch.inf)
+        taken = keys.topk(min(len(slot), draws)).indices
+        place = size[rows, None] * cycle + slot[: taken.shape[1]]
+        fits = real[:, : taken.shape[1]] & (place < draws)
+        drawn[rows[:, None].expand_as(place)[fits], place[fits]] = entries[entry.gather(1, taken)][fits]
+        cycle += 1
+    return drawn
+
+
+def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a [B, N] bool pool: the flat indices row * N + column of its members, ascending; [B] where a row starts among
+    them, and [B] how many it has.
+    """
+    size = pool.sum(1)
+    return pool.flatten().nonzero().squeeze(1), size.cumsum(0) - size, size

@@ -1,0 +1,189 @@
+"""`negbench compare`: a grid of strategies, losses, backbones, data sets and seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.compare import Grid
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "compare",
+        help="Compute every combination once and print the table. The same command goes on where it stopped.",
+        epilog="Example: negbench compare --strategies all --losses bradley-terry --seeds 3",
+    )(compare)
+
+
+def compare(
+    strategies: Annotated[
+        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+    ] = None,
+    losses: Annotated[str | None, typer.Option(help="As --strategies [default: bradley-terry].")] = None,
+    backbones: Annotated[str | None, typer.Option(help="As --strategies [default: tiny].")] = None,
+    datasets: Annotated[str | None, typer.Option(help="As --strategies [default: synthetic].")] = None,
+    seeds: Annotated[str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3].")] = None,
+    name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the grid].")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
+    overwrite: Annotated[
+        str, typer.Option(help="failed: compute failed cells again; never: leave them; always: compute all anew.")
+    ] = "failed",
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
+    sets: options.Sets = None,
+    plugin: options.Plugins = None,
+    runs_dir: options.RunsDir = None,
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Plan, compute, print."""
+    from rich.console import Console
+
+    from negbench import compare as comparison
+    from negbench import files
+    from negbench.errors import NegbenchError, UnknownNameError
+    from negbench.report.comparison import finish
+
+    if overwrite not in ("failed", "never", "always"):
+        raise UnknownNameError("value of --overwrite", overwrite, ("failed", "never", "always"))
+    console = Console()
+    axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
+    grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
+    runs = files.runs_dir(runs_dir)
+    cells = _plan(console, grid, runs)
+    title = name or comparison.default_name(cells)
+    outcomes = _compute(console, cells, title, runs, tracking_uri, workers, overwrite)
+    failed = [o for o in outcomes if o.error]
+    for outcome in failed:
+        labels = outcome.cell.labels
+        console.print(
+            f"FAILED {labels['strategy']} {labels['loss']} seed {outcome.cell.seed}: {outcome.error}", style="red"
+        )
+    if any(o.run_id for o in outcomes):
+        finish(console, runs, title, tracking_uri)
+    if failed:
+        raise NegbenchError(f"{len(failed)} of {len(outcomes)} cells failed; the same command computes them again")
+
+
+def build_grid(
+    axes: dict[str, str | None],
+    dataset_layer: dict[str, Any],
+    recipe: Path | None,
+    sets: list[str] | None,
+    plugin: list[Path] | None,
+) -> Grid:
+    """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
+    from negbench.compare import Grid, expand, parse_seeds
+    from negbench.config import read_recipe, set_layer
+    from negbench.errors import OptionError, UnknownNameError
+
+    layers = read_recipe(recipe) if recipe else {}
+    table = layers.pop("compare", {})
+    defaults: dict[str, Any] = {
+        "strategies": "all",
+        "losses": "bradley-terry",
+        "backbones": [layers.get("backbone", "tiny")],
+        "datasets": [layers.get("dataset", "synthetic")],
+        "seeds": "3",
+    }
+    for key in table:
+        if key not in defaults:
+            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in defaults])
+    chosen = {key: axes[key] or table.get(key, default) for key, default in defaults.items()}
+    seeds = chosen["seeds"]
+    if isinstance(seeds, list):
+        seeds = ",".join(str(seed) for seed in seeds) + ("," if len(seeds) == 1 else "")
+    overrides = [options.plugin_layer(plugin), *map(set_layer, sets or ())]
+    grid = Grid(
+        base=(layers, *overrides),
+        strategies=expand("strategies", chosen["strategies"]),
+        losses=expand("losses", chosen["losses"]),
+        backbones=_with_sets(expand("backbones", chosen["backbones"]), "backbone", overrides),
+        datasets=tuple(
+            {**section, **dataset_layer.get("dataset", {})}
+            for section in _with_sets(expand("datasets", chosen["datasets"]), "dataset", overrides)
+        ),
+        seeds=parse_seeds(str(seeds)),
+    )
+    if not (grid.strategies and grid.losses and grid.backbones and grid.datasets):
+        raise OptionError("the grid is empty: name at least one strategy, loss, backbone and data set")
+    return grid
+
+
+def _with_sets(
+    sections: tuple[dict[str, Any], ...], name: str, overrides: list[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """`--set backbone.KEY=...` reaches every entry of the axis."""
+    extra: dict[str, Any] = {}
+    for layer in overrides:
+        extra.update(layer.get(name, {}) if isinstance(layer.get(name), dict) else {})
+    return tuple({**section, **extra} for section in sections)
+
+
+def _plan(console: Any, grid: Grid, runs: Path) -> list[Any]:
+    from negbench.compare import plan
+    from negbench.display import Display
+    from negbench.runfolder import RunFolder
+
+    display = Display(console)
+    with display.live("prepare"):
+        cells = plan(grid, runs, display)
+    ready = sum(1 for cell in cells if cell.folder and RunFolder(runs / cell.folder).status == "finished")
+    counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
+    console.print(
+        f"{len(cells)} cells ({counts} x {len(grid.datasets)} data sets x {len(grid.seeds)} seeds), "
+        f"{ready} of them finished before",
+        highlight=False,
+    )
+    return cells
+
+
+def _compute(
+    console: Any, cells: list[Any], title: str, runs: Path, uri: str | None, workers: int, overwrite: Any
+) -> list[Any]:
+    import time
+
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from negbench.compare import compute
+
+    started = time.monotonic()
+    columns = (
+        TextColumn("cells"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
+        task = live.add_task("", total=len(cells))
+
+        def progress(done: int, total: int, what: str) -> None:
+            live.update(task, completed=done, total=total, description=what)
+            if not console.is_terminal:
+                typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+
+        return compute(
+            cells,
+            name=title,
+            runs=runs,
+            tracking_uri=uri,
+            workers=workers,
+            overwrite=overwrite,
+            progress=progress,
+        )

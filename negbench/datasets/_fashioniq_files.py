@@ -1,0 +1,325 @@
+"""Reading and scoring of data in FashionIQ's file format; shared by every data set that is written in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from negbench.contracts import Query, check_option
+from negbench.datasets._read import Reader, find_root, first_file, get, image_id, list_files, quoted, strings, typed
+from negbench.datasets.card import Counts, DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of, without_missing
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.recall import recall_at_k
+
+Protocol = Literal["original", "val"]
+CaptionMode = Literal["joined", "random4", "single"]
+Corpus = Literal["targets", "images"]
+
+CATEGORIES = ("dress", "shirt", "toptee")
+SPLITS = ("train", "val", "test")
+RECALLS = (10, 50)
+TREE = (
+    "captions/cap.CATEGORY.SPLIT.json, image_splits/split.CATEGORY.SPLIT.json, "
+    "and the images as ID.jpg or ID.png in any folder"
+)
+TEMPLATES: Mapping[CaptionMode, str] = {
+    "joined": "'Caption 0 and caption 1', each stripped of '.?, '",
+    "random4": "train: one of 'A and b', 'B and a', 'A', 'B' per query and epoch, each stripped of '.?, '",
+    "single": "each caption is a query of its own, stripped of '.?, '",
+}
+
+
+@dataclass(frozen=True)
+class FashionIQOptions:
+    """What `FashionIQFormat.from_files` reads; the meaning of each field stands at `FashionIQ.load`.
+
+    Raises:
+        OptionError: a value that is not among the known ones, quoted.
+    """
+
+    split: str = "val"
+    images: bool = True
+    allow_missing: bool = False
+    protocol: Protocol = "original"
+    caption_mode: CaptionMode = "joined"
+    corpus: Corpus = "targets"
+    categories: tuple[str, ...] = CATEGORIES
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("split", SPLITS),
+            ("protocol", ("original", "val")),
+            ("caption_mode", tuple(TEMPLATES)),
+            ("corpus", ("targets", "images")),
+        ):
+            value = getattr(self, name)
+            check_option(name, value, value in known, f"one of {', '.join(known)}")
+        names = self.categories
+        good = bool(names) and set(names) <= set(CATEGORIES) and len(set(names)) == len(names)
+        check_option("categories", names, good, f"one or more of {', '.join(CATEGORIES)}, each once")
+        # `val` unites references and targets, and the test split has no targets
+        check_option("protocol", self.protocol, self.protocol == "original" or self.split != "test", "original on test")
+
+    @property
+    def mode(self) -> CaptionMode:
+        """Caption mode in force: outside train nothing is drawn, so that random4 reads as joined."""
+        return "joined" if self.caption_mode == "random4" and self.split != "train" else self.caption_mode
+
+    @property
+    def gallery_rule(self) -> str:
+        """How a category's gallery is made, in words."""
+        if self.split == "train":
+            return "distinct training targets" if self.corpus == "targets" else "all images of the split file"
+        return "all images of the split file" if self.protocol == "original" else "references and targets of the split"
+
+    @property
+    def whole_split(self) -> bool:
+        """Whether the split file is the gallery."""
+        return self.corpus == "images" if self.split == "train" else self.protocol == "original"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that `FashionIQFormat.summarise` gives when every category has a query."""
+        each = [f"{name}/recall_at_{k}" for name in (*self.categories, "average") for k in RECALLS]
+        return (*each, "average/recall")
+
+
+@dataclass(frozen=True, eq=False)
+class FashionIQFormat(Dataset):
+    """A data set in FashionIQ's file format: one gallery group per category, recall at 10 and 50.
+
+    `caption_mode` says how texts are made from the captions (see `FashionIQ.load`).
+    """
+
+    cutoffs: ClassVar[tuple[int, ...]] = RECALLS
+    caption_mode: CaptionMode = "joined"
+
+    @classmethod
+    def from_files(cls, root: Path | None, card: DatasetCard, options: FashionIQOptions) -> Self:
+        """Read one split.
+
+        Args:
+            root: folder of the files, or the one above; None takes NEGBENCH_DATA.
+            card: of the data set; its text template and gallery rule should be the options'.
+            options: what to read.
+
+        Raises:
+            DataError: files or images missing, or not in the format; one line with file, entry and key.
+        """
+        marker = f"captions/cap.{options.categories[0]}.{options.split}.json"
+        folder = find_root(root, name=card.name, marker=marker, tree=TREE, source=card.source)
+        files = list_files(folder)
+        reader = Reader(folder)
+        relevance = _relevance(reader, files, options)
+        queries: list[Query] = []
+        galleries: dict[str, list[str]] = {}
+        counts: dict[str, Counts] = {}
+        for category in options.categories:
+            mine, gallery = _read_category(reader, files, category, options, relevance.get(category))
+            queries += mine
+            galleries[category] = gallery
+            counts[category] = Counts(len(mine), len(gallery))
+        found: ImageFiles | None = None
+        missing: tuple[str, ...] = ()
+        if options.images:
+            found = ImageFiles.scan(folder, files=files)
+            needed = [image for ids in galleries.values() for image in ids] + [query.reference for query in queries]
+            missing = found.require(dict.fromkeys(needed), allow_missing=options.allow_missing)
+            queries, galleries = without_missing(queries, galleries, set(missing))
+        if not queries:
+            raise DataError(
+                f"{card.name} {options.split}: no query is left below {folder} ({len(missing)} images missing)"
+            )
+        names, groups = columns_of(galleries)
+        return cls(
+            card=card,
+            split=options.split,
+            queries=queries,
+            images=names,
+            groups=groups,
+            content=reader.content,
+            files=found,
+            missing=missing,
+            remarks=card.remarks(options.split, counts),
+            caption_mode=options.mode,
+        )
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """R@10 and R@50 of every category that has a query, their means over categories, and the mean of the two."""
+        values: dict[str, float] = {}
+        categories = ranks.groups
+        for category in categories:
+            target_rank = ranks.of_group(category).target_rank
+            values |= {f"{category}/recall_at_{k}": recall_at_k(target_rank, k) for k in cls.cutoffs}
+        if not categories:
+            raise DataError("no query to summarise")
+        for k in cls.cutoffs:
+            values[f"average/recall_at_{k}"] = sum(values[f"{c}/recall_at_{k}"] for c in categories) / len(categories)
+        values["average/recall"] = sum(values[f"average/recall_at_{k}"] for k in cls.cutoffs) / len(cls.cutoffs)
+        return values
+
+    def texts(self, epoch: int, seed: int) -> list[str]:
+        """Q modification texts of one epoch: fixed, or with caption mode random4 one of four forms per query.
+
+        The form is a function of (seed, epoch, query id) alone: equal on every machine and for every part of the split.
+        """
+        if self.caption_mode != "random4":
+            return super().texts(epoch, seed)
+        return [_random4(query, epoch, seed) for query in self.queries]
+
+
+def joined(first: str, second: str) -> str:
+    """'First and second', as CLIP4Cir and QuRe evaluate (and QuRe trains).
+
+    Example:
+        >>> joined("is Darker.", " has no sleeves")
+        'Is darker and has no sleeves'
+    """
+    return f"{first.strip('.?, ').capitalize()} and {second.strip('.?, ')}"
+
+
+def alone(caption: str) -> str:
+    """One caption as a text of its own.
+
+    Example:
+        >>> alone("is Darker.")
+        'Is darker'
+    """
+    return caption.strip(".?, ").capitalize()
+
+
+def _random4(query: Query, epoch: int, seed: int) -> str:
+    first, second = query.captions
+    digest = hashlib.sha256(f"{seed}/{epoch}/{query.id}".encode()).digest()
+    match digest[0] % 4:
+        case 0:
+            return joined(first, second)
+        case 1:
+            return joined(second, first)
+        case 2:
+            return alone(first)
+        case _:
+            return alone(second)
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _read_category(
+    reader: Reader, files: Sequence[Path], category: str, options: FashionIQOptions, relevance: list[Any] | None
+) -> tuple[list[Query], list[str]]:
+    """Queries and gallery of one category."""
+    path = reader.root / "captions" / f"cap.{category}.{options.split}.json"
+    entries = reader.entries(path)
+    queries = [_query(entry, index, path, category, options.split) for index, entry in enumerate(entries)]
+    if options.whole_split:
+        split_path = reader.root / "image_splits" / f"split.{category}.{options.split}.json"
+        gallery = reader.image_ids(split_path)
+        _check_targets(queries, set(gallery), path, split_path)
+    elif options.split == "train":
+        gallery = _distinct(query.target for query in queries)
+    else:
+        gallery = _distinct(image for query in queries for image in (query.reference, query.target))
+    if relevance is not None:
+        queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {options.split}", path)
+    if options.split == "train":
+        queries = _with_attributes(queries, _attributes(reader, files, category, options.split))
+    if options.mode == "single":
+        queries = [
+            dataclasses.replace(query, id=f"{query.id}-{part}", text=alone(caption), captions=(caption,))
+            for query in queries
+            for part, caption in enumerate(query.captions)
+        ]
+    return queries, gallery
+
+
+def _query(entry: Mapping[str, Any], index: int, path: Path, category: str, split: str) -> Query:
+    where = f"{path}: entry {index}"
+    captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
+    if len(captions) != 2:
+        raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
+    closed = split == "test" and "target" not in entry
+    target = None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'")
+    return Query(
+        id=f"{category}-{split}-{index:05d}",
+        reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
+        text=joined(*captions),
+        target=target,
+        group=category,
+        captions=captions,
+    )
+
+
+def _check_targets(queries: Iterable[Query], gallery: set[str], path: Path, split_path: Path) -> None:
+    for index, query in enumerate(queries):
+        if query.target is not None and query.target not in gallery:
+            raise DataError(
+                f"{path}: entry {index}: target '{query.target}' of query {query.id} is not in the gallery "
+                f"{split_path.name}: the two files do not belong together"
+            )
+
+
+def _relevance(reader: Reader, files: Sequence[Path], options: FashionIQOptions) -> dict[str, list[Any]]:
+    """Category -> rows of `relevance.json`, where there is such a file and it holds the split."""
+    path = first_file(files, ["relevance.json"])
+    if path is None:
+        return {}
+    of_split = typed(reader.json(path), dict, str(path)).get(options.split, {})
+    where = f"{path}: key '{options.split}'"
+    return {c: typed(rows, list, f"{where}: key {quoted(c)}") for c, rows in typed(of_split, dict, where).items()}
+
+
+def _with_relevance(
+    queries: list[Query], rows: list[Any], gallery: set[str], where: str, captions: Path
+) -> list[Query]:
+    if len(rows) != len(queries):
+        raise DataError(f"{where}: {len(rows)} rows in relevance.json for {len(queries)} entries of {captions.name}")
+    filled = []
+    for index, (query, row) in enumerate(zip(queries, rows, strict=True)):
+        target = () if query.target is None else (query.target,)
+        inside = [image for image in strings(row, f"{where}: row {index}") if image in gallery]
+        filled.append(dataclasses.replace(query, relevant=tuple(dict.fromkeys((*target, *inside)))))
+    return filled
+
+
+def _attributes(reader: Reader, files: Sequence[Path], category: str, split: str) -> dict[str, str]:
+    """Image id -> its attribute words, lower-case, each once, joined by commas; empty where there is no file."""
+    stem = f"asin2attr.{category}.{split}"
+    path = first_file(files, [f"{stem}.new.json", f"{stem}.json"])
+    if path is None:
+        return {}
+    texts = {}
+    for name, lists in typed(reader.json(path), dict, str(path)).items():
+        where = f"{path}: key {quoted(name)}"
+        words = [
+            word.strip().lower()
+            for index, part in enumerate(typed(lists, list, where))
+            for word in strings(part, f"{where}[{index}]")
+        ]
+        texts[name] = ", ".join(dict.fromkeys(word for word in words if word))
+    return texts
+
+
+def _with_attributes(queries: list[Query], texts: Mapping[str, str]) -> list[Query]:
+    if not texts:
+        return queries
+    return [
+        dataclasses.replace(
+            query,
+            reference_text=texts.get(query.reference) or None,
+            target_text=texts.get(query.target or "") or None,
+        )
+        for query in queries
+    ]
+
+
+def _distinct(images: Iterable[str | None]) -> list[str]:
+    return [image for image in dict.fromkeys(images) if image is not None]

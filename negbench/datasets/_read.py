@@ -1,0 +1,178 @@
+"""Reading annotation files: every flaw of a file becomes one line that names the file, the place and the mend."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from negbench.errors import DataError
+
+T = TypeVar("T")
+
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "true/false",
+}
+DATA_VARIABLE = "NEGBENCH_DATA"
+
+
+def find_root(root: Path | None, *, name: str, marker: str, tree: str, source: str) -> Path:
+    """Folder of a benchmark: `root`, or NEGBENCH_DATA where it is None; either may be one level up from it.
+
+    Args:
+        root: what the user gave.
+        name: sub-folder that is also looked into.
+        marker: relative path that must exist in the right folder.
+        tree: the expected files, in a few words, for the error.
+        source: where the data come from.
+
+    Raises:
+        DataError: no folder given, or none that holds `marker`.
+    """
+    given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
+    if not given:
+        raise DataError(
+            f"{name}: no folder given: set --data-root (root=...) or {DATA_VARIABLE}; "
+            f"the data come from {source}; expected below it: {tree}"
+        )
+    for folder in (Path(given), Path(given) / name):
+        if (folder / marker).exists():
+            return folder
+    raise DataError(f"{name}: {given} has no {marker}; the data come from {source}; expected below the folder: {tree}")
+
+
+def list_files(root: Path) -> list[Path]:
+    """Every file below a folder, sorted; links to folders are followed, each folder is entered once.
+
+    Raises:
+        DataError: a folder that cannot be read.
+    """
+    found: list[str] = []
+    entered: set[tuple[int, int]] = set()
+    waiting = [str(root)]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            status = os.stat(folder)  # noqa: PTH116 - strings are twice as fast as Path for 80,000 files
+            if (status.st_dev, status.st_ino) in entered:
+                continue
+            entered.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    elif entry.is_file():
+                        found.append(entry.path)
+        except OSError as error:
+            raise DataError(f"folder {folder} cannot be read: {error.strerror or error}") from error
+    return [Path(path) for path in sorted(found)]
+
+
+@dataclass
+class Reader:
+    """Reads annotation files and keeps the hash of each, so that a result can name what it was computed from."""
+
+    root: Path
+    hashes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> str:
+        """Hash over the names (relative to the root) and contents of all files read so far."""
+        return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()
+
+    def text(self, path: Path) -> str:
+        """UTF-8 text of a file (a byte-order mark is dropped).
+
+        Raises:
+            DataError: absent, unreadable or not UTF-8.
+        """
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing: put the benchmark's annotation file there") from error
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        self.hashes[path.relative_to(self.root).as_posix()] = hashlib.sha256(raw).hexdigest()
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8 (byte {error.start}): download it again") from error
+
+    def json(self, path: Path) -> Any:
+        """Parsed JSON of a file. Raises DataError where it is absent, not UTF-8 or not JSON, with line and column."""
+        try:
+            return json.loads(self.text(path))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}; download it again"
+            ) from error
+        except (RecursionError, ValueError) as error:
+            raise DataError(f"{path} is not valid JSON: {str(error).splitlines()[0]}; download it again") from error
+
+    def entries(self, path: Path) -> list[dict[str, Any]]:
+        """A JSON list of objects."""
+        data = typed(self.json(path), list, str(path))
+        return [typed(entry, dict, f"{path}: entry {index}") for index, entry in enumerate(data)]
+
+    def image_ids(self, path: Path) -> list[str]:
+        """A JSON list of distinct image ids."""
+        data = typed(self.json(path), list, str(path))
+        ids = [image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)]
+        first: dict[str, int] = {}
+        for index, name in enumerate(ids):
+            if name in first:
+                raise DataError(
+                    f"{path}: image '{name}' is there twice (entries {first[name]} and {index}); remove one"
+                )
+            first[name] = index
+        return ids
+
+
+def typed(value: Any, want: type[T], where: str) -> T:
+    """`value`, checked to be of a JSON type. Raises DataError that quotes it."""
+    if not isinstance(value, want) or (want is not bool and isinstance(value, bool)):
+        raise DataError(f"{where}: want {_TYPE_NAMES[want]}, got {quoted(value)}")
+    return value
+
+
+def get(entry: Mapping[str, Any], key: str, want: type[T], where: str) -> T:
+    """`entry[key]`, checked. Raises DataError naming the place and the key."""
+    if key not in entry:
+        raise DataError(f"{where}: key '{key}' is missing (it has {quoted(sorted(map(str, entry)))})")
+    return typed(entry[key], want, f"{where}: key '{key}'")
+
+
+def strings(value: Any, where: str) -> tuple[str, ...]:
+    """A JSON list of strings."""
+    return tuple(typed(item, str, f"{where}[{index}]") for index, item in enumerate(typed(value, list, where)))
+
+
+def image_id(value: Any, where: str) -> str:
+    """An image id that can be a file's name. Raises DataError for one with a path in it, or an empty one."""
+    name = typed(value, str, where)
+    if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise DataError(f"{where}: {quoted(name)} is no image id: want a plain file name without a path")
+    return name
+
+
+def quoted(value: Any) -> str:
+    """Short one-line form of any value, for messages."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def first_file(files: Sequence[Path], names: Iterable[str]) -> Path | None:
+    """The first of `names` that some file bears; of several of that name, the first in sorted order."""
+    by_name: dict[str, Path] = {}
+    for path in files:
+        by_name.setdefault(path.name, path)
+    return next((by_name[name] for name in names if name in by_name), None)

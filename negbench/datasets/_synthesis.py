@@ -1,0 +1,360 @@
+"""Makes the synthetic data set: which garments, which queries, and the folder in FashionIQ's layout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from negbench.contracts import check_option
+from negbench.datasets._garments import (
+    ATTRIBUTES,
+    CATEGORIES,
+    Attributes,
+    Garment,
+    mutate,
+    render,
+    sample_attributes,
+    sample_nuisance,
+    values,
+)
+from negbench.datasets._stream import Stream
+from negbench.datasets._wording import attribute_words, caption_pair
+from negbench.errors import DataError, OptionError
+from negbench.files import locked
+
+GENERATOR = 1  # raised by every change that moves a pixel, a word or a query
+MANIFEST = "synthetic.json"
+SPLITS = ("train", "val")
+Progress = Callable[[int, int], None]
+
+_HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
+_CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What determines the data set, to the pixel; sizes are per category.
+
+    Args:
+        seed: of everything.
+        twins: mean over the queries of the number of relevant images, the target included; 1 makes every garment
+            unique, 4.5 is about CIRCO's density (Baldrati et al., ICCV 2023: 4.53 ground truths per query).
+        train_images: images of each category.
+        train_queries: queries of each category.
+        val_images: as `train_images`.
+        val_queries: as `train_queries`.
+
+    Raises:
+        OptionError: fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the smaller image count.
+    """
+
+    seed: int = 0
+    twins: float = 4.5
+    train_images: int = 1000
+    train_queries: int = 1000
+    val_images: int = 600
+    val_queries: int = 400
+
+    def __post_init__(self) -> None:
+        check_option("seed", self.seed, self.seed >= 0, ">= 0")
+        for name in ("train_images", "val_images"):
+            check_option(name, getattr(self, name), getattr(self, name) >= 8, ">= 8")
+        for name in ("train_queries", "val_queries"):
+            check_option(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
+        most = min(self.train_images, self.val_images) / 4
+        check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
+
+    def images(self, split: str) -> int:
+        """Images of each category of a split."""
+        return self.train_images if split == "train" else self.val_images
+
+    def queries(self, split: str) -> int:
+        """Queries of each category of a split."""
+        return self.train_queries if split == "train" else self.val_queries
+
+    @property
+    def fingerprint(self) -> str:
+        """Six characters in every image id, so that an id stands for the same pixels wherever it turns up."""
+        return hashlib.sha256(self.folder.encode()).hexdigest()[:6]
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in the cache."""
+        sizes = f"{self.train_images}-{self.train_queries}-{self.val_images}-{self.val_queries}"
+        return f"synthetic-v{GENERATOR}-seed{self.seed}-twins{self.twins:g}-{sizes}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`synthetic.json`: which generator made the folder, from what, and what it holds.
+
+    Args:
+        generator: version of the code that made it.
+        spec: what was asked for.
+        files: annotation file, relative to the folder -> SHA-256.
+        pixels: SHA-256 over the RGB bytes of all images in the order of splits, categories and split files.
+    """
+
+    generator: int
+    spec: Spec
+    files: dict[str, str]
+    pixels: str
+
+
+# --- which garments, which queries -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """One category of one split: `queries` holds (reference, target) as positions in `images`."""
+
+    category: str
+    split: str
+    images: list[str]
+    attributes: list[Attributes]
+    queries: list[tuple[int, int]]
+    captions: list[tuple[str, str]]
+
+    def relevant(self) -> list[list[str]]:
+        """Per query: every image whose attributes are the target's, the target first."""
+        alike: dict[Attributes, list[int]] = {}
+        for index, attributes in enumerate(self.attributes):
+            alike.setdefault(attributes, []).append(index)
+        return [
+            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
+            for _, target in self.queries
+        ]
+
+
+def plan(spec: Spec, split: str, category: str) -> Part:
+    """Garments, queries and captions of one category of one split; draws nothing.
+
+    Raises:
+        OptionError: more different garments are needed than the attributes can make.
+    """
+    stream = Stream(spec.seed, "plan", split, category)
+    sizes = _group_sizes(stream, spec.images(split), spec.twins)
+    garments = _garments(stream, category, len(sizes))
+    owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
+    queries = _queries(stream, garments, owner, sizes, spec.queries(split))
+    attributes = [garments[group] for group in owner]
+    captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
+    digits = max(4, len(str(len(owner))))
+    images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
+    return Part(category, split, images, attributes, queries, captions)
+
+
+def garment(spec: Spec, part: Part, index: int) -> Garment:
+    """Picture number `index` of a part: its attributes, under a nuisance that only the seed and its name determine."""
+    stream = Stream(spec.seed, "picture", part.split, part.category, index)
+    return Garment(part.attributes[index], sample_nuisance(stream))
+
+
+def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
+    """Sizes of the groups of equal garments: they sum to `images`, and an image's group holds `twins` on average.
+
+    An image's group size is first uniform on 1 .. 2 * twins - 1 (its mean is `twins`); then single images move between
+    groups until the sum of squares, which is images * mean, is right to the nearest integer.
+    """
+    whole = int(2 * twins - 1)
+    fraction = int((2 * twins - 1 - whole) * 65536)
+    sizes: list[int] = []
+    while sum(sizes) < images:
+        size = 1 + stream.below(whole + (stream.below(65536) < fraction))
+        if stream.below(size) == 0:  # a group of s images counts s times in a mean over images
+            sizes.append(min(size, images - sum(sizes)))
+    wrong = sum(size * size for size in sizes) - round(twins * images)
+    for _ in range(100 * images):
+        if abs(wrong) <= 1:
+            break
+        giver, taker = stream.below(len(sizes)), stream.below(len(sizes) + 1)
+        taken = sizes[taker] if taker < len(sizes) else 0
+        change = 2 * (taken - sizes[giver]) + 2
+        if giver != taker and abs(wrong + change) < abs(wrong):
+            wrong += change
+            sizes[giver] -= 1
+            sizes[taker : taker + 1] = [taken + 1]
+            sizes = [size for size in sizes if size]
+    return sizes
+
+
+def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
+    """`count` different garments; each differs in one to three attributes from another one."""
+    possible = prod(len(values(category, name)) for name in ATTRIBUTES)
+    if 2 * count > possible:
+        raise OptionError(
+            f"{count:,} different garments of category {category} are needed, and half of the {possible:,} possible "
+            "ones may be used: ask for fewer images or more twins"
+        )
+    found = {sample_attributes(stream, category): None}
+    while len(found) < count:
+        if stream.chance(10) and len(found) + 2 <= count:  # a fresh one, with a neighbour of its own
+            fresh = sample_attributes(stream, category)
+            found[fresh] = None
+            found[mutate(stream, fresh, stream.between(1, 3))] = None
+        else:
+            found[mutate(stream, stream.pick(list(found)), stream.between(1, 3))] = None
+    return list(found)
+
+
+def _queries(
+    stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], count: int
+) -> list[tuple[int, int]]:
+    """(reference, target) of every query, as images: targets evenly over the images, small and large groups alike."""
+    codes = np.array([[values(g.category, n).index(getattr(g, n)) for n in ATTRIBUTES] for g in garments], np.int16)
+    members: list[list[int]] = [[] for _ in garments]
+    for image, group in enumerate(owner):
+        members[group].append(image)
+    by_size = sorted(stream.shuffled(range(len(owner))), key=lambda image: sizes[owner[image]])
+    queries = []
+    for number in range(count):
+        target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
+        distance = (codes != codes[owner[target]]).sum(1)
+        near = [np.flatnonzero(distance == changes).tolist() for changes in (1, 2, 3)]
+        changes = stream.pick([c for c in _CHANGES if near[c - 1]])
+        queries.append((stream.pick(members[stream.pick(near[changes - 1])]), target))
+    return stream.shuffled(queries)
+
+
+# --- the folder --------------------------------------------------------------------------------------------------
+
+
+def synthesize(out: Path, spec: Spec, progress: Progress | None = None) -> Manifest:
+    """Write the data set in FashionIQ's layout; the folder appears complete or not at all.
+
+    Args:
+        out: folder to make; it must not exist, or be empty.
+        spec: what to make.
+        progress: called with (images written, images in all).
+
+    Raises:
+        DataError: `out` holds something already, or cannot be written.
+        OptionError: more different garments are needed than there are.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is there already: name a new folder, or delete it first")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return _build(out.resolve(), spec, progress)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
+
+
+def ensure(cache: Path, spec: Spec) -> Path:
+    """Folder of the data set below `cache`, built if it is not there; of several processes one builds, others wait.
+
+    Raises:
+        DataError: the cache cannot be written.
+    """
+    folder = cache / spec.folder
+    if not (folder / MANIFEST).exists():
+        try:
+            with locked(cache / f".{spec.folder}.lock"):
+                for left_over in cache.glob(f".{spec.folder}.building-*"):  # its maker died: it would hold the lock
+                    shutil.rmtree(left_over)
+                if not folder.exists():
+                    _build(folder, spec, None)
+        except OSError as error:
+            raise DataError(
+                f"{folder} cannot be written ({error.strerror or error}): set NEGBENCH_CACHE to a folder that can"
+            ) from error
+    return folder
+
+
+def check(folder: Path) -> Manifest:
+    """Manifest of a folder, after a check of its annotation files by hash.
+
+    Raises:
+        DataError: no manifest, one that is not ours or of another generator, or an annotation file changed or lost.
+    """
+    path = folder / MANIFEST
+    mend = "delete the folder and make it again"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        generator, files = int(raw["generator"]), dict(raw["files"])
+        manifest = Manifest(generator, Spec(**raw["spec"]), files, str(raw["pixels"]))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        make = f"`negbench data synthesize --out {folder}`"
+        raise DataError(f"{folder} has no {MANIFEST}: make it with {make} (delete a damaged one first)") from error
+    except (OSError, ValueError, KeyError, TypeError, OptionError) as error:
+        raise DataError(f"{path} is damaged: {mend}") from error
+    if generator != GENERATOR:
+        raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")
+    for name, digest in files.items():
+        file = folder / name
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise DataError(f"{file} is missing or was changed: {mend}")
+    return manifest
+
+
+def _build(folder: Path, spec: Spec, progress: Progress | None) -> Manifest:
+    """Write beside the folder, then rename."""
+    building = folder.parent / f".{folder.name}.building-{uuid.uuid4().hex[:8]}"
+    building.mkdir()
+    try:
+        parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
+        files = _write_annotations(building, parts)
+        manifest = Manifest(GENERATOR, spec, files, _write_images(building, spec, parts, progress))
+        _write_json(building / MANIFEST, asdict(manifest))
+        building.rename(folder)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _write_annotations(folder: Path, parts: list[Part]) -> dict[str, str]:
+    """Every file but the images; returns its path below `folder` -> SHA-256."""
+    contents: dict[str, Any] = {}
+    relevance: dict[str, dict[str, list[list[str]]]] = {}
+    every: dict[str, dict[str, str]] = {}
+    for part in parts:
+        name = f"{part.category}.{part.split}.json"
+        contents[f"image_splits/split.{name}"] = part.images
+        contents[f"captions/cap.{name}"] = [
+            {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
+            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
+        ]
+        contents[f"tags/asin2attr.{name}"] = {
+            image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)
+        }
+        relevance.setdefault(part.split, {})[part.category] = part.relevant()
+        every |= {image: asdict(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)}
+    contents["relevance.json"] = relevance
+    contents["attributes.json"] = every
+    return {name: _write_json(folder / name, content) for name, content in contents.items()}
+
+
+def _write_json(path: Path, content: Any) -> str:
+    path.parent.mkdir(exist_ok=True)
+    raw = (json.dumps(content, indent=1) + "\n").encode()
+    path.write_bytes(raw)
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _write_images(folder: Path, spec: Spec, parts: list[Part], progress: Progress | None) -> str:
+    """Every picture as PNG; returns the SHA-256 over the pixels of all."""
+    from PIL import Image
+
+    digest = hashlib.sha256()
+    done, total = 0, sum(len(part.images) for part in parts)
+    for part in parts:
+        target = folder / "images" / part.category
+        target.mkdir(parents=True, exist_ok=True)
+        for index, image in enumerate(part.images):
+            pixels = render(garment(spec, part, index))
+            digest.update(pixels.tobytes())
+            Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return digest.hexdigest()

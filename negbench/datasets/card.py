@@ -1,0 +1,81 @@
+"""What a benchmark is and how it is scored, declared once; its identity stands beside every result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """Published size of one gallery group of a split."""
+
+    queries: int
+    gallery: int
+
+
+@dataclass(frozen=True)
+class DatasetCard:
+    """One benchmark under one protocol.
+
+    Args:
+        name: registry key.
+        protocol: which of the benchmark's protocols; results of two protocols are not comparable.
+        version: of negbench's reading of it; raised when a change moves scores.
+        source: page of the project that the data come from.
+        licence: of the annotations.
+        citation: bibtex.
+        gallery: the rule that makes a query's gallery.
+        exclude_reference: whether the reference image is taken out of the gallery when ranking.
+        text_template: how the modification text is made from the annotation.
+        metrics: names as `Dataset.summarise` returns them.
+        main: the one of `metrics` that selection and tables use.
+        expected: split -> group -> published counts; empty where nothing is published.
+        known_missing: ids of images that are known to be unobtainable.
+    """
+
+    name: str
+    protocol: str
+    version: str
+    source: str
+    licence: str
+    citation: str
+    gallery: str
+    exclude_reference: bool
+    text_template: str
+    metrics: tuple[str, ...]
+    main: str
+    expected: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
+    known_missing: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.main not in self.metrics:
+            raise ValueError(f"main metric {self.main!r} is not among {self.metrics}")
+
+    def identity(self, content: str, *details: str) -> str:
+        """`name@protocol-HASH8`, where the hash covers all that determines a result.
+
+        Args:
+            content: hash of the annotation files as loaded.
+            details: what else makes two results differ (split, part, images left out).
+        """
+        rules = [
+            self.name, self.protocol, self.version, self.gallery, self.exclude_reference, self.text_template,
+            content, *details,
+        ]  # fmt: skip
+        digest = hashlib.sha256(json.dumps(rules).encode()).hexdigest()
+        return f"{self.name}@{self.protocol}-{digest[:8]}"
+
+    def remarks(self, split: str, found: Mapping[str, Counts]) -> tuple[str, ...]:
+        """One line for every count of `found` that is not the published one; none for an unpublished split."""
+        published = self.expected.get(split, {})
+        return tuple(_differences(split, {g: published[g] for g in found if g in published}, found))
+
+
+def _differences(split: str, published: Mapping[str, Counts], found: Mapping[str, Counts]) -> Iterable[str]:
+    for group, want in published.items():
+        for what, expected, actual in zip(Counts._fields, want, found[group], strict=True):
+            if expected != actual:
+                yield f"{group} {split}: {actual:,} {what} where {expected:,} are published"

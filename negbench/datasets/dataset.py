@@ -1,0 +1,405 @@
+"""The core of every data set: queries, gallery groups, ranking by blocks, scores by the benchmark's own protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query, check_option
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ranks import relevant_ranks, target_ranks
+from negbench.ragged import Ragged
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ScoreBlock = Callable[[Tensor, Tensor], Tensor]
+
+__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "columns_of", "without_missing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset(ABC):
+    """One split of one benchmark under one protocol.
+
+    A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `summarise`.
+
+    Args:
+        card: what the benchmark is and how it is scored.
+        split: name of the split.
+        queries: Q queries.
+        images: N ids, the columns of every score table: the union of the groups.
+        groups: name -> [n] int64 columns: the gallery (or, on train, the mining corpus) of the group's queries.
+        content: hash of the annotation files as loaded.
+        files: where the images lie; None when loaded without images.
+        missing: ids left out because their file is missing (`allow_missing`).
+        remarks: what differs from the published counts, one line each.
+        part: how this part was carved out of a larger one; empty for a whole split.
+
+    Raises:
+        DataError: a repeated image or query, an unknown group, a target outside its query's group.
+    """
+
+    card: DatasetCard
+    split: str
+    queries: list[Query]
+    images: list[str]
+    groups: dict[str, Tensor]
+    content: str
+    files: ImageFiles | None = None
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    part: str = ""
+
+    @classmethod
+    @abstractmethod
+    def load(
+        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
+    ) -> Self:
+        """Read one split from disk; subclasses add their own keyword options, each with a default.
+
+        Args:
+            root: folder of the benchmark; None takes the environment variable NEGBENCH_DATA.
+            split: name of the split.
+            images: whether the image files must be there; False needs annotations only.
+            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+        """
+
+    @classmethod
+    @abstractmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+
+    def __post_init__(self) -> None:
+        for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
+            if len(set(ids)) != len(ids):
+                raise DataError(f"{self.card.name} {self.split}: {what} '{_first_repeat(ids)}' is there twice")
+        for name, columns in self.groups.items():
+            inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
+            if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
+                raise DataError(f"{self.card.name} {self.split}: group '{name}' is no set of columns of the images")
+        for query, group, target in zip(
+            self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
+        ):
+            if group < 0:
+                raise DataError(f"{self.card.name} {self.split}: query {query.id} has unknown group '{query.group}'")
+            if query.target is not None and (target < 0 or not self._members[group, target]):
+                raise DataError(
+                    f"{self.card.name} {self.split}: target '{query.target}' of query {query.id} is not in the gallery "
+                    f"of group '{query.group}'"
+                )
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """`name@protocol-HASH8`; two data sets of one identity give the same scores for the same ranks."""
+        return self.card.identity(self.content, self.split, self.part, *sorted(self.missing))
+
+    @property
+    def partial(self) -> bool:
+        """Whether images are missing, so that results are not those of the published benchmark."""
+        return bool(self.missing)
+
+    # --- columns -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def column_of(self) -> dict[str, int]:
+        """Image id -> column."""
+        return {image: column for column, image in enumerate(self.images)}
+
+    @cached_property
+    def group_index(self) -> Tensor:
+        """[Q] int64, position of the query's group in `groups`, -1 where unknown."""
+        position = {name: index for index, name in enumerate(self.groups)}
+        return torch.tensor([position.get(query.group, -1) for query in self.queries], dtype=torch.int64)
+
+    @cached_property
+    def target_columns(self) -> Tensor:
+        """[Q] int64, column of the target; -1 where the labels are closed."""
+        columns = [-1 if query.target is None else self.column_of.get(query.target, -1) for query in self.queries]
+        return torch.tensor(columns, dtype=torch.int64)
+
+    @cached_property
+    def extra_images(self) -> list[str]:
+        """Reference images outside `images`, in order of first appearance."""
+        return list(dict.fromkeys(q.reference for q in self.queries if q.reference not in self.column_of))
+
+    @cached_property
+    def all_images(self) -> list[str]:
+        """Every image that has to be encoded: `images`, then `extra_images`."""
+        return [*self.images, *self.extra_images]
+
+    @cached_property
+    def reference_index(self) -> Tensor:
+        """[Q] int64, position of the reference image in `all_images`."""
+        position = {image: index for index, image in enumerate(self.all_images)}
+        return torch.tensor([position[query.reference] for query in self.queries], dtype=torch.int64)
+
+    @cached_property
+    def reference_columns(self) -> Tensor:
+        """[Q] int64, column of the reference image, -1 where it is outside `images`."""
+        return torch.where(self.reference_index < len(self.images), self.reference_index, -1)
+
+    @cached_property
+    def relevant(self) -> Ragged | None:
+        """Q rows of columns: every image of the query's gallery known to be relevant, the target first.
+
+        None where no query knows more than its target. A reference that the protocol excludes is never relevant.
+        """
+        if not any(query.relevant for query in self.queries):
+            return None
+        return Ragged.of(self._relevant_columns(index) for index in range(len(self.queries)))
+
+    def _relevant_columns(self, index: int) -> list[int]:
+        query, group = self.queries[index], int(self.group_index[index])
+        named = ([] if query.target is None else [query.target]) + list(query.relevant)
+        if self.card.exclude_reference:
+            named = [image for image in named if image != query.reference]
+        columns = [self.column_of[image] for image in dict.fromkeys(named) if image in self.column_of]
+        return [column for column in columns if self._members[group, column]]
+
+    @cached_property
+    def _members(self) -> Tensor:
+        """[groups, N] bool."""
+        members = torch.zeros(len(self.groups), len(self.images), dtype=torch.bool)
+        for row, columns in zip(members, self.groups.values(), strict=True):
+            row[columns] = True
+        return members
+
+    # --- texts and images ----------------------------------------------------------------------------------------
+
+    def texts(self, epoch: int, seed: int) -> list[str]:
+        """Q modification texts for one training epoch; here the fixed `Query.text`, whatever epoch and seed are."""
+        return [query.text for query in self.queries]
+
+    def open_image(self, image: str) -> Image:
+        """PIL image of an id, in the mode of its file.
+
+        Raises:
+            DataError: loaded without images, no such file, or one that cannot be decoded.
+        """
+        if self.files is None:
+            raise DataError(f"{self.card.name} was loaded without images: load it with images=True to open '{image}'")
+        return self.files.open(image)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
+        """The same galleries with some of the queries, in the order given.
+
+        Args:
+            rows: indices of queries.
+            part: how they were chosen; enters the identity.
+        """
+        index = rows.tolist() if isinstance(rows, Tensor) else list(rows)
+        name = f"{self.part}; {part}" if self.part else part
+        return dataclasses.replace(self, queries=[self.queries[i] for i in index], part=name)
+
+    def split_dev(self, fraction: float, seed: int) -> tuple[Self, Self]:
+        """Carve a development part out of this split, for choices that must not look at the reported split.
+
+        Within each group, whole targets are moved to the development part in a seeded order until it holds `fraction`
+        of the group's queries; all queries of one target go together, so no target image is in both parts. Both parts
+        keep the groups as they are: the development queries are ranked against the full corpus.
+
+        Args:
+            fraction: share of the queries, between 0 and 1.
+            seed: of the order.
+
+        Returns:
+            (training part, development part).
+
+        Raises:
+            OptionError: a fraction outside (0, 1).
+            DataError: a split without targets, or one too small to give both parts a query.
+        """
+        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+        if not self.queries or int(self.target_columns.min()) < 0:
+            raise DataError(f"{self.card.name} {self.split}: a development part needs a target for every query")
+        generator = torch.Generator().manual_seed(seed)
+        in_dev: dict[int, bool] = {}  # target column -> part; a target of two groups keeps its first part
+        for group in range(len(self.groups)):
+            targets, counts = torch.unique(self.target_columns[self.group_index == group], return_counts=True)
+            order = torch.randperm(len(targets), generator=generator).tolist()
+            quota = round(fraction * int(counts.sum()))
+            taken = sum(n for t, n in zip(targets.tolist(), counts.tolist(), strict=True) if in_dev.get(t))
+            for position in order:
+                target = int(targets[position])
+                if target not in in_dev:
+                    in_dev[target] = taken < quota
+                    taken += int(counts[position]) if in_dev[target] else 0
+        dev = torch.tensor([in_dev[target] for target in self.target_columns.tolist()])
+        if dev.all() or not dev.any():
+            raise DataError(
+                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
+            )
+        rule = f"{fraction} by target, seed {seed}"
+        return (
+            self.with_queries((~dev).nonzero()[:, 0], f"train without dev {rule}"),
+            self.with_queries(dev.nonzero()[:, 0], f"dev {rule}"),
+        )
+
+    # --- ranks ---------------------------------------------------------------------------------------------------
+
+    def rank(self, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
+        """Rank every query within its own gallery, `block` queries at a time; the full table is never held.
+
+        Args:
+            score_block: (rows [b] int64 into `queries`, columns [n] int64 into `images`, both on the CPU) -> [b, n]
+                float scores on any device, any sign, higher is better.
+            block: queries per call.
+
+        Raises:
+            NegbenchError: a block of the wrong shape, or a score that is NaN.
+        """
+        check_option("block", block, block >= 1, ">= 1")
+        count = len(self.queries)
+        target_rank, size = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
+        has_subset = any(query.subset for query in self.queries)
+        subset_rank = torch.zeros(count, dtype=torch.int64) if has_subset else None
+        known = self.relevant
+        order: list[Tensor] = []
+        found: list[Ragged] = []
+        for group, columns in enumerate(self.groups.values()):
+            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)  # the last entry serves column -1
+            local[columns] = torch.arange(len(columns))
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+                if not len(rows):
+                    continue
+                scores = self._scores(score_block, rows, columns)
+                target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
+                target_rank[rows] = target_ranks(scores, target, allowed).cpu()
+                size[rows] = len(columns) if allowed is None else allowed.sum(1)
+                if subset_rank is not None:
+                    subset_rank[rows] = target_ranks(scores, target, self._subset(rows, local, len(columns))).cpu()
+                if known is not None:
+                    mine = known.select(rows)
+                    found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
+                order.append(rows)
+        return QueryRanks(
+            query=tuple(query.id for query in self.queries),
+            group=tuple(query.group for query in self.queries),
+            target_rank=target_rank,
+            gallery_size=size,
+            relevant_ranks=_only_targets(target_rank) if known is None else _in_order(order, found),
+            subset_rank=subset_rank,
+        )
+
+    def evaluate(self, scores: Tensor) -> dict[str, float]:
+        """The benchmark's metrics of a full score table.
+
+        Args:
+            scores: [Q, N] float in the order of `queries` and `images`, any sign, higher is better. Columns outside a
+                query's gallery are not looked at.
+
+        Returns:
+            Metric name -> value in [0, 1].
+
+        Raises:
+            NegbenchError: a table of another shape, or one with NaN.
+            DataError: the labels of this split are closed.
+        """
+        scores = torch.as_tensor(scores)
+        want = (len(self.queries), len(self.images))
+        if scores.shape != want or not scores.is_floating_point():
+            raise NegbenchError(
+                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
+                f"got {tuple(scores.shape)} {scores.dtype}"
+            )
+        if any(query.target is None and not query.relevant for query in self.queries):
+            raise DataError(
+                f"the labels of {self.card.name} {self.split} are closed: it has no targets to score against"
+            )
+        device = scores.device
+        return self.summarise(self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)]))
+
+    def _scores(self, score_block: ScoreBlock, rows: Tensor, columns: Tensor) -> Tensor:
+        scores = score_block(rows, columns)
+        if scores.shape != (len(rows), len(columns)):
+            raise NegbenchError(
+                f"the scorer returned {tuple(scores.shape)} for {len(rows)} queries x {len(columns)} images"
+            )
+        nan = scores.isnan()
+        if nan.any():
+            row, column = nan.nonzero()[0].tolist()
+            raise NegbenchError(
+                f"the score of query {self.queries[int(rows[row])].id} and image '{self.images[int(columns[column])]}' "
+                f"is NaN ({int(nan.sum())} in this block): a diverged model cannot be ranked"
+            )
+        return scores
+
+    def _allowed(self, rows: Tensor, local: Tensor, width: int) -> Tensor | None:
+        """[b, width] bool without the references, or None where the protocol keeps them."""
+        if not self.card.exclude_reference:
+            return None
+        allowed = torch.ones(len(rows), width, dtype=torch.bool)
+        column = local[self.reference_columns[rows]]
+        row = (column >= 0).nonzero()[:, 0]
+        allowed[row, column[row]] = False
+        return allowed
+
+    def _subset(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
+        """[b, width] bool: the members of each query's subset, without its reference."""
+        members = [
+            [self.column_of[m] for m in query.subset if m != query.reference and m in self.column_of]
+            for query in (self.queries[index] for index in rows.tolist())
+        ]
+        return Ragged.of(members).mask(local, width)
+
+
+def without_missing(
+    queries: Iterable[Query], galleries: Mapping[str, Sequence[str]], missing: AbstractSet[str]
+) -> tuple[list[Query], dict[str, list[str]]]:
+    """Queries and galleries that need no missing image: what `allow_missing` leaves.
+
+    A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member go
+    when they are.
+    """
+    kept = []
+    for query in queries:
+        if query.reference not in missing and query.target not in missing:
+            relevant = tuple(image for image in query.relevant if image not in missing)
+            subset = tuple(image for image in query.subset if image not in missing)
+            kept.append(dataclasses.replace(query, relevant=relevant, subset=subset))
+    return kept, {name: [image for image in ids if image not in missing] for name, ids in galleries.items()}
+
+
+def columns_of(galleries: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, Tensor]]:
+    """Galleries by id -> (`images`, `groups`): images in order of first appearance, groups as columns."""
+    images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
+    column = {image: index for index, image in enumerate(images)}
+    groups = {name: torch.tensor([column[i] for i in ids], dtype=torch.int64) for name, ids in galleries.items()}
+    return images, groups
+
+
+def _only_targets(target_rank: Tensor) -> Ragged:
+    has = target_rank > 0
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), has.long().cumsum(0)])
+    return Ragged(target_rank[has], offsets)
+
+
+def _in_order(order: list[Tensor], found: list[Ragged]) -> Ragged:
+    """Rows found block by block, back in the order of the queries."""
+    if not found:
+        return Ragged.of([])
+    lengths = torch.cat([part.lengths for part in found])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Ragged(torch.cat([part.values for part in found]), offsets).select(torch.argsort(torch.cat(order)))
+
+
+def _first_repeat(ids: Sequence[str]) -> str:
+    seen: set[str] = set()
+    return next(i for i in ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]

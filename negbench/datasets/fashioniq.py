@@ -1,0 +1,102 @@
+"""FashionIQ: dresses, shirts and tops with two relative captions per query; recall at 10 and 50 per category."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from negbench.datasets._fashioniq_files import (
+    CATEGORIES,
+    TEMPLATES,
+    CaptionMode,
+    Corpus,
+    FashionIQFormat,
+    FashionIQOptions,
+    Protocol,
+)
+from negbench.datasets.card import Counts, DatasetCard
+
+PAPER = "Wu et al., Fashion IQ: A New Dataset Towards Retrieving Images by Natural Language Feedback, CVPR 2021"
+
+_CITATION = """@inproceedings{wu2021fashioniq,
+  title = {Fashion {IQ}: A New Dataset Towards Retrieving Images by Natural Language Feedback},
+  author = {Wu, Hui and Gao, Yupeng and Guo, Xiaoxiao and Al-Halah, Ziad and Rennie, Steven and Grauman, Kristen
+            and Feris, Rogerio},
+  booktitle = {CVPR},
+  year = {2021}
+}"""
+
+# entries of the caption files, images of the split files, references and targets together
+_ENTRIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
+_SPLIT_FILES = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
+_UNITED = (2628, 3089, 2902)  # protocol `val`, on val
+
+
+@dataclass(frozen=True, eq=False)
+class FashionIQ(FashionIQFormat):
+    """FashionIQ under its original protocol or the smaller `val` gallery."""
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        root: Path | None = None,
+        split: str = "val",
+        images: bool = True,
+        allow_missing: bool = False,
+        protocol: Protocol = "original",
+        caption_mode: CaptionMode = "joined",
+        corpus: Corpus = "targets",
+        categories: tuple[str, ...] = CATEGORIES,
+    ) -> Self:
+        """Read one split of the published annotation files.
+
+        Args:
+            root: folder that holds `captions` and `image_splits`, or the one above it named `fashioniq`; None takes
+                NEGBENCH_DATA.
+            split: train, val or test (test has no targets and cannot be scored).
+            images: whether the image files must be there.
+            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+            protocol: gallery of val and test: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
+                the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
+            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `random4` (CLIP4Cir's training mix, see
+                `texts`; the same as joined outside train) or `single` (each caption is its own query).
+            corpus: mining corpus of train: each training target of the category once, or all images of its split file.
+            categories: which of dress, shirt and toptee to read.
+
+        Raises:
+            DataError: files or images missing, or not in the format.
+            OptionError: an option with an unknown value.
+        """
+        options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus, categories)
+        return cls.from_files(root, card(options), options)
+
+
+def card(options: FashionIQOptions) -> DatasetCard:
+    """Card of FashionIQ as read with these options."""
+    return DatasetCard(
+        name="fashioniq",
+        protocol=options.protocol,
+        version="1",
+        source="https://github.com/XiaoxiaoGuo/fashion-iq",
+        licence="Community Data License Agreement (CDLA)",
+        citation=_CITATION,
+        gallery=options.gallery_rule,
+        exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
+        text_template=TEMPLATES[options.mode],
+        metrics=options.metrics,
+        main="average/recall",
+        expected={options.split: _published(options)},
+    )
+
+
+def _published(options: FashionIQOptions) -> dict[str, Counts]:
+    entries = _ENTRIES[options.split]
+    parts = entries if options.split == "train" else _UNITED  # every training target is one query's
+    galleries = _SPLIT_FILES[options.split] if options.whole_split else parts
+    per_entry = 2 if options.mode == "single" else 1
+    return {
+        category: Counts(count * per_entry, gallery)
+        for category, count, gallery in zip(CATEGORIES, entries, galleries, strict=True)
+    }

@@ -1,0 +1,103 @@
+"""Where the images lie: found by id under any nesting and extension, checked, opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from negbench.datasets._read import list_files
+from negbench.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
+
+
+def stem(path: PurePath) -> str:
+    """File name without its extension: the default id."""
+    return path.stem
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image id -> the files that bear it, in sorted order (more than one only where a tree holds copies)."""
+
+    root: Path
+    paths: dict[str, tuple[Path, ...]]
+
+    @classmethod
+    def scan(
+        cls, root: Path, *, key: Callable[[PurePath], str] = stem, files: Iterable[Path] | None = None
+    ) -> ImageFiles:
+        """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
+
+        Args:
+            root: folder to walk.
+            key: path relative to `root` -> image id; by default the file name without its extension.
+            files: what `list_files(root)` gave, to save a second walk.
+        """
+        found: dict[str, tuple[Path, ...]] = {}
+        by_stem = key is stem
+        for path in list_files(root) if files is None else files:
+            if path.suffix.lower() in EXTENSIONS:
+                name = path.stem if by_stem else key(path.relative_to(root))
+                found[name] = (*found.get(name, ()), path)
+        return cls(root, found)
+
+    def path(self, image: str) -> Path:
+        """File of an image. Raises DataError where there is none."""
+        if image not in self.paths:
+            raise DataError(f"image '{image}': no file of that name below {self.root}")
+        return self.paths[image][0]
+
+    def missing(self, images: Iterable[str]) -> dict[str, str]:
+        """Image id -> what is wrong ("no file" or "empty file"), for the ids that cannot be used, in their order.
+
+        Raises:
+            DataError: two files of different content bear the id of one of the images.
+        """
+        bad = {}
+        for image in images:
+            if image not in self.paths:
+                bad[image] = "no file"
+                continue
+            first, *copies = self.paths[image]
+            for copy in copies:
+                if first.stat().st_size != copy.stat().st_size or first.read_bytes() != copy.read_bytes():
+                    raise DataError(f"image '{image}' is ambiguous: {first} and {copy} differ; remove one")
+            if first.stat().st_size == 0:
+                bad[image] = "empty file"
+        return bad
+
+    def require(self, images: Iterable[str], *, allow_missing: bool) -> tuple[str, ...]:
+        """Ids that have no usable file; none unless `allow_missing`.
+
+        Raises:
+            DataError: some are missing and `allow_missing` is False, or two files of one id differ.
+        """
+        images = list(images)
+        bad = self.missing(images)
+        if bad and not allow_missing:
+            first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
+            more = ", ..." if len(bad) > 5 else ""
+            raise DataError(
+                f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}; put them there, "
+                "or leave them out with --allow-missing (allow_missing=True), which marks the result partial"
+            )
+        return tuple(bad)
+
+    def open(self, image: str) -> Image:
+        """Decoded PIL image, in the mode of its file. Raises DataError naming a file that cannot be read."""
+        from PIL import Image as pil
+
+        path = self.path(image)
+        try:
+            with pil.open(path) as opened:
+                opened.load()
+                return opened
+        except (OSError, ValueError, SyntaxError, pil.DecompressionBombError) as error:
+            reason = "empty file" if path.stat().st_size == 0 else str(error).splitlines()[0]
+            raise DataError(f"image {path} cannot be decoded: {reason}") from error

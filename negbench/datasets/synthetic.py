@@ -1,0 +1,134 @@
+"""Rendered garments in FashionIQ's layout with every relevant image known; built on first use, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from negbench.contracts import check_option
+from negbench.datasets._fashioniq_files import (
+    CATEGORIES,
+    TEMPLATES,
+    CaptionMode,
+    Corpus,
+    FashionIQFormat,
+    FashionIQOptions,
+)
+from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, Manifest, Spec, check, ensure, synthesize
+from negbench.datasets.card import DatasetCard
+from negbench.errors import OptionError
+from negbench.files import cache_dir
+from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.query_ranks import QueryRanks
+
+__all__ = ["Manifest", "Spec", "Synthetic", "synthesize"]
+
+PAPER = "ours; in the format of Fashion IQ (Wu et al., CVPR 2021), with CIRCO's density of ground truths (ICCV 2023)"
+
+_CUTOFF = 10  # of mAP
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic(FashionIQFormat):
+    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        root: Path | None = None,
+        split: str = "val",
+        images: bool = True,
+        allow_missing: bool = False,
+        caption_mode: CaptionMode = "joined",
+        corpus: Corpus = "images",
+        categories: tuple[str, ...] = CATEGORIES,
+        seed: int | None = None,
+        twins: float | None = None,
+        train_images: int | None = None,
+        train_queries: int | None = None,
+        val_images: int | None = None,
+        val_queries: int | None = None,
+    ) -> Self:
+        """Read one split; without `root` the data set is built under the cache when it is first asked for.
+
+        The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+
+        Args:
+            root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the
+                cache (NEGBENCH_CACHE, else ~/.cache/negbench).
+            split: train or val.
+            images: whether the image files must be there.
+            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+            caption_mode: as FashionIQ's.
+            corpus: mining corpus of train: all images of the category, or each training target once.
+            categories: which of dress, shirt and toptee to read.
+            seed: of everything.
+            twins: mean number of relevant images per query.
+            train_images: of each category.
+            train_queries: of each category.
+            val_images: of each category.
+            val_queries: of each category.
+
+        Raises:
+            DataError: the folder is none of ours, is damaged, or cannot be written.
+            OptionError: an unknown or impossible value, or one that is not what the folder at `root` has.
+        """
+        check_option("split", split, split in SPLITS, "train or val (there is no test split)")
+        options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus, categories)
+        wishes = {
+            "seed": seed,
+            "twins": twins,
+            "train_images": train_images,
+            "train_queries": train_queries,
+            "val_images": val_images,
+            "val_queries": val_queries,
+        }
+        folder, spec = _find(root, {name: value for name, value in wishes.items() if value is not None})
+        return cls.from_files(folder, card(spec, options), options)
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """FashionIQ's recalls of the annotated target, and mAP@10 over all relevant images, each also averaged."""
+        values = super().summarise(ranks)
+        precisions = {name: map_at_k(ranks.of_group(name).relevant_ranks, _CUTOFF) for name in ranks.groups}
+        values |= {f"{name}/map_at_{_CUTOFF}": value for name, value in precisions.items()}
+        values[f"average/map_at_{_CUTOFF}"] = sum(precisions.values()) / len(precisions)
+        return values
+
+
+def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
+    """Card of the data set made from `spec`, as read with these options."""
+    sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
+    usual = replace(Spec(), seed=spec.seed, twins=spec.twins) == spec
+    precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
+    return DatasetCard(
+        name="synthetic",
+        protocol=f"twins{spec.twins:g}-seed{spec.seed}" + ("" if usual else f"-{'x'.join(map(str, sizes))}"),
+        version=str(GENERATOR),
+        source="negbench data synthesize",
+        licence="Apache-2.0",
+        citation="",
+        gallery=options.gallery_rule,
+        exclude_reference=False,  # as FashionIQ; a reference is never relevant: at least one attribute differs
+        text_template=TEMPLATES[options.mode],
+        metrics=(*options.metrics, *precisions),
+        main="average/recall",
+    )
+
+
+def _find(root: Path | None, wishes: Mapping[str, int | float]) -> tuple[Path, Spec]:
+    """Folder to read and what it was made from."""
+    if root is None:
+        folder = ensure(cache_dir(), Spec(**wishes))  # type: ignore[arg-type]  # each wish has its field's type
+        return folder, check(folder).spec
+    inner = root / "synthetic"
+    folder = inner if (inner / MANIFEST).is_file() and not (root / MANIFEST).is_file() else root
+    spec = check(folder).spec
+    for name, wish in wishes.items():
+        has = asdict(spec)[name]
+        if wish != has:
+            raise OptionError(f"{name} = {wish!r}, but the data set at {folder} has {has!r}: leave one of the two out")
+    return folder, spec

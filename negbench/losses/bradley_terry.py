@@ -1,0 +1,47 @@
+"""Bradley-Terry: the log-odds of preferring the target to each negative.
+
+Paper: QuRe (arXiv:2507.12416), eq. 3; CIRQRS, eq. 3. Equal to KL([1, 0] || softmax([s+, s-] / tau)).
+Departures: the papers draw one negative per query; here a query's negatives are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from negbench.contracts import AspectScores, Loss
+from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+
+PAPER = "QuRe eq. 3; CIRQRS eq. 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BradleyTerry(Loss):
+    """Mean over queries of the (weighted) mean over the query's negatives of softplus((s- - s+) / tau).
+
+    Args:
+        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
+
+    Inputs:
+        | positive | negatives | mask          | weights                   | aspects |
+        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None (= 1) | refused |
+
+    A query without a valid negative, or whose weights are all 0, adds nothing. Weights are relative: they are divided
+    by their sum over the query's valid negatives.
+    """
+
+    def value(
+        self,
+        positive: Tensor,
+        negatives: Tensor,
+        mask: Tensor,
+        weights: Tensor,
+        temperature: Tensor | float,
+        aspects: Sequence[AspectScores],
+    ) -> Tensor:
+        """Scalar, float32 or wider."""
+        gap = without_masked(negatives, mask) - at_least_float32(positive)[:, None]
+        return mean_over_rows(softplus(gap / temperature), mask, weights)

@@ -1,0 +1,62 @@
+"""Mean average precision at k, for queries that several images answer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import check_option
+from negbench.errors import NegbenchError
+from negbench.metrics.ranks import sorted_rows
+from negbench.ragged import Ragged
+
+
+def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
+    r"""Average precision of every query, cut at k.
+
+    .. math:: AP@k_i = \frac{1}{\min(|R_i|, k)} \sum_{r \in R_i,\, r \le k} \frac{|\{r' \in R_i : r' \le r\}|}{r}
+
+    where R_i holds the ranks of the query's relevant images (Baldrati et al., Zero-Shot Composed Image Retrieval with
+    Textual Inversion, ICCV 2023, CIRCO's metric).
+
+    Args:
+        relevant_ranks: Q rows of distinct ranks, 1 is best (`negbench.metrics.ranks.relevant_ranks`).
+        k: cut-off, >= 1.
+
+    Returns:
+        [Q] float64 in [0, 1].
+
+    Raises:
+        NegbenchError: there is no query, or one without any relevant image.
+        OptionError: k below 1.
+
+    Example:
+        >>> average_precision_at_k(Ragged.of([[1, 4], [2]]), 3)
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    check_option("k", k, k >= 1, ">= 1")
+    lengths = relevant_ranks.lengths
+    if not len(lengths):
+        raise NegbenchError("average precision of no queries: the set of queries is empty")
+    if int(lengths.min()) < 1:
+        raise NegbenchError(
+            f"average precision needs a relevant image for every query: {int((lengths < 1).sum())} have none"
+        )
+    ranks = sorted_rows(relevant_ranks)
+    row = torch.arange(len(ranks)).repeat_interleave(lengths)
+    found = torch.arange(len(row)) - ranks.offsets[row] + 1
+    precision = torch.where(ranks.values <= k, found.double() / ranks.values, 0.0)
+    total = torch.zeros(len(ranks), dtype=torch.float64).index_add_(0, row, precision)
+    return total / lengths.clamp(max=k)
+
+
+def map_at_k(relevant_ranks: Ragged, k: int) -> float:
+    r"""Mean of `average_precision_at_k` over the queries.
+
+    .. math:: mAP@k = \frac{1}{Q} \sum_i AP@k_i
+
+    Example:
+        >>> map_at_k(Ragged.of([[1], [2]]), 5)
+        0.75
+    """
+    return float(average_precision_at_k(relevant_ranks, k).mean())

@@ -1,0 +1,103 @@
+"""What an evaluation leaves per query: ranks that any metric or query subset can be scored from, without the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from negbench.errors import NegbenchError
+from negbench.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("query", "group", "target_rank", "gallery_size", "relevant_ranks")
+
+
+@dataclass(frozen=True, eq=False)
+class QueryRanks:
+    """Ranks of Q queries, each within its own gallery after exclusions.
+
+    Args:
+        query: Q ids.
+        group: Q names of gallery groups.
+        target_rank: [Q] int64, 1 is best; 0 where the query has no target.
+        gallery_size: [Q] int64, candidates that were ranked.
+        relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
+        subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
+    """
+
+    query: tuple[str, ...]
+    group: tuple[str, ...]
+    target_rank: Tensor
+    gallery_size: Tensor
+    relevant_ranks: Ragged
+    subset_rank: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that have a query, in order of first appearance."""
+        return tuple(dict.fromkeys(self.group))
+
+    def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
+        """The queries named by int64 indices (or a [Q] bool mask), in that order."""
+        index = rows if isinstance(rows, Tensor) else torch.tensor(list(rows), dtype=torch.int64)
+        if index.dtype == torch.bool:
+            index = index.nonzero()[:, 0]
+        return QueryRanks(
+            query=tuple(self.query[i] for i in index.tolist()),
+            group=tuple(self.group[i] for i in index.tolist()),
+            target_rank=self.target_rank[index],
+            gallery_size=self.gallery_size[index],
+            relevant_ranks=self.relevant_ranks.select(index),
+            subset_rank=None if self.subset_rank is None else self.subset_rank[index],
+        )
+
+    def of_group(self, group: str) -> QueryRanks:
+        """The queries of one gallery group."""
+        return self.select([i for i, name in enumerate(self.group) if name == group])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a query, for parquet; `from_frame` gives back the same ranks."""
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            {
+                "query": pd.Series(self.query, dtype=object),
+                "group": pd.Series(self.group, dtype=object),
+                "target_rank": self.target_rank.numpy(),
+                "gallery_size": self.gallery_size.numpy(),
+                "relevant_ranks": pd.Series(
+                    [self.relevant_ranks.row(i).numpy() for i in range(len(self))], dtype=object
+                ),
+            }
+        )
+        if self.subset_rank is not None:
+            frame["subset_rank"] = self.subset_rank.numpy()
+        return frame
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> QueryRanks:
+        """From what `to_frame` made. Raises NegbenchError where a column is absent."""
+        absent = [name for name in _COLUMNS if name not in frame.columns]
+        if absent:
+            raise NegbenchError(f"not a table of ranks: no column {', '.join(absent)}")
+
+        def column(name: str) -> Tensor:
+            return torch.tensor([int(value) for value in frame[name]], dtype=torch.int64)
+
+        return cls(
+            query=tuple(frame["query"]),
+            group=tuple(frame["group"]),
+            target_rank=column("target_rank"),
+            gallery_size=column("gallery_size"),
+            relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
+            subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
+        )

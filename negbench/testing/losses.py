@@ -1,0 +1,194 @@
+"""The conformance suite of losses: what training relies on, checked on toy scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import AspectScores, Loss
+from negbench.errors import NegbenchError
+from negbench.testing.worlds import toy_scores
+
+TEMPERATURES = (0.01, 0.07, 1.0)
+
+
+def _gradients(value: Tensor, *inputs: Tensor) -> Sequence[Tensor]:
+    return torch.autograd.grad(value, inputs)
+
+
+class LossTestCase:
+    """Subclass it as ``TestX`` and define a fixture `loss` that returns an instance with `tau` left out."""
+
+    @pytest.fixture
+    def loss(self) -> Loss:
+        """The loss under test."""
+        raise NotImplementedError("define the fixture `loss` in your test class")
+
+    def test_is_a_frozen_dataclass(self, loss: Loss) -> None:
+        """Its fields are its hyperparameters: an instance can be compared, replaced, and not written to."""
+        assert dataclasses.replace(loss) == loss
+        for field in dataclasses.fields(loss):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(loss, field.name, getattr(loss, field.name))
+
+    @pytest.mark.parametrize("bad", [math.nan, -1.0])
+    def test_bad_options_are_quoted(self, loss: Loss, bad: float) -> None:
+        """NaN, or a negative number, raises a NegbenchError of one line that names the option and the value."""
+        numbers = [
+            f.name for f in dataclasses.fields(loss) if isinstance(getattr(loss, f.name), float) or f.name == "tau"
+        ]
+        for name in numbers:
+            with pytest.raises(NegbenchError) as caught:
+                dataclasses.replace(loss, **{name: bad})
+            assert name in str(caught.value)
+            assert repr(bad) in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+    def test_scalar_and_finite(self, loss: Loss, dtype: torch.dtype) -> None:
+        """A finite scalar and finite gradients, in every precision and at low temperatures."""
+        toy = toy_scores(dtype=dtype)
+        for temperature in TEMPERATURES:
+            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+            value = loss(positive, negatives, toy.mask, toy.weights, temperature=temperature)
+            assert value.shape == ()
+            assert value.isfinite()
+            assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_direction(self, loss: Loss, seed: int) -> None:
+        """It falls when a target's score rises and rises when a negative's does; what is masked has no say."""
+        toy = toy_scores(seed=seed)
+        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+        value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
+        of_positive, of_negatives = _gradients(value, positive, negatives)
+        assert (of_positive < 0).all()
+        assert (of_negatives[toy.mask] > 0).all()
+        assert (of_negatives[~toy.mask] == 0).all()
+
+    def test_gradients_are_those_of_the_value(self, loss: Loss) -> None:
+        """Numerical differentiation in float64, temperature included."""
+        toy = toy_scores(3, 3, seed=2)
+        inputs = (toy.positive, toy.negatives, torch.tensor(0.3, dtype=torch.float64))
+        inputs = tuple(t.clone().requires_grad_() for t in inputs)  # type: ignore[assignment]
+        assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_mask_equals_removal(self, loss: Loss, seed: int) -> None:
+        """A masked negative is as if it were not there, whatever its score."""
+        toy = toy_scores(1, 6, seed=seed)
+        kept = toy.mask[0]
+        want = loss(toy.positive, toy.negatives[:, kept], None, toy.weights[:, kept])
+        for garbage in (0.0, 1e30, math.inf, math.nan):
+            filled = toy.negatives.masked_fill(~toy.mask, garbage)
+            torch.testing.assert_close(loss(toy.positive, filled, toy.mask, toy.weights), want)
+
+    def test_masked_garbage_reaches_no_gradient(self, loss: Loss) -> None:
+        """Not even the temperature's."""
+        toy = toy_scores(seed=3)
+        negatives = toy.negatives.masked_fill(~toy.mask, math.nan).requires_grad_()
+        positive = toy.positive.clone().requires_grad_()
+        temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
+        value = loss(positive, negatives, toy.mask, temperature=temperature)
+        assert all(g.isfinite().all() for g in _gradients(value, positive, negatives, temperature))
+
+    def test_weights_of_one_equal_none(self, loss: Loss) -> None:
+        """A mask of nothing but True is no mask, too."""
+        toy = toy_scores(seed=1)
+        ones = torch.ones_like(toy.negatives)
+        torch.testing.assert_close(
+            loss(toy.positive, toy.negatives, ones.bool(), ones), loss(toy.positive, toy.negatives), rtol=0, atol=0
+        )
+
+    def test_weight_of_zero_equals_masked(self, loss: Loss) -> None:
+        """Both say that there is no negative; the gradients agree as well."""
+        toy = toy_scores(seed=4)
+        negatives = toy.negatives.clone().requires_grad_()
+        masked = loss(toy.positive, negatives, toy.mask, toy.weights)
+        weighted = loss(toy.positive, negatives, None, toy.weights * toy.mask)
+        torch.testing.assert_close(weighted, masked)
+        torch.testing.assert_close(_gradients(weighted, negatives)[0], _gradients(masked, negatives)[0])
+
+    def test_heavier_is_harder(self, loss: Loss) -> None:
+        """Moving weight to the hardest negative raises the value."""
+        positive, negatives = torch.tensor([0.1]), torch.tensor([[-0.5, 0.4]])
+        weights = torch.tensor([[1.0, 3.0]])
+        assert loss(positive, negatives, None, weights) > loss(positive, negatives)
+
+    def test_order_does_not_matter(self, loss: Loss) -> None:
+        """Neither that of the negatives nor that of the queries."""
+        toy = toy_scores(seed=5)
+        generator = torch.Generator().manual_seed(0)
+        rows, columns = torch.randperm(5, generator=generator), torch.randperm(4, generator=generator)
+        moved = [t[rows][:, columns] for t in (toy.negatives, toy.mask, toy.weights)]
+        want = loss(toy.positive, toy.negatives, toy.mask, toy.weights)
+        torch.testing.assert_close(loss(toy.positive[rows], *moved), want)
+
+    def test_rows_without_negatives_add_nothing(self, loss: Loss) -> None:
+        """The value is that of the other rows, and such a row has no gradient."""
+        toy = toy_scores(seed=6)
+        positive = toy.positive.clone().requires_grad_()
+        mask = toy.mask.clone()
+        mask[2] = False
+        rest = torch.tensor([0, 1, 3, 4])
+        value = loss(positive, toy.negatives, mask, toy.weights)
+        torch.testing.assert_close(value, loss(positive[rest], toy.negatives[rest], mask[rest], toy.weights[rest]))
+        assert _gradients(value, positive)[0][2] == 0
+
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_no_negatives_at_all(self, loss: Loss, count: int) -> None:
+        """A zero that can still be differentiated: a step on such a batch changes nothing."""
+        toy = toy_scores(4, 3, seed=7)
+        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives[:, :count].clone().requires_grad_()
+        value = loss(positive, negatives, torch.zeros_like(negatives, dtype=torch.bool))
+        assert value == 0
+        assert all((g == 0).all() for g in _gradients(value, positive, negatives))
+
+    @pytest.mark.parametrize("scale", [1e4, 1e-30])
+    def test_huge_and_tiny_scores(self, loss: Loss, scale: float) -> None:
+        """Neither overflow nor NaN, in value and gradients, in float32."""
+        toy = toy_scores(scale=scale, dtype=torch.float32)
+        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+        value = loss(positive, negatives, toy.mask, toy.weights)
+        assert value.isfinite()
+        assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
+
+    def test_tau(self, loss: Loss) -> None:
+        """A number fixes the temperature; left out, the caller's counts, or 0.07."""
+        toy = toy_scores(seed=8)
+        call = (toy.positive, toy.negatives, toy.mask, toy.weights)
+        fixed = dataclasses.replace(loss, tau=0.2)
+        assert fixed(*call, temperature=1.0) == loss(*call, temperature=0.2)
+        assert loss(*call) == loss(*call, temperature=0.07)
+        assert loss(*call, temperature=0.2) != loss(*call, temperature=1.0)
+
+    def test_shapes_are_checked(self, loss: Loss) -> None:
+        """Tensors that do not fit raise a ValueError instead of being broadcast."""
+        toy = toy_scores(3, 2)
+        for bad in (
+            (toy.positive[:, None], toy.negatives),
+            (toy.positive[:2], toy.negatives),
+            (toy.positive, toy.negatives[:, 0]),
+            (toy.positive, toy.negatives, toy.mask[:, :1]),
+            (toy.positive, toy.negatives, None, toy.weights[:1]),
+        ):
+            with pytest.raises(ValueError, match="got"):
+                loss(*bad)
+
+    def test_aspects(self, loss: Loss) -> None:
+        """A loss without a term for sub-queries refuses them; one with a term is moved by them."""
+        toy, other = toy_scores(seed=9), toy_scores(seed=10)
+        weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        aspects = (AspectScores("colour", other.positive - 1, other.negatives, weight),)
+        if not loss.uses_aspects:
+            with pytest.raises(ValueError, match="aspects"):
+                loss(toy.positive, toy.negatives, aspects=aspects)
+            return
+        value = loss(toy.positive, toy.negatives, toy.mask, aspects=aspects)
+        assert value > loss(toy.positive, toy.negatives, toy.mask)
+        assert _gradients(value, weight)[0] > 0

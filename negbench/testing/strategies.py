@@ -1,0 +1,235 @@
+"""The conformance suite of strategies: what mining relies on, checked on toy score tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.errors import NegbenchError
+from negbench.testing.processes import pool_digest, pool_digests_in_another_process
+from negbench.testing.worlds import Sign, toy_view
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+SIGNS: tuple[Sign, ...] = ("mixed", "negative", "positive")
+
+
+def _views(strategy: Strategy) -> Iterator[ScoreView]:
+    """Tables of every sign, with and without ties; narrower than most k, and a square where a batch is asked for."""
+    for columns in (8, 40):
+        for sign in SIGNS:
+            for ties in (False, True):
+                rows = columns if strategy.scope == "batch" else 8
+                yield toy_view(rows, columns, seed=columns, sign=sign, ties=ties)
+
+
+def _changed(view: ScoreView, **changes: Tensor | int | None) -> ScoreView:
+    return dataclasses.replace(view, **changes)  # type: ignore[arg-type]
+
+
+def _same(got: Tensor, want: Tensor) -> None:
+    """Equal masks, or weights equal to float32 rounding."""
+    if got.dtype == want.dtype == torch.bool:
+        assert torch.equal(got, want)
+    else:
+        torch.testing.assert_close(got, want)
+
+
+class StrategyTestCase:
+    """Subclass it as ``TestX`` and define a fixture `strategy` that returns an instance.
+
+    A class at the top level of its file is also run in a second process. Where a rule needs more than scores, it gets
+    `relevant` too: every toy view has ground truth.
+    """
+
+    shift_invariant: ClassVar[bool] = True  # False for a rule of the scores themselves, not of their differences
+
+    @pytest.fixture
+    def strategy(self) -> Strategy:
+        """The strategy under test."""
+        raise NotImplementedError("define the fixture `strategy` in your test class")
+
+    @pytest.fixture
+    def digest_elsewhere(self, strategy: Strategy) -> str:
+        """What `pool_digest` gives in another process; override it to start one process for many strategies."""
+        return pool_digests_in_another_process([strategy])[0]
+
+    def test_is_a_frozen_dataclass(self, strategy: Strategy) -> None:
+        """Its fields are its hyperparameters: an instance can be compared, replaced, and not written to."""
+        assert dataclasses.replace(strategy) == strategy
+        for field in dataclasses.fields(strategy):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(strategy, field.name, getattr(strategy, field.name))
+
+    def test_class_attributes(self, strategy: Strategy) -> None:
+        """Scope and slots are known words, and at least one definition of the pool is published."""
+        assert strategy.scope in ("corpus", "batch")
+        assert strategy.corrupts
+        assert set(strategy.corrupts) <= {"reference", "modification", "target"}
+        assert strategy.n_def >= 1
+
+    def test_bad_options_are_quoted(self, strategy: Strategy) -> None:
+        """A value that no option can have raises a NegbenchError of one line that names the option and the value."""
+        for field in dataclasses.fields(strategy):
+            with pytest.raises(NegbenchError) as caught:
+                dataclasses.replace(strategy, **{field.name: "no such value"})
+            assert field.name in str(caught.value)
+            assert "'no such value'" in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_form(self, strategy: Strategy, dtype: torch.dtype, device: str) -> None:
+        """[B, N] on the scores' device: a mask, or finite weights >= 0, for every precision and sign."""
+        for small in _views(strategy):
+            view = ScoreView(
+                small.scores.to(device, dtype),
+                small.target.to(device),
+                small.allowed.to(device),
+                relevant=None if small.relevant is None else small.relevant.to(device),
+            )
+            pool = strategy.pool(view)
+            assert pool.shape == view.scores.shape
+            assert pool.device == view.scores.device
+            assert not pool.requires_grad
+            if pool.dtype != torch.bool:
+                assert pool.is_floating_point()
+                assert pool.isfinite().all()
+                assert (pool >= 0).all()
+            assert not ((pool > 0) & ~view.allowed).any()
+            assert not (pool > 0).gather(1, view.target[:, None]).any()
+
+    def test_precision(self, strategy: Strategy) -> None:
+        """Scores that every precision holds exactly give the same pool in each."""
+        for sign in SIGNS:
+            pools = [
+                strategy.pool(toy_view(12, 12, seed=3, sign=sign, dtype=dtype)) > 0
+                for dtype in (torch.float16, torch.float32, torch.float64)
+            ]
+            assert torch.equal(pools[0], pools[1])
+            assert torch.equal(pools[1], pools[2])
+
+    @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5])
+    def test_tiny_corpora(self, strategy: Strategy, columns: int) -> None:
+        """Corpora of one image, which is the target, and a few more."""
+        for sign in SIGNS:
+            view = toy_view(columns, columns, seed=columns, sign=sign)
+            assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
+
+    def test_empty_block(self, strategy: Strategy) -> None:
+        """No queries, no rows."""
+        assert strategy.pool(toy_view(0, 8)).shape == (0, 8)
+
+    def test_all_scores_equal(self, strategy: Strategy) -> None:
+        """A collapsed model: every image ties with the target."""
+        view = toy_view(8, 8, seed=1)
+        flat = _changed(view, scores=torch.full_like(view.scores, -0.25))
+        pool = strategy.pool(flat)
+        assert not ((pool > 0) & ~flat.allowed).any()
+        assert (pool >= 0).all()
+
+    def test_repeatable(self, strategy: Strategy) -> None:
+        """The same view gives the same pool, and so does a new instance."""
+        for view in _views(strategy):
+            pool = strategy.pool(view)
+            _same(strategy.pool(view), pool)
+            _same(dataclasses.replace(strategy).pool(_changed(view)), pool)
+
+    def test_same_answer_in_another_process(self, strategy: Strategy, digest_elsewhere: str) -> None:
+        """Nothing depends on hash seeds, import order or what ran before."""
+        assert digest_elsewhere == pool_digest(strategy)
+
+    def test_global_generators_are_untouched(self, strategy: Strategy) -> None:
+        """Neither torch's, nor numpy's, nor Python's global generator moves."""
+        torch_state, python_state = torch.get_rng_state(), random.getstate()
+        numpy_state = np.random.get_state()  # noqa: NPY002
+        for view in _views(strategy):
+            strategy.pool(view)
+        assert torch.equal(torch.get_rng_state(), torch_state)
+        assert random.getstate() == python_state
+        after = np.random.get_state()  # noqa: NPY002
+        assert all(np.array_equal(a, b) for a, b in zip(after, numpy_state, strict=True))
+
+    def test_view_is_untouched(self, strategy: Strategy) -> None:
+        """The view is read only, and the pool shares no memory with it: mining may write into a pool."""
+        for view in _views(strategy):
+            names = ("scores", "target", "allowed", "relevant")
+            before = {name: getattr(view, name).clone() for name in names}
+            strategy.pool(view).zero_()
+            for name in names:
+                assert torch.equal(getattr(view, name), before[name]), name
+
+    def test_queries_are_permutable(self, strategy: Strategy) -> None:
+        """Rows in another order give the rows of the pool in that order."""
+        for view in _views(strategy):
+            order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
+            assert view.relevant is not None
+            moved = ScoreView(
+                view.scores[order], view.target[order], view.allowed[order], relevant=view.relevant[order]
+            )
+            _same(strategy.pool(moved), strategy.pool(view)[order])
+
+    def test_columns_are_permutable(self, strategy: Strategy) -> None:
+        """Where no scores tie, the corpus index does not matter."""
+        for sign in SIGNS:
+            view = toy_view(30, 30, seed=11, sign=sign)
+            order = torch.randperm(30, generator=torch.Generator().manual_seed(7))
+            assert view.relevant is not None
+            moved = ScoreView(
+                view.scores[:, order],
+                order.argsort()[view.target],
+                view.allowed[:, order],
+                relevant=view.relevant[:, order],
+            )
+            _same(strategy.pool(moved), strategy.pool(view)[:, order])
+
+    def test_rows_are_independent(self, strategy: Strategy) -> None:
+        """A corpus strategy is one function of a score row: a block's pool is that of its rows, one at a time."""
+        if strategy.scope == "batch":
+            pytest.skip("a batch strategy may look at the whole batch")
+        for view in _views(strategy):
+            assert view.relevant is not None
+            rows = [
+                strategy.pool(ScoreView(view.scores[i], view.target[i], view.allowed[i], relevant=view.relevant[i]))
+                for i in torch.arange(len(view.target))[:, None]
+            ]
+            _same(torch.cat(rows), strategy.pool(view))
+
+    def test_disallowed_images_are_as_if_absent(self, strategy: Strategy) -> None:
+        """What a disallowed image scores changes nothing."""
+        for view in _views(strategy):
+            absent = ~view.allowed.scatter(1, view.target[:, None], True)
+            for score in (-0.96875, 0.96875):
+                other = _changed(view, scores=view.scores.masked_fill(absent, score))
+                _same(strategy.pool(other), strategy.pool(view))
+
+    def test_shift(self, strategy: Strategy) -> None:
+        """A rule of score differences does not see a constant added to all scores (exactly representable here)."""
+        if not self.shift_invariant:
+            pytest.skip("the test class says that this rule is not one of score differences")
+        for view in _views(strategy):
+            for shift in (-2.0, 0.25):
+                _same(strategy.pool(_changed(view, scores=view.scores + shift)), strategy.pool(view))
+
+    def test_later_refreshes(self, strategy: Strategy) -> None:
+        """However often the pools were redefined, a pool stays within the allowed images."""
+        for refresh in (1, 5, 100):
+            view = _changed(toy_view(16, 16, seed=2), refresh=refresh)
+            assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
+
+    def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
+        """A strategy that knows the relevant images must say so in its class name."""
+        if type(strategy).__name__.lower().startswith("oracle"):
+            with pytest.raises(NegbenchError, match="needs ground truth"):
+                strategy.pool(_changed(toy_view(8, 8), relevant=None))
+            return
+        for view in _views(strategy):
+            _same(strategy.pool(_changed(view, relevant=None)), strategy.pool(view))

@@ -1,0 +1,91 @@
+"""Toy worlds: small score tables with known properties, made from explicit generators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView
+
+Sign = Literal["mixed", "negative", "positive"]
+_STEPS = 1024  # scores are multiples of 1/1024: exact in float16 and wider, as are their differences
+
+
+def toy_view(
+    rows: int = 8,
+    columns: int = 24,
+    *,
+    seed: int = 0,
+    sign: Sign = "mixed",
+    ties: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> ScoreView:
+    """A ScoreView with ground truth and disallowed columns.
+
+    Scores lie in [-1, 1]. Row 0's target is its best image, row 1's its worst, and row 2 (where there is one) allows
+    nothing; elsewhere a fifth of the columns is disallowed and a fifth is relevant, beside the target.
+
+    Args:
+        rows: number of queries, >= 0.
+        columns: number of images, 1..1024.
+        seed: of the generator that everything comes from.
+        sign: "mixed" in [-1, 1], "negative" in [-1, 0), "positive" in (0, 1].
+        ties: multiples of 1/4 instead of distinct multiples of 1/1024 (which bfloat16 rounds, so that it may tie).
+        dtype: of the scores; the numbers are the same for all.
+
+    Raises:
+        ValueError: columns out of range.
+    """
+    if not 1 <= columns <= _STEPS:
+        raise ValueError(f"columns must lie in 1..{_STEPS}, got {columns}")
+    generator = torch.Generator().manual_seed(seed)
+    steps = 4 if ties else _STEPS
+    low, high = {"mixed": (-steps, steps), "negative": (-steps, -1), "positive": (1, steps)}[sign]
+    if ties:
+        whole = torch.randint(low, high + 1, (rows, columns), generator=generator)
+    else:
+        picks = [torch.randperm(high - low + 1, generator=generator)[:columns] + low for _ in range(rows)]
+        whole = torch.stack(picks) if picks else torch.zeros(0, columns, dtype=torch.int64)
+    scores = whole.double() / steps
+    target = torch.randint(columns, (rows,), generator=generator)
+    target[:1], target[1:2] = scores[:1].argmax(1), scores[1:2].argmin(1)
+    allowed = torch.rand(rows, columns, generator=generator) >= 0.2
+    allowed[2:3] = False
+    relevant = torch.rand(rows, columns, generator=generator) < 0.2
+    relevant.scatter_(1, target[:, None], True)
+    return ScoreView(scores.to(dtype), target, allowed, relevant=relevant)
+
+
+def toy_views(count: int = 20) -> list[ScoreView]:
+    """Seeded tables of 5 to 24 columns: every sign, with and without ties."""
+    signs: tuple[Sign, ...] = ("mixed", "negative", "positive")
+    return [toy_view(6, 5 + seed % 20, seed=seed, sign=signs[seed % 3], ties=seed % 2 == 1) for seed in range(count)]
+
+
+@dataclass(frozen=True)
+class ToyScores:
+    """What a loss is called with: positive [B], negatives [B, M], mask [B, M] bool, weights [B, M] > 0."""
+
+    positive: Tensor
+    negatives: Tensor
+    mask: Tensor
+    weights: Tensor
+
+
+def toy_scores(
+    rows: int = 5, count: int = 4, *, seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float64
+) -> ToyScores:
+    """Scores in [-scale, scale] of both signs; every row of the mask holds a negative, though seldom all of them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    positive, negatives = (2 * uniform(rows) - 1) * scale, (2 * uniform(rows, count) - 1) * scale
+    mask = uniform(rows, count) < 0.7
+    mask[:, :1] = True
+    weights = 0.25 + uniform(rows, count)
+    return ToyScores(positive.to(dtype), negatives.to(dtype), mask, weights.to(dtype))

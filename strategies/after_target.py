@@ -1,0 +1,36 @@
+"""The k highest-scored images below the target.
+
+Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (3), k = 100.
+Departures: an image that ties with the target is not below it.
+Fallback: fewer than k images below the target give all of them; none gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import below_target, highest, is_whole
+
+PAPER = "QuRe sec. 5.4 (3)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterTarget(Strategy):
+    """Pool: the k allowed images of highest score among those with s < s+; ties by corpus index.
+
+    Args:
+        k: pool size, images, >= 1.
+    """
+
+    k: int = tunable(100, low=10, high=1000, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        pool: Tensor = highest(view, below_target(view), self.k)
+        return pool

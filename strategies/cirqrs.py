@@ -1,0 +1,40 @@
+"""The images just below the target, half as many at each refresh.
+
+Paper: CIRQRS (query relevance scores for composed image retrieval), eq. 6 and alg. 1: n_neg 50 on FashionIQ and 100 on
+CIRR, 5 definitions of the pool on FashionIQ and 6 on CIRR.
+Departures: an image that ties with the target is not below it.
+Fallback: fewer images below the target than asked for give all of them; none gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import below_target, halved, highest, is_whole
+
+PAPER = "CIRQRS eq. 6, alg. 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cirqrs(Strategy):
+    """Pool: the n_neg // 2**refresh (at least 1) allowed images of highest score among those with s < s+.
+
+    Args:
+        n_neg: pool size at the first refresh (refresh 0), images, >= 1.
+    """
+
+    n_def: ClassVar[int] = 5
+
+    n_neg: int = tunable(50, low=10, high=500, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("n_neg", self.n_neg, is_whole(self.n_neg, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most n_neg // 2**refresh True per row."""
+        pool: Tensor = highest(view, below_target(view), halved(self.n_neg, view.refresh))
+        return pool

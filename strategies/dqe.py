@@ -1,0 +1,65 @@
+"""The mid-zone: images that score less than the target by no less than alpha and no more than beta.
+
+Paper: DQE-CIR (arXiv:2603.04037), eq. 3-4 and table 4: alpha 0.2, beta 0.8; one warm-up interval, then five
+refreshes. The paper writes the band on raw cosine gaps and also calls 0.2-0.8 "60 %", so `scale` offers three readings.
+Departures: `minmax` and `quantile` are our readings; none of the three ever takes an image above the target.
+Fallback: no image inside the band gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32, places
+
+PAPER = "DQE-CIR eq. 3-4, table 4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dqe(Strategy):
+    """Pool: allowed images with alpha <= gap <= beta and s <= s+, where the gap s+ - s is measured as `scale` says.
+
+    Args:
+        alpha: nearest edge of the band, >= 0 and < beta.
+        beta: farthest edge, at most 2 (`absolute`, the largest gap of two cosines) or 1.
+        scale: "absolute": the gap itself. "minmax": gaps of the query's allowed images rescaled, 0 at its
+            highest-scored and 1 at its lowest-scored one; equal gaps cannot be rescaled and give an empty pool.
+            "quantile": share of the query's other allowed images that rank above, ties by corpus index.
+    """
+
+    alpha: float = tunable(0.2, low=0.0, high=0.4)
+    beta: float = tunable(0.8, low=0.5, high=1.0)
+    scale: Literal["absolute", "minmax", "quantile"] = "absolute"
+
+    def __post_init__(self) -> None:
+        scales = ("absolute", "minmax", "quantile")
+        check_option("scale", self.scale, self.scale in scales, "'absolute', 'minmax' or 'quantile'")
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            check_option(name, value, isinstance(value, int | float), "a number")
+        limit = 2 if self.scale == "absolute" else 1
+        check_option("beta", self.beta, self.beta <= limit, f"<= {limit} where scale is '{self.scale}'")
+        check_option("alpha", self.alpha, 0 <= self.alpha < self.beta, f">= 0 and below beta ({self.beta})")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        gap = self._gap(view)
+        not_above = view.scores <= view.positive[:, None]
+        return view.allowed & not_above & (gap >= self.alpha) & (gap <= self.beta)
+
+    def _gap(self, view: ScoreView) -> Tensor:
+        """[B, N] gaps below the target on the chosen scale; NaN where `minmax` has nothing to rescale."""
+        if self.scale == "quantile":
+            others = view.allowed.sum(1, keepdim=True) - 1
+            share: Tensor = places(view, view.allowed).to(torch.float32) / others.clamp(min=1)
+            return share
+        gap: Tensor = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
+        if self.scale == "absolute":
+            return gap
+        low = gap.masked_fill(~view.allowed, torch.inf).amin(1, keepdim=True)
+        high = gap.masked_fill(~view.allowed, -torch.inf).amax(1, keepdim=True)
+        return torch.where(high > low, (gap - low) / (high - low), torch.nan)

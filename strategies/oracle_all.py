@@ -1,0 +1,31 @@
+"""Every image but the known relevant ones: what false negatives cost random sampling.
+
+Paper: none; a ceiling of this benchmark. It reads the ground truth, so it is no method.
+Departures: none.
+Fallback: a query whose every allowed image is relevant has an empty pool. A data set that knows nothing beyond the
+target is refused, because the result would be `all-corpus` under another name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.strategies._ranked import not_relevant
+
+PAPER = "ours: the ceiling of all-corpus"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleAll(Strategy):
+    """Pool: all allowed images that are not known to satisfy the query."""
+
+    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool. Raises OptionError where `view.relevant` is None."""
+        pool: Tensor = not_relevant(view, "oracle-all")
+        return pool

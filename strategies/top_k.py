@@ -1,0 +1,40 @@
+"""The k highest-scored images but the target.
+
+Paper: QuRe (arXiv:2507.12416), sec. 5.4, strategy (2), k = 100. CIRQRS compares with it as "Top": k = 1000, halved at
+each refresh (`halve=true`).
+Departures: k counts allowed images only, so a disallowed one never takes a place.
+Fallback: fewer than k allowed images give all of them; none gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import halved, highest, is_whole
+
+PAPER = "QuRe sec. 5.4 (2); CIRQRS 'Top'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Strategy):
+    """Pool: the k allowed images of highest score, above or below the target; ties by corpus index.
+
+    Args:
+        k: pool size, images, >= 1.
+        halve: k // 2**refresh (at least 1) instead of k.
+    """
+
+    k: int = tunable(100, low=10, high=1000, log=True)
+    halve: bool = False
+
+    def __post_init__(self) -> None:
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_option("halve", self.halve, isinstance(self.halve, bool), "true or false")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        pool: Tensor = highest(view, view.allowed, halved(self.k, view.refresh) if self.halve else self.k)
+        return pool

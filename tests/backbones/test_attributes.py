@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from negbench.backbones._attributes import (
+    ASPECTS,
+    COLOUR_WORDS,
+    SHAPE_WORDS,
+    AttributeWeights,
+    attribute_masks,
+    words_of_clip_pieces,
+    words_of_wordpieces,
+)
+from torch import Tensor
+
+DIM, WIDTH = 5, 4
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _module(seed: int = 0) -> AttributeWeights:
+    return AttributeWeights(DIM, WIDTH, _generator(seed)).double()
+
+
+def _inputs() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    generator = _generator(1)
+    query = torch.randn(3, DIM, generator=generator, dtype=torch.float64)
+    tokens = torch.randn(3, 6, WIDTH, generator=generator, dtype=torch.float64)
+    colour = torch.tensor([[1, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool)
+    shape = torch.tensor([[0, 1, 0, 0, 0, 1], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
+    return torch.nn.functional.normalize(query, dim=1), tokens, {"colour": colour, "shape": shape}
+
+
+def test_words_lie_in_one_list_only() -> None:
+    assert not COLOUR_WORDS & SHAPE_WORDS
+    assert {"red", "darker"} <= COLOUR_WORDS
+    assert {"sleeves", "v-neck", "shorter"} <= SHAPE_WORDS
+
+
+def test_masks_hand_table() -> None:
+    words = [["is", "Red,", "with", "long", "sleeves."], [None, "navy-blue", "off-shoulder", "dotted", None, "red"]]
+    masks = attribute_masks(words, 5)
+    assert masks["colour"].tolist() == [[False, True, False, False, False], [False, True, False, False, False]]
+    assert masks["shape"].tolist() == [[False, False, False, True, True], [False, False, True, False, False]]
+
+
+def test_pieces_are_joined_to_words() -> None:
+    assert words_of_wordpieces(["[CLS]", "turquoise", "maroon", "##ish", "top", "[SEP]"]) == [
+        None,
+        "turquoise",
+        "maroonish",
+        "maroonish",
+        "top",
+        None,
+    ]
+    pieces = ["<|startoftext|>", "sleeve", "less</w>", "top</w>", "<|endoftext|>", "<|endoftext|>"]
+    assert words_of_clip_pieces(pieces) == [None, "sleeveless", "sleeveless", "top", None, None]
+
+
+def test_sub_queries_against_loops() -> None:
+    module = _module()
+    query, tokens, masks = _inputs()
+    subs = module(query, tokens, masks)
+    for aspect in ASPECTS:
+        sub, weight = subs[aspect]
+        assert float(weight.detach()) == pytest.approx(0.1)
+        for row in range(3):
+            chosen = [s for s in range(6) if masks[aspect][row, s]]
+            want = torch.zeros(DIM, dtype=torch.float64)
+            if chosen:
+                logits = [query[row] @ module.keys[aspect](tokens[row, s]) / math.sqrt(DIM) for s in chosen]
+                total = sum(x.exp() for x in logits)
+                for s, logit in zip(chosen, logits, strict=True):
+                    want = want + logit.exp() / total * module.values[aspect](tokens[row, s])
+                want = want / want.norm()
+            torch.testing.assert_close(sub[row], want)
+
+
+def test_combine_adds_weighted_sub_queries_and_normalises() -> None:
+    module = _module()
+    query, tokens, masks = _inputs()
+    subs = module(query, tokens, masks)
+    want = query + subs["colour"][1] * subs["colour"][0] + subs["shape"][1] * subs["shape"][0]
+    torch.testing.assert_close(module.combine(query, subs), want / want.norm(dim=1, keepdim=True))
+
+
+def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone() -> None:
+    module = _module()
+    query, tokens, masks = _inputs()
+    none = {aspect: torch.zeros_like(mask) for aspect, mask in masks.items()}
+    query.requires_grad_()
+    combined = module.combine(query, module(query, tokens, none))
+    torch.testing.assert_close(combined, query)
+    combined.sum().backward()
+    assert torch.isfinite(query.grad).all()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())
+
+
+def test_references_crossed_with_texts() -> None:
+    module = _module()
+    _, tokens, masks = _inputs()
+    pairs = torch.nn.functional.normalize(torch.randn(4, 3, DIM, generator=_generator(2), dtype=torch.float64), dim=-1)
+    crossed = module.combine(pairs, module(pairs, tokens, masks))
+    for reference in range(4):
+        alone = module.combine(pairs[reference], module(pairs[reference], tokens, masks))
+        torch.testing.assert_close(crossed[reference], alone)
+
+
+def test_weights_stay_positive_and_learn() -> None:
+    module = _module()
+    query, tokens, masks = _inputs()
+    subs = module(query, tokens, masks)
+    sum(weight * sub.sum() for sub, weight in subs.values()).backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in module.parameters())
+    with torch.no_grad():
+        for raw in module.raw_weights.values():
+            raw.fill_(-50.0)
+    assert all(float(weight.detach()) > 0 for _, weight in module(query, tokens, masks).values())

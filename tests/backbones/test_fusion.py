@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from negbench.backbones._fusion import (
+    FUSIONS,
+    CombinerFusion,
+    Fusion,
+    GatedFusion,
+    SeededDropout,
+    make_fusion,
+    make_linear,
+)
+from torch import Tensor
+
+from negbench.errors import UnknownNameError
+
+DIM = 6
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _inputs(rows: int, columns: int, dim: int = DIM, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = _generator(seed)
+    image = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+    text = torch.randn(columns, dim, generator=generator, dtype=torch.float64)
+    return image / image.norm(dim=1, keepdim=True), text / text.norm(dim=1, keepdim=True)
+
+
+def _fusion(kind: str, dim: int = DIM, seed: int = 0) -> Fusion:
+    fusion = make_fusion(kind, dim, _generator(seed)).double().eval()
+    # biases start at zero; move everything so that a forgotten one shows
+    generator = _generator(seed + 100)
+    with torch.no_grad():
+        for parameter in fusion.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return fusion
+
+
+def _all_pairs(fusion: Fusion, image: Tensor, text: Tensor) -> Tensor:
+    return torch.stack([torch.stack([fusion(x[None], y[None])[0] for y in text]) for x in image])
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_cross_equals_forward_on_every_pair(kind: str, chunk: int | None) -> None:
+    fusion = _fusion(kind)
+    image, text = _inputs(7, 5)
+    torch.testing.assert_close(
+        fusion.cross(image, text, chunk=chunk), _all_pairs(fusion, image, text), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+def test_cross_equals_forward_in_single_precision(kind: str) -> None:
+    fusion = make_fusion(kind, 64, _generator()).eval()
+    image, text = (x.float() for x in _inputs(9, 11, 64))
+    torch.testing.assert_close(fusion.cross(image, text), _all_pairs(fusion, image, text), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gated", "combiner"])
+def test_gradients_of_cross_equal_those_of_forward(kind: str) -> None:
+    fusion = _fusion(kind)
+    image, text = _inputs(4, 3)
+    weights = torch.randn(4, 3, DIM, generator=_generator(5), dtype=torch.float64)
+    gradients = [
+        torch.autograd.grad((weights * output(image, text)).sum(), list(fusion.parameters()))
+        for output in (fusion.cross, lambda x, y: _all_pairs(fusion, x, y))
+    ]
+    for one, two in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+def test_gradcheck(kind: str) -> None:
+    fusion = _fusion(kind, dim=3)
+    image, text = (x.requires_grad_() for x in _inputs(4, 4, 3))
+    assert torch.autograd.gradcheck(fusion, (image, text))
+    assert torch.autograd.gradcheck(fusion.cross, (image[:2], text[:3]))
+
+
+def test_gated_is_the_formula() -> None:
+    fusion = _fusion("gated")
+    assert isinstance(fusion, GatedFusion)
+    image, text = _inputs(5, 5)
+    for x, y, got in zip(image, text, fusion(image, text), strict=True):
+        z = torch.cat([x, y, x * y, x - y])
+        weight, bias = fusion.linear.weight, fusion.linear.bias
+        m, g = torch.tanh(weight[:DIM] @ z + bias[:DIM]), torch.sigmoid(weight[DIM:] @ z + bias[DIM:])
+        torch.testing.assert_close(got, g * m + (1 - g) * x)
+
+
+def test_combiner_is_the_formula() -> None:
+    fusion = _fusion("combiner")
+    assert isinstance(fusion, CombinerFusion)
+    image, text = _inputs(5, 5)
+    for x, y, got in zip(image, text, fusion(image, text), strict=True):
+        p = torch.cat([torch.relu(fusion.project_text(y)), torch.relu(fusion.project_image(x))])
+        hidden = torch.relu(fusion.hidden(p))
+        weight = torch.sigmoid(fusion.scalar(hidden[8 * DIM :]))
+        torch.testing.assert_close(got, fusion.output(hidden[: 8 * DIM]) + weight * y + (1 - weight) * x)
+
+
+def test_sum_is_the_sum_and_has_no_parameters() -> None:
+    fusion = make_fusion("sum", DIM, _generator())
+    image, text = _inputs(4, 4)
+    assert torch.equal(fusion(image, text), image + text)
+    assert list(fusion.parameters()) == []
+
+
+@pytest.mark.parametrize("dim", [64, 256])
+def test_untrained_gated_is_near_the_mean_of_its_inputs(dim: int) -> None:
+    fusion = make_fusion("gated", dim, _generator())
+    image, text = (x.float() for x in _inputs(50, 50, dim))
+    cosine = torch.cosine_similarity(fusion(image, text), image + text)
+    assert cosine.min() > 0.95
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+def test_weights_come_from_the_generator_alone(kind: str) -> None:
+    state = torch.random.get_rng_state()
+    one, two, other = (make_fusion(kind, DIM, _generator(seed)).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    if kind != "sum":
+        assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_linear_is_drawn_in_xaviers_range() -> None:
+    weight = make_linear(30, 50, _generator()).weight
+    bound = (6 / 80) ** 0.5
+    assert 0.95 * bound < weight.abs().max() <= bound
+
+
+def test_dropout_rate_scale_and_evaluation_mode() -> None:
+    drop = SeededDropout(0.25, _generator())
+    x = torch.ones(400, 100)
+    y = drop(x)
+    assert y.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert abs((y == 0).float().mean() - 0.25) < 0.01
+    assert torch.equal(drop.eval()(x), x)
+
+
+def test_dropout_draws_anew_and_goes_on_after_loading() -> None:
+    drop = SeededDropout(0.5, _generator())
+    x = torch.ones(8, 8)
+    state = torch.random.get_rng_state()
+    first = drop(x)
+    resumed = SeededDropout(0.5, _generator(9))
+    resumed.load_state_dict(copy.deepcopy(drop.state_dict()))
+    second = drop(x)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not torch.equal(first, second)
+    assert torch.equal(resumed(x), second)
+
+
+def test_unknown_kind_is_quoted() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown fusion 'gate'.*did you mean 'gated'"):
+        make_fusion("gate", DIM, _generator())

@@ -1,0 +1,361 @@
+"""The data set core against loops over full tables: columns, blocks, exclusions, parts, identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query
+from negbench.datasets.card import Counts, DatasetCard
+from negbench.datasets.dataset import Dataset, QueryRanks, columns_of, without_missing
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.recall import recall_at_k
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Dataset):
+    @classmethod
+    def load(
+        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
+    ) -> Self:
+        raise AssertionError("tests construct it directly")
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        return {"recall_at_1": recall_at_k(ranks.target_rank, 1), "map_at_2": map_at_k(ranks.relevant_ranks, 2)}
+
+
+def card(**changes: Any) -> DatasetCard:
+    base = DatasetCard(
+        name="toy",
+        protocol="plain",
+        version="1",
+        source="https://example.org",
+        licence="none",
+        citation="@misc{toy}",
+        gallery="all",
+        exclude_reference=False,
+        text_template="as is",
+        metrics=("recall_at_1", "map_at_2"),
+        main="recall_at_1",
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def toy(*, seed: int = 0, exclude: bool = False, more: bool = False, subset: bool = False, queries: int = 25) -> Toy:
+    """Two overlapping groups, queries in mixed order, references inside, in the other group, and outside."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(ids: list[str], count: int) -> list[str]:
+        return [ids[i] for i in torch.randperm(len(ids), generator=generator)[:count].tolist()]
+
+    galleries = {"one": [f"i{n}" for n in range(9)], "two": [f"i{n}" for n in range(6, 17)]}
+    made = []
+    for index in range(queries):
+        group = ("two", "one")[int(torch.randint(2, (1,), generator=generator))]
+        target, reference, *others = pick(galleries[group], 6)
+        if index % 5 == 0:
+            reference = f"outside{index % 3}"
+        elif index % 5 == 1:
+            reference = "i0" if group == "two" else "i16"
+        made.append(
+            Query(
+                id=f"q{index:02d}",
+                reference=reference,
+                text=f"text {index}",
+                target=target,
+                group=group,
+                relevant=(target, *others[:2], reference, "elsewhere") if more and index % 3 else (),
+                subset=(*others, target, reference) if subset else (),
+            )
+        )
+    images, groups = columns_of(galleries)
+    return Toy(card(exclude_reference=exclude), "val", made, images, groups, content="c")
+
+
+def scores_of(data: Dataset, *, levels: int | None = None, seed: int = 5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    if levels is None:
+        return torch.randn(shape, generator=generator) - 2
+    return torch.randint(-levels, 1, shape, generator=generator).float()
+
+
+def loop_rank(data: Dataset, scores: Tensor, index: int, pool: list[str] | None = None) -> tuple[int, int]:
+    """(rank of the target, size of the gallery), from ids alone."""
+    query = data.queries[index]
+    gallery = [data.images[c] for c in data.groups[query.group].tolist()]
+    if data.card.exclude_reference:
+        gallery = [image for image in gallery if image != query.reference]
+    score = dict(zip(data.images, scores[index].tolist(), strict=True))
+    rivals = gallery if pool is None else pool
+    ahead = [image for image in rivals if image != query.target and score[image] >= score[str(query.target)]]
+    return 1 + len(ahead), len(gallery)
+
+
+@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_against_loops(seed: int, exclude: bool, levels: int | None) -> None:
+    data = toy(seed=seed, exclude=exclude)
+    scores = scores_of(data, levels=levels)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
+    want = [loop_rank(data, scores, index) for index in range(len(data.queries))]
+    assert list(zip(ranks.target_rank.tolist(), ranks.gallery_size.tolist(), strict=True)) == want
+    assert ranks.query == tuple(query.id for query in data.queries)
+    assert ranks.group == tuple(query.group for query in data.queries)
+    assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
+    assert ranks.subset_rank is None
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("levels", [None, 3])
+def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None:
+    data = toy(more=True, exclude=exclude)
+    scores = scores_of(data, levels=levels)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns], block=4)
+    for index, query in enumerate(data.queries):
+        gallery = [data.images[c] for c in data.groups[query.group].tolist()]
+        if exclude:
+            gallery = [image for image in gallery if image != query.reference]
+        relevant = [i for i in dict.fromkeys([str(query.target), *query.relevant]) if i in gallery]
+        score = dict(zip(data.images, scores[index].tolist(), strict=True))
+        # irrelevant images first among equals, then the relevant ones in the order they are listed
+        order = sorted(gallery, key=lambda i: (-score[i], relevant.index(i) if i in relevant else -1))
+        assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
+        known = data.relevant
+        assert known is not None
+        assert [data.images[c] for c in known.row(index).tolist()] == relevant
+
+
+def test_subset_ranks_against_loops() -> None:
+    data = toy(subset=True)
+    scores = scores_of(data, levels=2)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
+    want = [
+        loop_rank(data, scores, index, [m for m in query.subset if m != query.reference])[0]
+        for index, query in enumerate(data.queries)
+    ]
+    assert ranks.subset_rank is not None
+    assert ranks.subset_rank.tolist() == want
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 1000])
+def test_blocks_do_not_change_the_ranks(block: int) -> None:
+    data = toy(more=True, subset=True, exclude=True)
+    scores = scores_of(data, levels=4)
+    shapes = []
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        shapes.append((len(rows), len(columns)))
+        return scores[rows][:, columns]
+
+    full = data.rank(lambda rows, columns: scores[rows][:, columns]).to_frame()
+    part = data.rank(score_block, block=block).to_frame()
+    assert full.astype(str).equals(part.astype(str))
+    assert max(rows for rows, _ in shapes) <= block
+    assert {columns for _, columns in shapes} == {9, 11}  # a group's own columns, never all 17
+
+
+def test_evaluate_is_rank_then_summarise() -> None:
+    data = toy(more=True)
+    scores = scores_of(data)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
+    want = {
+        "recall_at_1": sum(loop_rank(data, scores, i)[0] == 1 for i in range(25)) / 25,
+        "map_at_2": map_at_k(ranks.relevant_ranks, 2),
+    }
+    assert data.evaluate(scores) == pytest.approx(want)
+    assert data.evaluate(scores.double()) == pytest.approx(want)
+    some = ranks.select(range(0, 25, 2))
+    assert Toy.summarise(some)["recall_at_1"] == pytest.approx(float((ranks.target_rank[::2] == 1).double().mean()))
+
+
+def test_columns_outside_the_gallery_do_not_count() -> None:
+    data = toy()
+    scores = scores_of(data)
+    changed = scores.clone()
+    for index, query in enumerate(data.queries):
+        outside = torch.ones(len(data.images), dtype=torch.bool)
+        outside[data.groups[query.group]] = False
+        changed[index, outside] = 1e6
+    assert data.evaluate(changed) == data.evaluate(scores)
+
+
+def test_evaluate_checks_its_scores() -> None:
+    data = toy()
+    with pytest.raises(NegbenchError, match=r"25 queries x 17 images, got \(17, 25\)"):
+        data.evaluate(torch.zeros(17, 25))
+    with pytest.raises(NegbenchError, match="int64"):
+        data.evaluate(torch.zeros(25, 17, dtype=torch.int64))
+    scores = scores_of(data)
+    scores[3, data.groups[data.queries[3].group][2]] = float("nan")
+    image = data.images[int(data.groups[data.queries[3].group][2])]
+    with pytest.raises(NegbenchError, match=f"query q03 and image '{image}' is NaN"):
+        data.evaluate(scores)
+    with pytest.raises(NegbenchError, match=r"the scorer returned \(1, 1\)"):
+        data.rank(lambda rows, columns: torch.zeros(1, 1))
+    with pytest.raises(OptionError, match="block must be >= 1, got 0"):
+        data.rank(lambda rows, columns: torch.zeros(1, 1), block=0)
+
+
+def test_closed_labels() -> None:
+    data = toy()
+    closed = dataclasses.replace(data, queries=[dataclasses.replace(q, target=None) for q in data.queries])
+    assert closed.target_columns.tolist() == [-1] * 25
+    with pytest.raises(DataError, match="labels of toy val are closed"):
+        closed.evaluate(scores_of(closed))
+    with pytest.raises(DataError, match="needs a target"):
+        closed.split_dev(0.5, 0)
+    scores = scores_of(closed)
+    ranks = closed.rank(lambda rows, columns: scores[rows][:, columns])
+    assert ranks.target_rank.tolist() == [0] * 25
+    assert ranks.relevant_ranks.lengths.tolist() == [0] * 25
+
+
+def test_derived_columns() -> None:
+    data = toy()
+    assert data.all_images[: len(data.images)] == data.images
+    assert sorted(data.extra_images) == ["outside0", "outside1", "outside2"]
+    for index, query in enumerate(data.queries):
+        assert data.all_images[int(data.reference_index[index])] == query.reference
+        assert data.images[int(data.target_columns[index])] == query.target
+        column = int(data.reference_columns[index])
+        assert (query.reference in data.extra_images) if column < 0 else (data.images[column] == query.reference)
+        assert list(data.groups)[int(data.group_index[index])] == query.group
+    assert data.relevant is None
+    assert data.texts(3, 7) == [query.text for query in data.queries]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": ["i0"] * 17}, "image 'i0' is there twice"),
+        ({"groups": {"one": torch.tensor([0, 99]), "two": torch.arange(17)}}, "group 'one' is no set of columns"),
+        ({"groups": {"one": torch.tensor([0, 0]), "two": torch.arange(17)}}, "group 'one' is no set of columns"),
+        ({"groups": {"one": torch.arange(17)}}, "unknown group 'two'"),
+        ({"groups": {"one": torch.arange(17), "two": torch.tensor([0])}}, "is not in the gallery of group 'two'"),
+    ],
+)
+def test_construction_checks(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        dataclasses.replace(toy(), **changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_construction_names_the_query() -> None:
+    data = toy()
+    with pytest.raises(DataError, match="target 'nowhere' of query q00"):
+        dataclasses.replace(data, queries=[dataclasses.replace(data.queries[0], target="nowhere")])
+    with pytest.raises(DataError, match="query 'q00' is there twice"):
+        dataclasses.replace(data, queries=[data.queries[0], data.queries[0]])
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_split_dev(fraction: float, seed: int) -> None:
+    data = toy(queries=200)
+    train, dev = data.split_dev(fraction, seed)
+    assert sorted(q.id for q in train.queries + dev.queries) == sorted(q.id for q in data.queries)
+    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
+    largest = max(sum(q.target == t for q in data.queries) for t in {q.target for q in data.queries})
+    assert abs(len(dev.queries) - fraction * 200) <= 2 * largest  # whole targets move, in two groups
+    assert train.images == dev.images == data.images
+    assert all(torch.equal(dev.groups[name], data.groups[name]) for name in data.groups)
+    again = data.split_dev(fraction, seed)[1]
+    assert [q.id for q in again.queries] == [q.id for q in dev.queries]
+    assert len({data.identity, train.identity, dev.identity}) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_target_of_two_groups_keeps_the_part_of_its_first(seed: int) -> None:
+    data = toy(queries=60)
+    shared = {q.target for q in data.queries if q.group == "one"} & {q.target for q in data.queries if q.group == "two"}
+    assert shared
+    first = [i for i, query in enumerate(data.queries) if query.group == "one"]
+    alone = {q.id for q in data.with_queries(first, "one").split_dev(0.4, seed)[1].queries}
+    both = {q.id for q in data.split_dev(0.4, seed)[1].queries if q.group == "one"}
+    assert alone == both
+
+
+def test_split_dev_follows_its_seed_and_leaves_the_global_generator() -> None:
+    data = toy(queries=200)
+    torch.manual_seed(0)
+    state = torch.random.get_rng_state()
+    parts = [tuple(q.id for q in data.split_dev(0.3, seed)[1].queries) for seed in range(4)]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert len(set(parts)) > 1
+
+
+def test_split_dev_errors() -> None:
+    for fraction in (0.0, 1.0, -0.5):
+        with pytest.raises(OptionError, match=f"fraction must be between 0 and 1, got {fraction}"):
+            toy().split_dev(fraction, 0)
+    with pytest.raises(DataError, match="1 queries are too few"):
+        toy(queries=1).split_dev(0.5, 0)
+
+
+def test_identity_covers_what_determines_a_result() -> None:
+    data = toy()
+    variants = [
+        data,
+        *(dataclasses.replace(data, card=card(**change)) for change in (
+            {"version": "2"}, {"protocol": "other"}, {"gallery": "none"}, {"text_template": "x"},
+            {"exclude_reference": True}, {"name": "mine"},
+        )),
+        dataclasses.replace(data, split="train"),
+        dataclasses.replace(data, content="other"),
+        dataclasses.replace(data, missing=("gone",)),
+        dataclasses.replace(data, part="half"),
+    ]  # fmt: skip
+    assert len({variant.identity for variant in variants}) == len(variants)
+    assert data.identity == toy().identity
+    assert dataclasses.replace(data, card=card(licence="other")).identity == data.identity
+    assert data.identity.startswith("toy@plain-")
+    assert len(data.identity) == len("toy@plain-") + 8
+    assert not data.partial
+    assert variants[-2].partial
+
+
+def test_card_remarks() -> None:
+    declared = card(expected={"val": {"one": Counts(3, 9), "two": Counts(2, 11)}})
+    assert declared.remarks("val", {"one": Counts(3, 9), "two": Counts(2, 10)}) == (
+        "two val: 10 gallery where 11 are published",
+    )
+    assert declared.remarks("val", {"one": Counts(3, 9)}) == ()
+    assert declared.remarks("train", {"one": Counts(1, 1)}) == ()
+    with pytest.raises(ValueError, match="main metric 'x'"):
+        card(main="x")
+
+
+def test_without_missing() -> None:
+    queries = [
+        Query(id="a", reference="r", text="", target="t", relevant=("t", "m", "u"), subset=("m", "t")),
+        Query(id="b", reference="m", text="", target="t"),
+        Query(id="c", reference="r", text="", target="m"),
+        Query(id="d", reference="r", text="", target=None),
+    ]
+    kept, galleries = without_missing(queries, {"": ["t", "m", "u"]}, {"m"})
+    assert [q.id for q in kept] == ["a", "d"]
+    assert (kept[0].relevant, kept[0].subset) == (("t", "u"), ("t",))
+    assert galleries == {"": ["t", "u"]}
+
+
+def test_a_worker_process_can_take_it() -> None:
+    data = toy(more=True)
+    scores = scores_of(data)
+    before = data.evaluate(scores)
+    assert pickle.loads(pickle.dumps(data)).evaluate(scores) == before
+
+
+def test_open_image_without_images() -> None:
+    with pytest.raises(DataError, match="loaded without images"):
+        toy().open_image("i0")

@@ -1,0 +1,514 @@
+"""FashionIQ: the real annotation files, toy files with every flaw, both protocols, all caption modes."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from negbench.datasets.fashioniq import FashionIQ
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.registry import registry
+
+QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
+ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
+
+
+def standin() -> ModuleType:
+    path = Path(__file__).parents[1] / "standin.py"
+    spec = importlib.util.spec_from_file_location("standin", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["standin"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+Files = dict[str, Any]  # relative path -> JSON value
+
+
+def toy_files() -> Files:
+    """Two entries a category and split; `B3` is in the split file alone, references come from the split file."""
+    files: Files = {}
+    for letter, category in (("D", "dress"), ("S", "shirt"), ("T", "toptee")):
+        for split in ("train", "val", "test"):
+            ids = [f"{letter}{split}{n}" for n in range(4)]
+            entries: list[dict[str, Any]] = [
+                {"candidate": ids[0], "target": ids[1], "captions": ["is Darker.", " has no sleeves"]},
+                {"candidate": ids[0], "target": ids[2], "captions": ["is red?", "and shorter, "]},
+            ]
+            if split == "test":
+                for entry in entries:
+                    del entry["target"]
+            files[f"captions/cap.{category}.{split}.json"] = entries
+            files[f"image_splits/split.{category}.{split}.json"] = ids
+    return files
+
+
+def write(root: Path, files: Files) -> Path:
+    for name, value in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write(tmp_path / "fashioniq", toy_files())
+
+
+def load(root: Path, **options: Any) -> FashionIQ:
+    return FashionIQ.load(root=root, **{"images": False, **options})
+
+
+def sizes(data: FashionIQ) -> tuple[int, ...]:
+    return tuple(len(columns) for columns in data.groups.values())
+
+
+def per_group(data: FashionIQ) -> tuple[int, ...]:
+    counts = Counter(query.group for query in data.queries)
+    return tuple(counts[name] for name in data.groups)
+
+
+# --- the real files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_published_counts(shared_data: Path, split: str) -> None:
+    data = load(shared_data / "fashioniq", split=split, corpus="images")
+    assert per_group(data) == QUERIES[split]
+    assert sizes(data) == ORIGINAL[split]
+    assert data.remarks == ()
+    assert data.extra_images == []
+    assert not data.partial
+    captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
+    mine = [query for query in data.queries if query.group == "shirt"]
+    assert [(q.reference, q.target, list(q.captions)) for q in mine] == [
+        (c["candidate"], c.get("target"), c["captions"]) for c in captions
+    ]
+
+
+@pytest.mark.data
+def test_val_protocol_is_the_union_of_references_and_targets(shared_data: Path) -> None:
+    data = load(shared_data, protocol="val")  # one level up is found as well
+    assert sizes(data) == (2628, 3089, 2902)
+    assert data.remarks == ()
+    for category in data.groups:
+        entries = json.loads((shared_data / f"fashioniq/captions/cap.{category}.val.json").read_text())
+        want = {entry["candidate"] for entry in entries} | {entry["target"] for entry in entries}
+        assert {data.images[c] for c in data.groups[category].tolist()} == want
+    assert data.identity.startswith("fashioniq@val-")
+    assert load(shared_data).identity.startswith("fashioniq@original-")
+
+
+@pytest.mark.data
+def test_training_corpus_of_targets(shared_data: Path) -> None:
+    data = load(shared_data, split="train")
+    assert sizes(data) == QUERIES["train"]
+    assert data.remarks == ()
+    assert {q.target for q in data.queries} == set(data.images)
+    assert set(data.extra_images) == {q.reference for q in data.queries} - set(data.images)
+    train, dev = data.split_dev(0.1, 0)
+    assert abs(len(dev.queries) - 1800) <= 3
+    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
+
+
+@pytest.mark.data
+def test_single_captions_double_the_queries(shared_data: Path) -> None:
+    data = load(shared_data, caption_mode="single")
+    assert per_group(data) == tuple(2 * count for count in QUERIES["val"])
+    assert data.remarks == ()
+
+
+@pytest.mark.data
+def test_scores_of_the_real_split(shared_data: Path) -> None:
+    data = load(shared_data, categories=("dress",))
+    count = len(data.queries)
+    scores = torch.zeros(count, len(data.images))
+    assert set(data.evaluate(scores).values()) == {0.0}  # a constant scorer finds nothing
+    scores[torch.arange(count), data.target_columns] = 1e-3
+    assert set(data.evaluate(scores - 5).values()) == {1.0}
+
+
+# --- toy files ---------------------------------------------------------------------------------------------------
+
+
+def test_queries_of_the_toy(root: Path) -> None:
+    data = load(root)
+    first = data.queries[0]
+    assert first.id == "dress-val-00000"
+    assert first.text == "Is darker and has no sleeves"
+    assert first.captions == ("is Darker.", " has no sleeves")
+    assert (first.reference, first.target, first.group) == ("Dval0", "Dval1", "dress")
+    assert (first.relevant, first.reference_text) == ((), None)
+    assert data.queries[1].text == "Is red and and shorter"
+    assert sizes(data) == (4, 4, 4)
+    assert data.remarks[:2] == (
+        "dress val: 2 queries where 2,017 are published",
+        "dress val: 4 gallery where 3,817 are published",
+    )
+
+
+def test_galleries_of_every_option(root: Path) -> None:
+    assert sizes(load(root, protocol="val")) == (3, 3, 3)
+    targets = load(root, split="train")
+    assert targets.images[:2] == ["Dtrain1", "Dtrain2"]
+    assert targets.extra_images == ["Dtrain0", "Strain0", "Ttrain0"]
+    assert sizes(load(root, split="train", corpus="images")) == (4, 4, 4)
+    assert list(load(root, categories=("toptee", "dress")).groups) == ["toptee", "dress"]
+
+
+def test_a_target_of_two_queries_is_once_in_the_corpus(root: Path) -> None:
+    files = toy_files()
+    files["captions/cap.dress.train.json"][1]["target"] = "Dtrain1"
+    write(root, files)
+    assert sizes(load(root, split="train")) == (1, 2, 2)
+
+
+def test_an_image_of_two_categories_is_one_column(root: Path) -> None:
+    files = toy_files()
+    files["image_splits/split.shirt.val.json"].append("Dval3")
+    data = load(write(root, files))
+    assert len(data.images) == 12
+    assert sizes(data) == (4, 5, 4)
+
+
+def test_caption_modes(root: Path) -> None:
+    single = load(root, caption_mode="single")
+    assert [q.id for q in single.queries[:2]] == ["dress-val-00000-0", "dress-val-00000-1"]
+    assert [q.text for q in single.queries[:2]] == ["Is darker", "Has no sleeves"]
+    mixed = load(root, split="train", caption_mode="random4")
+    assert mixed.queries[0].text == "Is darker and has no sleeves"
+    seen = {mixed.texts(epoch, 0)[0] for epoch in range(60)}
+    assert seen == {"Is darker and has no sleeves", "Has no sleeves and is Darker", "Is darker", "Has no sleeves"}
+    fixed = load(root, split="train")
+    assert fixed.texts(0, 0) == fixed.texts(9, 4) == [q.text for q in fixed.queries]
+    assert fixed.identity != mixed.identity
+    # outside train nothing is drawn
+    assert load(root, caption_mode="random4").identity == load(root).identity
+    assert load(root, caption_mode="random4").texts(3, 1) == load(root).texts(0, 0)
+
+
+def test_random4_is_deterministic_per_query_and_uniform(root: Path) -> None:
+    data = load(root, split="train", caption_mode="random4")
+    assert data.texts(4, 7) == load(root, split="train", caption_mode="random4").texts(4, 7)
+    part = data.with_queries([5, 2], "two")
+    assert part.texts(4, 7) == [data.texts(4, 7)[5], data.texts(4, 7)[2]]
+    counts = Counter(data.texts(epoch, 1)[3] for epoch in range(2000))
+    assert len(counts) == 4
+    assert sum((n - 500) ** 2 / 500 for n in counts.values()) < 16.3  # chi-square, 3 degrees, p = 0.001
+    assert [data.texts(e, 1) for e in range(8)] != [data.texts(e, 2) for e in range(8)]
+
+
+def test_scores_by_hand(root: Path) -> None:
+    data = load(root)
+    scores = torch.zeros(6, 12)
+    summary = data.evaluate(scores)
+    assert list(summary) == list(data.card.metrics)
+    assert data.card.main == "average/recall"
+    # galleries of four: everything is among the first ten
+    assert set(summary.values()) == {1.0}
+
+
+def test_summarise_by_hand() -> None:
+    from negbench.metrics.query_ranks import QueryRanks
+    from negbench.ragged import Ragged
+
+    rank = torch.tensor([1, 11, 51, 10, 50, 3])
+    ranks = QueryRanks(
+        query=tuple("abcdef"),
+        group=("dress", "dress", "dress", "dress", "shirt", "toptee"),
+        target_rank=rank,
+        gallery_size=torch.full((6,), 100),
+        relevant_ranks=Ragged.of([[r] for r in rank.tolist()]),
+    )
+    summary = FashionIQ.summarise(ranks)
+    assert summary == pytest.approx(
+        {
+            "dress/recall_at_10": 0.5, "dress/recall_at_50": 0.75,
+            "shirt/recall_at_10": 0.0, "shirt/recall_at_50": 1.0,
+            "toptee/recall_at_10": 1.0, "toptee/recall_at_50": 1.0,
+            "average/recall_at_10": 0.5, "average/recall_at_50": 2.75 / 3, "average/recall": (0.5 + 2.75 / 3) / 2,
+        }
+    )  # fmt: skip
+    assert FashionIQ.summarise(ranks.select([0, 1]))["average/recall_at_10"] == 0.5
+    with pytest.raises(NegbenchError, match="no query"):
+        FashionIQ.summarise(ranks.select([]))
+
+
+def test_attributes_are_privileged_texts_of_train(root: Path) -> None:
+    words = {"Dtrain0": [["Red", "floral"], ["red ", "long sleeve"]], "Dtrain1": [[], []]}
+    write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
+    write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
+    first = load(root, split="train").queries[0]
+    assert (first.reference_text, first.target_text) == ("red, floral, long sleeve", None)
+    assert load(root).queries[0].reference_text is None
+    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
+    assert load(root, split="train").queries[0].target_text == "blue"
+    write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
+    with pytest.raises(DataError, match=r"asin2attr\.dress\.train\.new\.json: key 'Dtrain1'\[0\]: want a list"):
+        load(root, split="train")
+
+
+def test_relevance_is_read_and_kept_within_the_gallery(root: Path) -> None:
+    rows = [["Dval1", "Dval3", "Dtrain0", "Dval3"], ["Dval0", "Dval2"]]
+    write(root, {"relevance.json": {"val": {"dress": rows}}})
+    data = load(root)
+    assert data.queries[0].relevant == ("Dval1", "Dval3")
+    assert data.queries[1].relevant == ("Dval2", "Dval0")
+    assert data.queries[2].relevant == ()
+    assert data.relevant is not None
+    assert data.relevant.row(2).tolist() == [int(data.target_columns[2])]
+    assert load(root, caption_mode="single").queries[1].relevant == ("Dval1", "Dval3")
+    write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
+    with pytest.raises(DataError, match=r"1 rows in relevance\.json for 2 entries of cap\.dress\.val\.json"):
+        load(root)
+
+
+def test_test_split_has_no_targets(root: Path) -> None:
+    data = load(root, split="test")
+    assert {q.target for q in data.queries} == {None}
+    with pytest.raises(DataError, match="closed"):
+        data.evaluate(torch.zeros(6, 12))
+    with pytest.raises(OptionError, match="protocol must be original on test, got 'val'"):
+        load(root, split="test", protocol="val")
+
+
+@pytest.mark.parametrize(
+    "option", [{"split": "dev"}, {"protocol": "VAL"}, {"caption_mode": "join"}, {"corpus": "all"},
+               {"categories": ()}, {"categories": ("dress", "dress")}, {"categories": ("hat",)}],
+)  # fmt: skip
+def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
+    name, value = next(iter(option.items()))
+    with pytest.raises(OptionError) as caught:
+        load(root, **option)
+    assert str(caught.value).startswith(f"{name} must be one")
+    assert repr(value) in str(caught.value)
+
+
+def test_identity_follows_the_annotations(root: Path) -> None:
+    before = load(root)
+    assert load(root).identity == before.identity
+    files = toy_files()
+    files["captions/cap.shirt.val.json"][0]["captions"][0] = "is lighter"
+    write(root, files)
+    assert load(root).identity != before.identity
+    # a file that this split does not read changes nothing
+    now = load(root).identity
+    write(root, {"captions/cap.shirt.train.json": []})
+    assert load(root).identity == now
+
+
+# --- where the data are ------------------------------------------------------------------------------------------
+
+
+def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
+    want = load(root).identity
+    assert FashionIQ.load(images=False).identity == want
+    assert registry.make("datasets", "fashioniq", images=False, categories=["dress"]).images[0] == "Dval0"
+    monkeypatch.delenv("NEGBENCH_DATA")
+    with pytest.raises(DataError, match="NEGBENCH_DATA") as caught:
+        FashionIQ.load(images=False)
+    for part in ("--data-root", "https://github.com/XiaoxiaoGuo/fashion-iq", "captions/cap.CATEGORY.SPLIT.json"):
+        assert part in str(caught.value)
+
+
+def test_wrong_root(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no captions/cap\.dress\.val\.json; the data come from https"):
+        load(tmp_path)
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def with_images(root: Path, split: str) -> Path:
+    for category in ("dress", "shirt", "toptee"):
+        ids = toy_files()[f"image_splits/split.{category}.{split}.json"]
+        standin().write_images(root / "images" / category, ids)
+    return root
+
+
+def test_images_are_found(root: Path) -> None:
+    data = FashionIQ.load(root=with_images(root, "val"))
+    pixel = data.open_image("Sval2").getpixel((0, 0))
+    assert pixel == tuple(standin().color_of("Sval2"))
+    assert not data.partial
+    assert data.identity == load(root).identity
+
+
+def test_missing_images(root: Path) -> None:
+    with_images(root, "val")
+    with pytest.raises(DataError, match=r"9 of 9 images are missing .* Dtrain1 \(no file\), .*--allow-missing"):
+        FashionIQ.load(root=root, split="train")
+    (root / "images/dress/Dval2.png").unlink()  # a target
+    (root / "images/shirt/Sval0.png").write_bytes(b"")  # the reference of both queries
+    (root / "images/toptee/Tval3.png").unlink()  # a distractor
+    with pytest.raises(DataError, match=r"3 of 12 images are missing .*Sval0 \(empty file\)"):
+        FashionIQ.load(root=root)
+    data = FashionIQ.load(root=root, allow_missing=True)
+    assert [q.id for q in data.queries] == ["dress-val-00000", "toptee-val-00000", "toptee-val-00001"]
+    assert sizes(data) == (3, 3, 3)
+    assert data.missing == ("Dval2", "Sval0", "Tval3")
+    assert data.partial
+    assert data.identity != load(root).identity
+    assert set(data.evaluate(torch.zeros(3, 9))) == set(data.card.metrics) - {
+        "shirt/recall_at_10",
+        "shirt/recall_at_50",
+    }
+    shutil.rmtree(root / "images")
+    with pytest.raises(DataError, match=r"no query is left .*12 images missing"):
+        FashionIQ.load(root=root, allow_missing=True)
+
+
+def test_images_false_reads_annotations_only(root: Path) -> None:
+    data = load(root)
+    assert data.files is None
+    with pytest.raises(DataError, match="loaded without images"):
+        data.open_image("Dval0")
+
+
+# --- flawed files ------------------------------------------------------------------------------------------------
+
+CAPTIONS, SPLIT = "captions/cap.dress.val.json", "image_splits/split.dress.val.json"
+
+
+def entry_change(key: str, value: Any) -> Callable[[Files], None]:
+    def change(files: Files) -> None:
+        files[CAPTIONS][1][key] = value
+
+    return change
+
+
+FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+    "caption file absent": (
+        lambda f: f.pop("captions/cap.shirt.val.json"), r"cap\.shirt\.val\.json is missing"),
+    "split file absent": (lambda f: f.pop(SPLIT), r"split\.dress\.val\.json is missing"),
+    "key absent": (lambda f: f[CAPTIONS][1].pop("target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),
+    "wrong type": (entry_change("candidate", 7), r"entry 1: key 'candidate': want a string, got 7"),
+    "captions no list": (entry_change("captions", "is red"), r"entry 1: key 'captions': want a list, got 'is red'"),
+    "three captions": (entry_change("captions", ["a", "b", "c"]), r"entry 1: key 'captions': want 2 captions"),
+    "caption null": (entry_change("captions", ["a", None]), r"key 'captions'\[1\]: want a string, got None"),
+    "path in an id": (entry_change("candidate", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no image id"),
+    "dots": (entry_change("candidate", ".."), r"'\.\.' is no image id"),
+    "empty id": (entry_change("target", ""), r"'' is no image id"),
+    "backslash": (entry_change("target", "a\\b"), r"is no image id"),
+    "newline": (entry_change("target", "a\nb"), r"'a\\nb' is no image id"),
+    "entry no object": (lambda f: f[CAPTIONS].append(3), r"entry 2: want an object, got 3"),
+    "file no list": (lambda f: f.update({CAPTIONS: {"a": 1}}), r"cap\.dress\.val\.json: want a list"),
+    "duplicate": (lambda f: f[SPLIT].append("Dval0"), r"image 'Dval0' is there twice \(entries 0 and 4\)"),
+    "path in the split file": (lambda f: f[SPLIT].append("a/b"), r"split\.dress\.val\.json: entry 4: 'a/b' is no im"),
+    "target not in the gallery": (
+        entry_change("target", "Dval9"), r"entry 1: target 'Dval9' of query dress-val-00001 is not in the gallery"),
+    "truncated": (
+        lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS], indent=1).encode()[:-40]}),
+        r"cap\.dress\.val\.json is not valid JSON: .* at line \d+, column \d+"),
+    "not UTF-8": (lambda f: f.update({CAPTIONS: b'[{"candidate": "\xff"}]'}), r"is not UTF-8 \(byte 16\)"),
+    "empty file": (lambda f: f.update({CAPTIONS: b""}), r"is not valid JSON: Expecting value at line 1, column 1"),
+    "too deep": (lambda f: f.update({CAPTIONS: b"[" * 100_000}), r"is not valid JSON"),
+    "relevance no object": (lambda f: f.update({"relevance.json": []}), r"relevance\.json: want an object, got \[\]"),
+    "relevance no list": (
+        lambda f: f.update({"relevance.json": {"val": {"dress": 3}}}), r"key 'dress': want a list, got 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
+    change, message = FLAWS[flaw]
+    files = toy_files()
+    change(files)
+    with pytest.raises(DataError, match=message) as caught:
+        load(write(tmp_path, files))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_dropped(root: Path) -> None:
+    path = root / CAPTIONS
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(load(root).queries) == 6
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, part in inner for place in places(part, (*path, key)))]
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["../x", "Dval0"]),
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=4), part, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_file_makes_any_other_exception(tmp_path: Path, data: st.DataObject) -> None:
+    files = toy_files()
+    files["relevance.json"] = {"train": {"dress": [["Dtrain1"], ["Dtrain2", "Dtrain1"]]}}
+    files["asin2attr.dress.train.json"] = {"Dtrain0": [["red"], ["long"]]}
+    readable = [name for name in files if ".dress.train" in name or name == "relevance.json"]
+    name = data.draw(st.sampled_from(readable))
+    value = copy.deepcopy(files[name])
+    place = data.draw(st.sampled_from(places(value)))
+    action = data.draw(st.sampled_from(["replace", "drop", "double", "cut", "bytes"]))
+    if action in ("cut", "bytes"):
+        raw = json.dumps(value).encode()
+        at = data.draw(st.integers(0, len(raw)))
+        files[name] = (
+            raw[:at] if action == "cut" else raw[:at] + data.draw(st.binary(min_size=1, max_size=3)) + raw[at:]
+        )
+    elif not place:
+        files[name] = data.draw(JUNK)
+    else:
+        parent = value
+        for key in place[:-1]:
+            parent = parent[key]
+        if action == "replace":
+            parent[place[-1]] = data.draw(JUNK)
+        elif action == "drop":
+            del parent[place[-1]]
+        elif isinstance(parent, list):
+            parent.append(parent[place[-1]])
+        files[name] = value
+    corpus = data.draw(st.sampled_from(["targets", "images"]))
+    root = write(tmp_path / "fuzz", files)
+    try:
+        loaded = load(root, split="train", corpus=corpus, categories=("dress",))
+    except NegbenchError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
+    else:
+        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
+        assert loaded.identity
+        assert len(loaded.texts(0, 0)) == len(loaded.queries)
+    finally:
+        shutil.rmtree(root)
+
+
+# --- the stand-in data -------------------------------------------------------------------------------------------
+
+
+def test_standin_makes_a_root_that_loads(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert standin().write_standin(root, out) == 24
+    data = FashionIQ.load(root=out)
+    assert data.identity == load(root).identity
+    assert FashionIQ.load(root=out, split="train", corpus="images").missing == ()
+    assert data.open_image("Tval1").size == (8, 8)
+    assert data.open_image("Tval1").tobytes() == bytes(standin().color_of("Tval1")) * 64
+    assert not (out / "captions/cap.dress.test.json").exists()

@@ -1,0 +1,279 @@
+"""Stream, renderer and wording of the synthetic garments."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from negbench.datasets._garments import (
+    ATTRIBUTES,
+    BACKDROPS,
+    CATEGORIES,
+    SIZE,
+    Attributes,
+    Garment,
+    Nuisance,
+    mutate,
+    render,
+    sample_attributes,
+    sample_nuisance,
+    values,
+)
+from negbench.datasets._stream import Stream
+from negbench.datasets._wording import VOCABULARY, attribute_words, caption_pair, clauses, describe, words
+
+CALM = Nuisance(
+    shift=(0, 0),
+    tilt=0,
+    mirror=False,
+    arm=2,
+    scale=256,
+    brightness=256,
+    cast=(256, 256, 256),
+    slope=0,
+    period=100,
+    phase=0,
+    backdrop="plain",
+    backdrop_colours=((216, 216, 220), (216, 216, 220)),
+    backdrop_period=20,
+    noise=0,
+    grain=1,
+)
+
+
+def sample(*name: int | str) -> Garment:
+    stream = Stream(*name)
+    return Garment(sample_attributes(stream, stream.pick(CATEGORIES)), sample_nuisance(stream))
+
+
+def digest_of_samples() -> str:
+    return hashlib.sha256(b"".join(render(sample("golden", i)).tobytes() for i in range(40))).hexdigest()
+
+
+# --- stream --------------------------------------------------------------------------------------------------------
+
+
+def test_stream_is_splitmix64() -> None:
+    stream = Stream("any")
+    stream._state = 1234567  # the published test vector of SplitMix64
+    got = [stream.raw() for _ in range(3)]
+    assert got == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_array_continues_the_stream() -> None:
+    one, other = Stream(3, "x"), Stream(3, "x")
+    assert [one.raw(), *one.array(5).tolist(), one.raw()] == [other.raw() for _ in range(7)]
+
+
+def test_streams_of_different_names_differ() -> None:
+    firsts = {Stream(*name).raw() for name in [(0,), (1,), (0, "a"), (0, "b"), ("a", 0)]}
+    assert len(firsts) == 5
+
+
+def test_draws_cover_their_range_evenly() -> None:
+    stream = Stream("even")
+    counts = np.bincount([stream.between(2, 6) for _ in range(5000)], minlength=8)
+    assert counts[:2].sum() == counts[7:].sum() == 0
+    assert (np.abs(counts[2:7] - 1000) < 150).all()
+    assert sorted(stream.shuffled(range(30))) == list(range(30))
+    assert stream.shuffled(range(30)) != list(range(30))
+
+
+# --- renderer ------------------------------------------------------------------------------------------------------
+
+
+GOLDEN = "15218f13325fdb7974f32197ecd9a365ee8ae0db067f8f6d58df9c58440a8c12"
+
+
+def test_pixels_are_the_golden_ones() -> None:
+    # a change here moves every published number: raise GENERATOR in _synthesis.py
+    assert digest_of_samples() == GOLDEN
+
+
+def test_pixels_are_the_same_in_another_process() -> None:
+    code = (
+        "import hashlib; from negbench.datasets._garments import *; from negbench.datasets._stream import Stream\n"
+        "parts = []\n"
+        "for i in range(40):\n"
+        "    stream = Stream('golden', i)\n"
+        "    a = sample_attributes(stream, stream.pick(CATEGORIES))\n"
+        "    parts.append(render(Garment(a, sample_nuisance(stream))).tobytes())\n"
+        "print(hashlib.sha256(b''.join(parts)).hexdigest())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == digest_of_samples()
+
+
+def test_picture_is_rgb_bytes_and_pure() -> None:
+    garment = sample(5)
+    first = render(garment)
+    assert first.shape == (SIZE, SIZE, 3)
+    assert first.dtype == np.uint8
+    assert (render(garment) == first).all()
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_every_value_is_visible(category: str, attribute: str) -> None:
+    base = Attributes(category, "blue", "short", "round", "plain", "medium", "none")
+    pictures = [
+        render(Garment(dataclasses.replace(base, **{attribute: value}), CALM)).astype(int)
+        for value in values(category, attribute)
+    ]
+    for i, one in enumerate(pictures):
+        for other in pictures[i + 1 :]:
+            # the smallest difference is between two necklines: at least a dozen pixels, clearly
+            assert (np.abs(one - other).max(-1) >= 24).sum() >= 12
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_every_combination_can_be_seen_in_white_on_white(category: str) -> None:
+    empty = np.full((SIZE, SIZE, 3), 240)
+    white = dataclasses.replace(CALM, backdrop_colours=((240, 240, 236), (240, 240, 236)))
+    base = Attributes(category, "white", "none", "round", "plain", "short", "none")
+    assert (np.abs(render(Garment(base, white)).astype(int) - empty).max(-1) >= 48).sum() >= 60  # its outline
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shift": (10, 0)},
+        {"shift": (0, -8)},
+        {"tilt": 150},
+        {"arm": 0},
+        {"scale": 215},
+        {"brightness": 190},
+        {"cast": (288, 256, 224)},
+        {"slope": 60},
+        {"period": 84},
+        {"phase": 30},
+        {"backdrop": "gradient", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
+        {"backdrop": "checks", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
+        {"backdrop": "bands", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
+        {"backdrop": "blotches", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
+        {"noise": 16},
+    ],
+)
+def test_each_nuisance_moves_pixels(change: dict[str, object]) -> None:
+    attributes = Attributes("shirt", "green", "long", "v", "checked", "medium", "star")
+    moved = render(Garment(attributes, dataclasses.replace(CALM, **change)))  # type: ignore[arg-type]
+    assert (moved != render(Garment(attributes, CALM))).any(-1).sum() >= 50
+
+
+def test_mirror_is_the_mirror_image() -> None:
+    attributes = Attributes("toptee", "red", "short", "collar", "checked", "long", "heart")
+    tilted = dataclasses.replace(CALM, tilt=120, shift=(8, 0))
+    mirrored = dataclasses.replace(CALM, tilt=-120, shift=(-8, 0), mirror=True)
+    one, other = render(Garment(attributes, tilted)), render(Garment(attributes, mirrored))
+    # rounding down is not symmetric, so a few pixels of the edges differ
+    assert (np.abs(one.astype(int) - other[:, ::-1].astype(int)).max(-1) > 24).mean() < 0.05
+
+
+def test_light_scales_the_picture() -> None:
+    attributes = Attributes("dress", "grey", "none", "round", "plain", "long", "none")
+    full = render(Garment(attributes, CALM)).astype(int)
+    half = render(Garment(attributes, dataclasses.replace(CALM, brightness=128))).astype(int)
+    assert np.abs(half - full / 2).max() <= 8  # two roundings to multiples of 8
+
+
+def test_nuisance_covers_all_backdrops_and_both_poses() -> None:
+    drawn = [sample_nuisance(Stream("n", i)) for i in range(100)]
+    assert {n.backdrop for n in drawn} == set(BACKDROPS)
+    assert {n.mirror for n in drawn} == {True, False}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_mutate_changes_that_many_attributes(count: int) -> None:
+    for i in range(50):
+        stream = Stream("m", count, i)
+        garment = sample_attributes(stream, CATEGORIES[i % 3])
+        other = mutate(stream, garment, count)
+        assert len(garment.changed(other)) == count
+        assert other.category == garment.category
+        assert all(getattr(other, name) in values(other.category, name) for name in ATTRIBUTES)
+
+
+# --- wording -------------------------------------------------------------------------------------------------------
+
+
+def test_captions_together_name_every_change() -> None:
+    partial = 0
+    for i in range(1500):
+        stream = Stream("captions", i)
+        reference = sample_attributes(stream, CATEGORIES[i % 3])
+        target = mutate(stream, reference, stream.between(1, 3))
+        pair = caption_pair(stream, reference, target)
+        assert all(caption.strip() for caption in pair)
+        for attribute in reference.changed(target):
+            said = [any(c.phrase in text.lower() for c in clauses(target, attribute)) for text in pair]
+            assert any(said), (attribute, target, pair)
+            partial += not all(said)
+    assert partial > 200  # one annotator alone often leaves a change out
+
+
+def test_captions_do_not_name_what_stays() -> None:
+    for i in range(300):
+        stream = Stream("quiet", i)
+        reference = sample_attributes(stream, CATEGORIES[i % 3])
+        target = mutate(stream, reference, 1)
+        if "colour" in reference.changed(target):
+            continue
+        heard = {word for text in caption_pair(stream, reference, target) for word in words(text)}
+        assert not heard & {word for c in clauses(target, "colour") for word in words(c.phrase)} - {
+            "a",
+            "in",
+            "color",
+        } - {
+            "more",
+            "colored",
+        }
+
+
+def test_descriptions_name_every_attribute() -> None:
+    for i in range(300):
+        stream = Stream("describe", i)
+        garment = sample_attributes(stream, CATEGORIES[i % 3])
+        text = describe(garment, stream)
+        for attribute in ATTRIBUTES:
+            assert any(c.phrase in text for c in clauses(garment, attribute)), (attribute, garment, text)
+
+
+def test_wording_varies() -> None:
+    garment = sample_attributes(Stream("vary"), "dress")
+    other = mutate(Stream("vary", 1), garment, 3)
+    assert len({caption_pair(Stream(i), garment, other) for i in range(50)}) > 40
+    assert len({describe(garment, Stream(i)) for i in range(50)}) > 30
+
+
+def test_every_word_is_in_the_vocabulary_and_used() -> None:
+    heard: set[str] = set()
+    for i in range(4000):
+        stream = Stream("words", i)
+        reference = sample_attributes(stream, CATEGORIES[i % 3])
+        target = mutate(stream, reference, stream.between(1, 3))
+        texts = [*caption_pair(stream, reference, target), describe(target, stream)]
+        texts += [word for part in attribute_words(target) for word in part]
+        heard.update(word for text in texts for word in words(text))
+    assert heard == set(VOCABULARY)
+
+
+def test_no_two_values_of_an_attribute_share_a_phrase() -> None:
+    for category in CATEGORIES:
+        base = sample_attributes(Stream("phrases"), category)
+        for attribute in ATTRIBUTES:
+            phrases = [
+                clause
+                for value in values(category, attribute)
+                for clause in set(clauses(dataclasses.replace(base, **{attribute: value}), attribute))
+            ]
+            assert len(phrases) == len(set(phrases))
+
+
+def test_attribute_words_tell_garments_apart() -> None:
+    garments = {sample_attributes(Stream("tags", i), "shirt") for i in range(500)}
+    assert len({str(attribute_words(garment)) for garment in garments}) == len(garments)

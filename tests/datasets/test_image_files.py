@@ -1,0 +1,99 @@
+"""Images are found under any nesting and extension; flawed files are named."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+
+import pytest
+from PIL import Image
+
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError
+
+
+def write(path: Path, color: tuple[int, int, int] = (200, 10, 10)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4), color).save(path)
+    return path
+
+
+def test_any_nesting_and_extension(tmp_path: Path) -> None:
+    names = ["a.jpg", "dress/b.PNG", "x/y/z/c.JPEG", "d.webp", "e.v2.png"]
+    for name in names:
+        write(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    files = ImageFiles.scan(tmp_path)
+    assert sorted(files.paths) == ["a", "b", "c", "d", "e.v2"]
+    assert files.missing(["a", "b", "c", "d", "e.v2"]) == {}
+    assert files.path("c") == tmp_path / "x/y/z/c.JPEG"
+    assert files.open("b").getpixel((0, 0)) == (200, 10, 10)
+
+
+def test_a_key_of_one_s_own(tmp_path: Path) -> None:
+    write(tmp_path / "ripe apple" / "1.png")
+    write(tmp_path / "old apple" / "1.png", (0, 0, 0))
+
+    def nested(path: PurePath) -> str:
+        return path.as_posix()
+
+    files = ImageFiles.scan(tmp_path, key=nested)
+    assert sorted(files.paths) == ["old apple/1.png", "ripe apple/1.png"]
+    assert files.open("old apple/1.png").getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "a.png")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "images").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "loop").symlink_to(root)
+    assert list(ImageFiles.scan(root).paths) == ["a"]
+    assert len(ImageFiles.scan(root).paths["a"]) == 1
+
+
+def test_copies_are_one_image_but_different_files_are_an_error(tmp_path: Path) -> None:
+    first, copy = write(tmp_path / "a" / "i.png"), write(tmp_path / "b" / "i.png")
+    files = ImageFiles.scan(tmp_path)
+    assert files.missing(["i"]) == {}
+    assert files.path("i") == first
+    write(copy, (1, 2, 3))
+    with pytest.raises(DataError, match=r"'i' is ambiguous: .*a/i\.png and .*b/i\.png differ"):
+        files.missing(["i"])
+    assert files.missing(["other"]) == {"other": "no file"}  # an image that nobody needs is not compared
+
+
+def test_missing_and_empty_are_listed(tmp_path: Path) -> None:
+    write(tmp_path / "good.png")
+    (tmp_path / "empty.png").write_bytes(b"")
+    files = ImageFiles.scan(tmp_path)
+    needed = ["good", "empty", *(f"gone{i}" for i in range(6))]
+    assert files.missing(needed) == {"empty": "empty file"} | {f"gone{i}": "no file" for i in range(6)}
+    assert files.require(["good"], allow_missing=False) == ()
+    assert files.require(needed, allow_missing=True) == tuple(needed[1:])
+    with pytest.raises(DataError) as caught:
+        files.require(needed, allow_missing=False)
+    message = str(caught.value)
+    assert "7 of 8 images are missing" in message
+    assert "empty (empty file), gone0 (no file)" in message
+    assert "--allow-missing" in message
+    assert "gone4" not in message
+    assert "\n" not in message
+
+
+def test_files_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.png").read_bytes()
+    contents = {"text": b"<html>404</html>", "half": whole[: len(whole) // 2], "empty": b""}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.png").write_bytes(content)
+    files = ImageFiles.scan(tmp_path)
+    for name in contents:
+        with pytest.raises(DataError, match=rf"{name}\.png cannot be decoded: ") as caught:
+            files.open(name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="image 'absent': no file of that name below"):
+        files.open("absent")
+
+
+def test_an_unreadable_root(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"folder .*nowhere cannot be read: No such file"):
+        ImageFiles.scan(tmp_path / "nowhere")

@@ -1,0 +1,473 @@
+"""The synthetic data set: its plan, its folder, its loader."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from negbench.datasets import _synthesis
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, render, values
+from negbench.datasets._stream import Stream
+from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, garment, plan
+from negbench.datasets._wording import clauses
+from negbench.datasets.fashioniq import FashionIQ
+from negbench.datasets.synthetic import Spec, Synthetic, synthesize
+from negbench.errors import DataError, OptionError
+
+TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
+SIZES = {f.name: getattr(TINY, f.name) for f in dataclasses.fields(TINY) if f.name.startswith(("train", "val"))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data") / "synthetic"
+    synthesize(out, TINY)
+    return out
+
+
+def copy(folder: Path, to: Path) -> Path:
+    """A copy whose files are links, to be damaged."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            new = to / path.relative_to(folder)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".json":
+                new.write_bytes(path.read_bytes())
+            else:
+                new.hardlink_to(path)
+    return to
+
+
+def read(path: Path) -> object:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# --- plan ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twins", [1.0, 1.3, 2.0, 4.5, 8.0])
+@pytest.mark.parametrize("split", SPLITS)
+def test_twins_is_the_mean_number_of_relevant_images(twins: float, split: str) -> None:
+    spec = Spec(twins=twins)
+    lengths = [len(row) for category in CATEGORIES for row in plan(spec, split, category).relevant()]
+    assert np.mean(lengths) == pytest.approx(twins, rel=0.02)
+    assert twins == 1 or len(set(lengths)) > 1
+
+
+@pytest.mark.parametrize(("images", "twins"), [(8, 1.0), (8, 2.0), (12, 3.0), (24, 6.0), (40, 4.5), (101, 8.0)])
+def test_group_sizes_sum_to_the_images(images: int, twins: float) -> None:
+    for seed in range(20):
+        sizes = _synthesis._group_sizes(Stream(seed), images, twins)
+        assert sum(sizes) == images
+        assert min(sizes) >= 1
+        assert sum(size * size for size in sizes) / images == pytest.approx(twins, abs=4 / images)
+
+
+def test_relevant_is_brute_force_over_attributes() -> None:
+    part = plan(TINY, "val", "dress")
+    for (_, target), row in zip(part.queries, part.relevant(), strict=True):
+        wanted = dataclasses.astuple(part.attributes[target])
+        alike = [i for i, a in zip(part.images, part.attributes, strict=True) if dataclasses.astuple(a) == wanted]
+        assert row[0] == part.images[target]
+        assert sorted(row) == sorted(alike)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_queries_change_one_to_three_attributes_and_say_so(split: str, category: str) -> None:
+    part = plan(Spec(), split, category)
+    counts: Counter[int] = Counter()
+    for (reference, target), pair in zip(part.queries, part.captions, strict=True):
+        old, new = part.attributes[reference], part.attributes[target]
+        changed = [name for name in ATTRIBUTES if getattr(old, name) != getattr(new, name)]
+        counts[len(changed)] += 1
+        for name in changed:
+            assert any(c.phrase in text.lower() for c in clauses(new, name) for text in pair)
+    assert set(counts) == {1, 2, 3}
+    assert min(counts.values()) > 0.1 * len(part.queries)
+
+
+@pytest.mark.parametrize(("queries", "images"), [(20, 24), (24, 24), (60, 24), (1, 8)])
+def test_targets_are_spread_evenly(queries: int, images: int) -> None:
+    part = plan(Spec(val_images=images, val_queries=queries, twins=2), "val", "shirt")
+    uses = Counter(target for _, target in part.queries)
+    assert len(part.queries) == queries
+    assert max(uses.values()) == -(-queries // images)
+    assert len(uses) == min(queries, images)
+
+
+def test_every_value_of_every_attribute_occurs() -> None:
+    part = plan(Spec(), "val", "toptee")
+    for name in ATTRIBUTES:
+        seen = Counter(getattr(a, name) for a in part.attributes)
+        assert set(seen) == set(values("toptee", name))
+        assert max(seen.values()) < 0.7 * len(part.images)
+
+
+def test_one_modality_is_not_enough() -> None:
+    # no twin of the reference is ever right, and the new values alone fit many more images than are relevant
+    part = plan(Spec(), "val", "dress")
+    fits = []
+    for reference, target in part.queries:
+        old, new = part.attributes[reference], part.attributes[target]
+        assert old != new
+        changed = old.changed(new)
+        fits.append(sum(all(getattr(a, n) == getattr(new, n) for n in changed) for a in part.attributes))
+    assert np.mean(fits) > 4 * 4.5
+
+
+def test_splits_seeds_and_categories_are_drawn_apart() -> None:
+    one = plan(TINY, "val", "dress")
+    assert plan(TINY, "val", "dress") == one
+    for other in (
+        plan(dataclasses.replace(TINY, seed=1), "val", "dress"),
+        plan(TINY, "train", "dress"),
+        plan(TINY, "val", "shirt"),
+    ):
+        assert [dataclasses.astuple(a)[1:] for a in other.attributes] != [
+            dataclasses.astuple(a)[1:] for a in one.attributes
+        ]
+        assert not set(other.images) & set(one.images)
+
+
+def test_a_picture_depends_on_its_own_name_only() -> None:
+    one, other = (plan(spec, "val", "dress") for spec in (TINY, dataclasses.replace(TINY, train_images=90)))
+    assert garment(TINY, one, 7) == garment(dataclasses.replace(TINY, train_images=90), other, 7)
+
+
+def test_too_many_different_garments() -> None:
+    with pytest.raises(OptionError, match=r"different garments of category dress .* more twins"):
+        plan(Spec(twins=1, train_images=6000), "train", "dress")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("seed", -1), ("twins", float("nan"))],
+)
+def test_spec_quotes_a_bad_value(option: str, value: float) -> None:
+    with pytest.raises(OptionError, match=rf"{option} must be .* got {value}"):
+        dataclasses.replace(TINY, **{option: value})
+
+
+# --- folder --------------------------------------------------------------------------------------------------------
+
+
+GOLDEN = "8c2d84b3537597b3a911797c752629b41eacb7c6d5433b83bb7fa35f89f49839"
+
+
+def test_the_folder_is_the_golden_one(folder: Path) -> None:
+    # a change here moves every published number: raise GENERATOR in _synthesis.py
+    manifest = check(folder)
+    assert manifest.generator == GENERATOR
+    assert manifest.spec == TINY
+    assert hashlib.sha256(json.dumps([manifest.files, manifest.pixels]).encode()).hexdigest() == GOLDEN
+
+
+def test_layout_and_sizes(folder: Path) -> None:
+    pixels = hashlib.sha256()
+    for split in SPLITS:
+        for category in CATEGORIES:
+            ids = read(folder / f"image_splits/split.{category}.{split}.json")
+            entries = read(folder / f"captions/cap.{category}.{split}.json")
+            rows = read(folder / "relevance.json")[split][category]  # type: ignore[index]
+            tags = read(folder / f"tags/asin2attr.{category}.{split}.json")
+            assert isinstance(ids, list)
+            assert isinstance(entries, list)
+            assert isinstance(tags, dict)
+            assert len(ids) == TINY.images(split)
+            assert len(entries) == len(rows) == TINY.queries(split)
+            assert [row[0] for row in rows] == [entry["target"] for entry in entries]
+            assert all(set(entry) == {"target", "candidate", "captions"} for entry in entries)
+            assert list(tags) == ids
+            for image in ids:
+                with Image.open(folder / "images" / category / f"{image}.png") as opened:
+                    assert opened.mode == "RGB"
+                    pixels.update(opened.tobytes())
+    assert pixels.hexdigest() == check(folder).pixels
+    assert len(list(folder.rglob("*.png"))) == 3 * (TINY.train_images + TINY.val_images)
+
+
+def test_attributes_file_says_what_was_drawn(folder: Path) -> None:
+    told = read(folder / "attributes.json")
+    part = plan(TINY, "train", "toptee")
+    for index, image in enumerate(part.images):
+        assert Attributes(**told[image]) == part.attributes[index]  # type: ignore[index]
+    picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
+    assert (picture == render(garment(TINY, part, 3))).all()
+
+
+def test_progress_counts_to_the_end(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    spec = Spec(train_images=8, train_queries=1, val_images=8, val_queries=1, twins=1)
+    synthesize(tmp_path / "new" / "out", spec, lambda done, total: calls.append((done, total)))
+    assert calls == [(i, 48) for i in range(1, 49)]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+
+
+def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:
+    spec = Spec(train_images=8, train_queries=1, val_images=8, val_queries=1, twins=1)
+    out = tmp_path / "out"
+    out.mkdir()
+    synthesize(out, spec)
+    before = sorted(out.rglob("*"))
+    with pytest.raises(DataError, match="is there already"):
+        synthesize(out, dataclasses.replace(spec, seed=1))
+    assert sorted(out.rglob("*")) == before
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        synthesize(tmp_path / "out", TINY, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        synthesize(file / "out", TINY)
+    with pytest.raises(DataError, match="is there already"):
+        synthesize(file, TINY)
+    with pytest.raises(DataError, match=r"cannot be written .*NEGBENCH_CACHE"):
+        ensure(file / "cache", TINY)
+
+
+# --- first use -----------------------------------------------------------------------------------------------------
+
+FORK = multiprocessing.get_context("fork")  # starting torch anew in every process would take seconds
+
+
+def build(cache: Path, built: Any, drawing: Any, stuck: bool) -> None:
+    """What a process does that needs the data set; runs in a child, so the patches stay there."""
+    real = _synthesis._build
+
+    def counted(*args: Any) -> Any:
+        with built.get_lock():
+            built.value += 1
+        return real(*args)
+
+    def never_done(picture: object) -> None:
+        drawing.set()
+        time.sleep(600)
+
+    _synthesis._build = counted
+    if stuck:
+        _synthesis.render = never_done  # type: ignore[assignment]
+    ensure(cache, TINY)
+
+
+def start(cache: Path, *, built: Any = None, stuck: bool = False) -> Any:
+    """A started process; a stuck one has begun to draw, and holds the lock, when this returns."""
+    drawing = FORK.Event()
+    process = FORK.Process(target=build, args=(cache, built or FORK.Value("i", 0), drawing, stuck), daemon=True)
+    process.start()
+    if stuck:
+        assert drawing.wait(60)
+    return process
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.is_dir())
+
+
+def test_processes_that_start_at_once_build_once(tmp_path: Path, folder: Path) -> None:
+    built = FORK.Value("i", 0)
+    processes = [start(tmp_path, built=built) for _ in range(4)]
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    assert built.value == 1
+    assert folders(tmp_path) == [TINY.folder]
+    assert check(tmp_path / TINY.folder) == check(folder)
+
+
+def test_a_killed_build_does_not_hurt(tmp_path: Path, folder: Path) -> None:
+    process = start(tmp_path, stuck=True)
+    process.kill()
+    process.join()
+    assert [".building-" in name for name in folders(tmp_path)] == [True]
+    assert check(ensure(tmp_path, TINY)) == check(folder)
+    assert folders(tmp_path) == [TINY.folder]
+
+
+def test_a_waiting_build_leaves_the_working_one_alone(tmp_path: Path, folder: Path) -> None:
+    working = start(tmp_path, stuck=True)
+    waiting = start(tmp_path)
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    assert [".building-" in name for name in folders(tmp_path)] == [True]
+    working.kill()
+    working.join()
+    waiting.join(120)
+    assert waiting.exitcode == 0
+    assert check(tmp_path / TINY.folder) == check(folder)
+
+
+def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    data = Synthetic.load(split="val", twins=2.5, **SIZES)
+    assert (tmp_path / TINY.folder / MANIFEST).is_file()
+    monkeypatch.setattr(_synthesis, "_build", None)
+    again = Synthetic.load(split="val", twins=2.5, **SIZES)
+    assert again.identity == data.identity
+    assert again.queries == data.queries
+
+
+# --- loader --------------------------------------------------------------------------------------------------------
+
+
+def test_it_loads(folder: Path) -> None:
+    data = Synthetic.load(root=folder, split="val")
+    assert data.card.name == "synthetic"
+    assert data.card.protocol == "twins2.5-seed0-40x30x24x20"
+    assert data.card.version == str(GENERATOR)
+    assert list(data.groups) == list(CATEGORIES)
+    assert len(data.images) == 3 * TINY.val_images
+    assert len(data.queries) == 3 * TINY.val_queries
+    assert data.open_image(data.images[0]).size == (64, 64)
+    assert Synthetic.load(root=folder.parent, split="val").identity == data.identity
+
+
+def test_relevant_columns_are_brute_force(folder: Path) -> None:
+    told = read(folder / "attributes.json")
+    assert isinstance(told, dict)
+    for corpus in ("images", "targets"):
+        data = Synthetic.load(root=folder, split="train", corpus=corpus)
+        assert data.relevant is not None
+        for row, query in enumerate(data.queries):
+            assert query.target is not None
+            columns = data.groups[query.group].tolist()
+            alike = {c for c in columns if told[data.images[c]] == told[query.target]}
+            assert set(data.relevant.row(row).tolist()) == alike
+            assert data.relevant.row(row)[0] == data.column_of[query.target]
+
+
+def test_default_corpus_is_all_images(folder: Path) -> None:
+    assert len(Synthetic.load(root=folder, split="train").images) == 3 * TINY.train_images
+    targets = Synthetic.load(root=folder, split="train", corpus="targets")
+    assert len(targets.images) == len({q.target for q in targets.queries}) < 3 * TINY.train_images
+
+
+def test_training_queries_carry_descriptions(folder: Path) -> None:
+    query = Synthetic.load(root=folder, split="train").queries[0]
+    told = read(folder / "attributes.json")
+    attributes = Attributes(**told[query.target])  # type: ignore[index]
+    assert query.target_text is not None
+    for name in ATTRIBUTES:
+        assert clauses(attributes, name)[0].phrase.removeprefix("a ") in query.target_text.split(", ")
+    assert query.reference_text not in (None, query.target_text)
+
+
+def test_it_is_readable_as_fashioniq(folder: Path) -> None:
+    ours, theirs = Synthetic.load(root=folder, split="val"), FashionIQ.load(root=folder, split="val")
+    assert theirs.queries == ours.queries
+    assert theirs.images == ours.images
+    assert theirs.identity != ours.identity
+
+
+def test_metrics_are_those_of_the_card(folder: Path) -> None:
+    data = Synthetic.load(root=folder, split="val")
+    assert data.relevant is not None
+    perfect = -torch.ones(len(data.queries), len(data.images))
+    for row in range(len(data.queries)):
+        perfect[row, data.relevant.row(row)] = torch.linspace(0, -0.5, len(data.relevant.row(row)))
+    values = data.evaluate(perfect)
+    assert set(values) == set(data.card.metrics)
+    assert all(value == pytest.approx(1) for value in values.values())
+
+
+def test_map_is_a_brute_force_mean(folder: Path) -> None:
+    data = Synthetic.load(root=folder, split="val")
+    scores = torch.randn(len(data.queries), len(data.images), generator=torch.Generator().manual_seed(3)) - 2
+    values = data.evaluate(scores)
+    of_category = []
+    for category, columns in data.groups.items():
+        precisions = []
+        for row, query in enumerate(data.queries):
+            if query.group == category:
+                order = sorted(columns.tolist(), key=lambda c: -scores[row, c].item())
+                hits = [data.images[c] in query.relevant for c in order[:10]]
+                found = [sum(hits[: i + 1]) / (i + 1) for i, hit in enumerate(hits) if hit]
+                precisions.append(sum(found) / min(len(query.relevant), 10))
+        of_category.append(np.mean(precisions))
+        assert values[f"{category}/map_at_10"] == pytest.approx(of_category[-1])
+    assert values["average/map_at_10"] == pytest.approx(np.mean(of_category))
+
+
+def test_metrics_of_one_category(folder: Path) -> None:
+    data = Synthetic.load(root=folder, split="val", categories=("shirt",))
+    values = data.evaluate(torch.randn(len(data.queries), len(data.images)))
+    assert set(values) == set(data.card.metrics)
+
+
+def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
+    Synthetic.load(root=folder, seed=0, twins=2.5, **SIZES)
+    with pytest.raises(OptionError, match=r"seed = 3, but the data set at .* has 0"):
+        Synthetic.load(root=folder, seed=3)
+
+
+def test_there_is_no_test_split(folder: Path) -> None:
+    with pytest.raises(OptionError, match="split must be train or val"):
+        Synthetic.load(root=folder, split="test")
+
+
+def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(DataError, match=r"has no synthetic.json: make it with `negbench data synthesize"):
+            Synthetic.load(root=root)
+
+
+@pytest.mark.parametrize("name", ["captions/cap.shirt.val.json", "relevance.json", "tags/asin2attr.dress.train.json"])
+def test_a_changed_or_lost_file_is_named(folder: Path, tmp_path: Path, name: str) -> None:
+    damaged = copy(folder, tmp_path / "d")
+    (damaged / name).write_text((damaged / name).read_text().replace("e", "f", 1))
+    with pytest.raises(DataError, match=rf"{name} is missing or was changed: delete the folder"):
+        Synthetic.load(root=damaged)
+    (damaged / name).unlink()
+    with pytest.raises(DataError, match=rf"{name} is missing or was changed: delete the folder"):
+        Synthetic.load(root=damaged)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"generator": 1, "spec": {"seed": "a"}, "files": {}, "pixels": ""}']
+)
+def test_a_damaged_manifest_is_one_line(folder: Path, tmp_path: Path, content: str) -> None:
+    damaged = copy(folder, tmp_path / "d")
+    (damaged / MANIFEST).write_text(content)
+    with pytest.raises(DataError, match=r"synthetic.json is damaged: delete the folder") as caught:
+        Synthetic.load(root=damaged)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_generators_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = copy(folder, tmp_path / "d")
+    text = (other / MANIFEST).read_text()
+    (other / MANIFEST).write_text(text.replace(f'"generator": {GENERATOR}', '"generator": 999'))
+    with pytest.raises(DataError, match=r"made by generator 999, this is"):
+        Synthetic.load(root=other)
+
+
+def test_a_missing_image_is_named_or_left_out(folder: Path, tmp_path: Path) -> None:
+    damaged = copy(folder, tmp_path / "d")
+    lost = Synthetic.load(root=damaged).queries[0].target
+    (damaged / "images" / "dress" / f"{lost}.png").unlink()
+    with pytest.raises(DataError, match=str(lost)):
+        Synthetic.load(root=damaged)
+    partial = Synthetic.load(root=damaged, allow_missing=True)
+    assert partial.partial
+    assert lost not in partial.images
+    assert len(Synthetic.load(root=damaged, images=False).images) == 3 * TINY.val_images

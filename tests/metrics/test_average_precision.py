@@ -1,0 +1,75 @@
+"""mAP at k against a loop over the definition, scikit-learn, hand tables and its degenerate cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+
+from negbench.errors import NegbenchError, OptionError
+from negbench.metrics.average_precision import average_precision_at_k, map_at_k
+from negbench.metrics.ranks import relevant_ranks
+from negbench.ragged import Ragged
+
+
+def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> float:
+    # irrelevant images first among equals: ties count against the model
+    order = sorted(range(len(scores)), key=lambda j: (-scores[j], j in relevant))
+    hits, total = 0, 0.0
+    for place, image in enumerate(order[:k], start=1):
+        if image in relevant:
+            hits += 1
+            total += hits / place
+    return total / min(len(relevant), k)
+
+
+def sample(seed: int, levels: int | None) -> tuple[torch.Tensor, list[list[int]]]:
+    generator = torch.Generator().manual_seed(seed)
+    if levels is None:
+        scores = torch.randn(12, 30, generator=generator) - 3
+    else:
+        scores = torch.randint(-levels, levels, (12, 30), generator=generator).float()
+    lengths = torch.randint(1, 8, (12,), generator=generator).tolist()
+    return scores, [torch.randperm(30, generator=generator)[:n].tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 30])
+@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_against_loop(seed: int, levels: int | None, k: int) -> None:
+    scores, rows = sample(seed, levels)
+    got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), k)
+    want = [loop_average_precision(scores[i].tolist(), rows[i], k) for i in range(12)]
+    assert got.tolist() == pytest.approx(want, abs=1e-12)
+    assert map_at_k(relevant_ranks(scores, Ragged.of(rows)), k) == pytest.approx(sum(want) / 12, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_uncut_against_scikit_learn(seed: int) -> None:
+    scores, rows = sample(seed, None)
+    got = average_precision_at_k(relevant_ranks(scores, Ragged.of(rows)), 30)
+    for i, row in enumerate(rows):
+        labels = [int(j in row) for j in range(30)]
+        assert float(got[i]) == pytest.approx(average_precision_score(labels, scores[i].numpy()), abs=1e-9)
+
+
+def test_divides_by_the_smaller_of_relevant_and_k() -> None:
+    ranks = Ragged.of([[1, 2, 3, 4], [3], [1, 9]])
+    assert average_precision_at_k(ranks, 2).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_order_of_the_relevant_images_does_not_matter() -> None:
+    assert map_at_k(Ragged.of([[5, 1, 2]]), 5) == map_at_k(Ragged.of([[1, 2, 5]]), 5)
+
+
+def test_constant_scorer_gets_nothing() -> None:
+    assert map_at_k(relevant_ranks(torch.full((2, 9), 0.5), Ragged.of([[0, 1], [4]])), 7) == 0
+
+
+def test_errors() -> None:
+    with pytest.raises(OptionError, match="k must be >= 1, got -3"):
+        map_at_k(Ragged.of([[1]]), -3)
+    with pytest.raises(NegbenchError, match="empty"):
+        map_at_k(Ragged.of([]), 1)
+    with pytest.raises(NegbenchError, match="1 have none"):
+        map_at_k(Ragged.of([[1], []]), 1)

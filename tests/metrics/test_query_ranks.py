@@ -1,0 +1,68 @@
+"""Stored ranks: selection, and a lossless way through a parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from negbench.errors import NegbenchError
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.ragged import Ragged
+
+
+def sample(*, subset: bool) -> QueryRanks:
+    return QueryRanks(
+        query=("a", "b", "c"),
+        group=("dress", "shirt", "dress"),
+        target_rank=torch.tensor([3, 1, 0]),
+        gallery_size=torch.tensor([9, 5, 9]),
+        relevant_ranks=Ragged.of([[3, 1], [1], []]),
+        subset_rank=torch.tensor([2, 1, 1]) if subset else None,
+    )
+
+
+def same(one: QueryRanks, other: QueryRanks) -> bool:
+    if (one.subset_rank is None) != (other.subset_rank is None):
+        return False
+    pairs = [
+        (one.target_rank, other.target_rank),
+        (one.gallery_size, other.gallery_size),
+        (one.relevant_ranks.values, other.relevant_ranks.values),
+        (one.relevant_ranks.offsets, other.relevant_ranks.offsets),
+    ]
+    if one.subset_rank is not None and other.subset_rank is not None:
+        pairs.append((one.subset_rank, other.subset_rank))
+    return one.query == other.query and one.group == other.group and all(a.equal(b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_through_parquet(tmp_path: Path, subset: bool) -> None:
+    ranks = sample(subset=subset)
+    ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
+    assert same(QueryRanks.from_frame(pd.read_parquet(tmp_path / "ranks.parquet")), ranks)
+    assert same(QueryRanks.from_frame(ranks.to_frame()), ranks)
+
+
+def test_no_queries_through_parquet(tmp_path: Path) -> None:
+    ranks = sample(subset=True).select([])
+    ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
+    assert same(QueryRanks.from_frame(pd.read_parquet(tmp_path / "ranks.parquet")), ranks)
+
+
+def test_select() -> None:
+    ranks = sample(subset=True)
+    picked = ranks.select([2, 0])
+    assert (picked.query, picked.target_rank.tolist()) == (("c", "a"), [0, 3])
+    assert [picked.relevant_ranks.row(i).tolist() for i in range(2)] == [[], [3, 1]]
+    assert ranks.select(torch.tensor([False, True, False])).query == ("b",)
+    assert ranks.of_group("dress").query == ("a", "c")
+    assert ranks.groups == ("dress", "shirt")
+    assert len(ranks) == 3
+
+
+def test_a_table_of_something_else() -> None:
+    with pytest.raises(NegbenchError, match="no column group, relevant_ranks"):
+        QueryRanks.from_frame(sample(subset=False).to_frame().drop(columns=["group", "relevant_ranks"]))

@@ -1,0 +1,124 @@
+"""Ranks against loops, hand tables and ties; scores of both signs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.errors import NegbenchError
+from negbench.metrics.ranks import descending, relevant_ranks, sorted_rows, target_ranks
+from negbench.ragged import Ragged
+
+
+def loop_target_rank(scores: list[float], target: int, allowed: list[bool]) -> int:
+    return 1 + sum(1 for j, s in enumerate(scores) if j != target and allowed[j] and s >= scores[target])
+
+
+def loop_relevant_ranks(scores: list[float], relevant: list[int], allowed: list[bool]) -> list[int]:
+    ranks = []
+    for place, own in enumerate(relevant):
+        outside = sum(1 for j, s in enumerate(scores) if j not in relevant and allowed[j] and s >= scores[own])
+        inside = sum(
+            1
+            for other_place, other in enumerate(relevant)
+            if scores[other] > scores[own] or (scores[other] == scores[own] and other_place < place)
+        )
+        ranks.append(1 + outside + inside)
+    return ranks
+
+
+def table(seed: int, rows: int, columns: int, *, levels: int | None = None, shift: float = 0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if levels is not None:  # few distinct values: ties everywhere
+        return torch.randint(-levels, levels, (rows, columns), generator=generator).float() + shift
+    return torch.randn(rows, columns, generator=generator) + shift
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("shift", [0.0, -50.0, 50.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_target_ranks_against_loops(seed: int, shift: float, levels: int | None) -> None:
+    scores = table(seed, 7, 11, levels=levels, shift=shift)
+    generator = torch.Generator().manual_seed(seed + 100)
+    target = torch.randint(0, 11, (7,), generator=generator)
+    allowed = torch.rand(7, 11, generator=generator) < 0.7
+    want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
+    assert target_ranks(scores, target, allowed).tolist() == want
+    everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
+    assert target_ranks(scores, target).tolist() == everything
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("shift", [0.0, -50.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_relevant_ranks_against_loops(seed: int, shift: float, levels: int | None) -> None:
+    scores = table(seed, 9, 13, levels=levels, shift=shift)
+    generator = torch.Generator().manual_seed(seed + 100)
+    lengths = torch.randint(0, 6, (9,), generator=generator).tolist()
+    rows = [torch.randperm(13, generator=generator)[:n].tolist() for n in lengths]
+    allowed = torch.rand(9, 13, generator=generator) < 0.7
+    for mask in (None, allowed):
+        open_to = torch.ones(9, 13, dtype=torch.bool) if mask is None else mask
+        got = relevant_ranks(scores, Ragged.of(rows), mask)
+        for i, row in enumerate(rows):
+            assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+
+
+def test_infinite_scores_are_ranked() -> None:
+    scores = torch.tensor([[float("-inf"), float("-inf"), 0.0, float("inf")]])
+    assert relevant_ranks(scores, Ragged.of([[0, 2]])).values.tolist() == [4, 2]
+    assert target_ranks(scores, torch.tensor([0])).tolist() == [4]
+
+
+def test_hand_table_with_negative_scores() -> None:
+    scores = torch.tensor([[-0.9, -0.1, -0.5, -0.5], [0.2, -0.3, 0.2, 0.1]])
+    assert target_ranks(scores, torch.tensor([2, 0])).tolist() == [3, 2]
+    without_first = torch.tensor([[True, False, True, True], [True, True, False, True]])
+    assert target_ranks(scores, torch.tensor([2, 0]), without_first).tolist() == [2, 1]
+
+
+def test_constant_scores_put_the_target_last() -> None:
+    assert target_ranks(torch.zeros(3, 5), torch.tensor([0, 2, 4])).tolist() == [5, 5, 5]
+
+
+def test_one_candidate_is_first_and_no_target_is_zero() -> None:
+    assert target_ranks(torch.tensor([[-3.0], [2.0]]), torch.tensor([0, -1])).tolist() == [1, 0]
+
+
+def test_half_precision_is_compared_in_float32() -> None:
+    scores = table(3, 20, 40).half()
+    target = torch.arange(20)
+    assert torch.equal(target_ranks(scores, target), target_ranks(scores.float(), target))
+    # 2048 and 2049 are one number in half precision and two in float32
+    assert target_ranks(torch.tensor([[2048.0, 2049.0]]), torch.tensor([1])).tolist() == [1]
+    assert target_ranks(torch.tensor([[2048.0, 2049.0]]).half(), torch.tensor([1])).tolist() == [2]
+
+
+def test_inputs_stay_as_they_are() -> None:
+    scores, allowed = table(0, 4, 6), torch.ones(4, 6, dtype=torch.bool)
+    before = scores.clone()
+    target_ranks(scores, torch.tensor([0, 1, 2, 3]), allowed)
+    relevant_ranks(scores, Ragged.of([[0, 1]] * 4), allowed)
+    assert torch.equal(scores, before)
+    assert allowed.all()
+
+
+def test_nan_is_an_error_that_says_where() -> None:
+    scores = torch.zeros(2, 3)
+    scores[1, 2] = float("nan")
+    with pytest.raises(NegbenchError, match="row 1, column 2"):
+        target_ranks(scores, torch.tensor([0, 0]))
+    with pytest.raises(NegbenchError, match="NaN"):
+        relevant_ranks(scores, Ragged.of([[0], [1]]))
+
+
+def test_sorted_rows_against_loop() -> None:
+    rows = [[5, 1, 3], [], [2], [9, 4]]
+    got = sorted_rows(Ragged.of(rows))
+    assert [got.row(i).tolist() for i in range(4)] == [sorted(row) for row in rows]
+    assert len(sorted_rows(Ragged.of([[], []]))) == 2
+
+
+def test_descending_breaks_ties_by_index() -> None:
+    assert descending(torch.tensor([[-1.0, 2.0, -1.0, 2.0]])).tolist() == [[1, 3, 0, 2]]

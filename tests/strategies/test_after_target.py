@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.strategies.after_target import AfterTarget
+from negbench.testing import as_sets, ranking_below, toy_views
+
+# row 0: target 5 (0.6), 0 ties with it and stands before it, 3 is above; row 1: column 3 disallowed
+SCORES = torch.tensor([[0.6, 0.5, -0.1, 0.7, -0.8, 0.6], [0.3, 0.9, -0.2, 0.2, 0.8, -0.4]])
+VIEW = ScoreView(SCORES, torch.tensor([5, 4]), torch.tensor([[True] * 6, [True, True, True, False, True, True]]))
+
+
+@pytest.mark.parametrize(("k", "want"), [(1, [{1}, {0}]), (2, [{1, 2}, {0, 2}]), (50, [{1, 2, 4}, {0, 2, 5}])])
+def test_hand_table(k: int, want: list[set[int]]) -> None:
+    assert as_sets(AfterTarget(k=k).pool(VIEW)) == want
+
+
+def test_all_scores_negative() -> None:
+    view = ScoreView(torch.tensor([[-0.9, -0.1, -0.5, -0.3]]), torch.tensor([3]))
+    assert as_sets(AfterTarget(k=1).pool(view)) == [{2}]
+
+
+@pytest.mark.parametrize("k", [1, 4, 100])
+def test_against_loops(k: int) -> None:
+    for view in toy_views():
+        assert as_sets(AfterTarget(k=k).pool(view)) == [
+            set(ranking_below(view, i)[:k]) for i in range(len(view.target))
+        ]
+
+
+def test_a_tie_with_the_target_is_not_below_it() -> None:
+    view = ScoreView(torch.tensor([[0.5, 0.5, 0.5, 0.25, 0.25]]), torch.tensor([1]))
+    assert as_sets(AfterTarget(k=1).pool(view)) == [{3}]
+
+
+def test_nothing_below_the_target_is_an_empty_pool() -> None:
+    view = ScoreView(torch.tensor([[-0.9, 0.2, 0.4], [0.1, 0.1, 0.1]]), torch.tensor([0, 1]))
+    assert as_sets(AfterTarget().pool(view)) == [set(), set()]
+
+
+@pytest.mark.parametrize("k", [0, -3, 2.5])
+def test_bad_k_is_quoted(k: object) -> None:
+    with pytest.raises(NegbenchError, match=rf"k must be a whole number >= 1, got {k}"):
+        AfterTarget(k=k)  # type: ignore[arg-type]

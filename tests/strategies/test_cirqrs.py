@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.strategies.cirqrs import Cirqrs
+from negbench.testing import as_sets, ranking_below, toy_views
+
+SCORES = torch.tensor([[0.9, 0.1, 0.5, -0.2, 0.4, -0.6, 0.3]])  # target 2: below it stand 4, 6, 1, 3, 5
+
+
+@pytest.mark.parametrize(("refresh", "want"), [(0, {4, 6, 1, 3}), (1, {4, 6}), (2, {4}), (3, {4}), (90, {4})])
+def test_hand_table(refresh: int, want: set[int]) -> None:
+    assert as_sets(Cirqrs(n_neg=4).pool(ScoreView(SCORES, torch.tensor([2]), refresh=refresh))) == [want]
+
+
+def test_all_scores_negative() -> None:
+    view = ScoreView(SCORES - 2, torch.tensor([2]), refresh=1)
+    assert as_sets(Cirqrs(n_neg=5).pool(view)) == [{4, 6}]
+
+
+@pytest.mark.parametrize("n_neg", [1, 5, 50])
+def test_against_loops(n_neg: int) -> None:
+    for view in toy_views():
+        k = n_neg
+        for refresh in range(4):
+            now = ScoreView(view.scores, view.target, view.allowed, refresh)
+            got = as_sets(Cirqrs(n_neg=n_neg).pool(now))
+            assert got == [set(ranking_below(view, i)[:k]) for i in range(len(view.target))]
+            k = max(k // 2, 1)
+
+
+def test_nothing_below_the_target_is_an_empty_pool() -> None:
+    assert as_sets(Cirqrs().pool(ScoreView(SCORES, torch.tensor([5])))) == [set()]
+
+
+def test_published_defaults() -> None:
+    assert (Cirqrs().n_neg, Cirqrs.n_def) == (50, 5)
+
+
+@pytest.mark.parametrize("n_neg", [0, -3, 2.5])
+def test_bad_n_neg_is_quoted(n_neg: object) -> None:
+    with pytest.raises(NegbenchError, match=rf"n_neg must be a whole number >= 1, got {n_neg}"):
+        Cirqrs(n_neg=n_neg)  # type: ignore[arg-type]

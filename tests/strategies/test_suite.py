@@ -1,0 +1,142 @@
+"""The suite itself: a strategy that breaks one rule of the contract fails the test of that rule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.strategies.qure import Qure
+from negbench.testing import StrategyTestCase, pool_digest, pool_digests_in_another_process
+
+Rule = Callable[[ScoreView], Tensor]
+
+
+@dataclass(frozen=True)
+class ByRule(Strategy):
+    """A strategy out of a function."""
+
+    rule: Rule = field(default=lambda view: view.allowed.clone())
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return self.rule(view)
+
+
+@dataclass(frozen=True)
+class Unchecked(Strategy):
+    """Swallows any option."""
+
+    k: int = 3
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return view.allowed.clone()
+
+
+@dataclass(frozen=True)
+class ByHash(Strategy):
+    """Depends on the hash seed of its process."""
+
+    scope: ClassVar = "corpus"
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return view.allowed * float(hash("negbench") % 2**24)
+
+
+def _with_target(view: ScoreView) -> Tensor:
+    return view.allowed.scatter(1, view.target[:, None], True)
+
+
+def _random(view: ScoreView) -> Tensor:
+    return view.allowed & (torch.rand(view.scores.shape) < 0.5)
+
+
+def _python_random(view: ScoreView) -> Tensor:
+    random.random()
+    return view.allowed.clone()
+
+
+def _absolute(view: ScoreView) -> Tensor:
+    return view.allowed & (view.scores > 0.1)
+
+
+def _rank_of_all(view: ScoreView) -> Tensor:
+    return view.allowed & (view.order.argsort(1) < 5)
+
+
+def _across_rows(view: ScoreView) -> Tensor:
+    return view.allowed & (view.scores < view.scores.mean())
+
+
+def _by_column(view: ScoreView) -> Tensor:
+    return view.allowed & (torch.arange(view.scores.shape[1]) % 2 == 0)
+
+
+def _by_row(view: ScoreView) -> Tensor:
+    return view.allowed & (torch.arange(len(view.scores))[:, None] % 2 == 0)
+
+
+def _peeking(view: ScoreView) -> Tensor:
+    return view.allowed if view.relevant is None else view.allowed & ~view.relevant
+
+
+def _percent_of_positive(view: ScoreView) -> Tensor:
+    return view.allowed & (view.scores < 0.95 * view.positive[:, None])
+
+
+BROKEN: list[tuple[Rule, str]] = [
+    (_with_target, "test_tiny_corpora"),
+    (lambda view: torch.ones_like(view.allowed), "test_tiny_corpora"),
+    (lambda view: view.allowed, "test_view_is_untouched"),
+    (_random, "test_repeatable"),
+    (_random, "test_global_generators_are_untouched"),
+    (_python_random, "test_global_generators_are_untouched"),
+    (_absolute, "test_shift"),
+    (_percent_of_positive, "test_shift"),
+    (_rank_of_all, "test_disallowed_images_are_as_if_absent"),
+    (_across_rows, "test_rows_are_independent"),
+    (_by_column, "test_columns_are_permutable"),
+    (_by_row, "test_queries_are_permutable"),
+    (_peeking, "test_only_oracles_read_the_ground_truth"),
+    (lambda view: torch.zeros(len(view.scores), 3, dtype=torch.bool), "test_empty_block"),
+]
+
+
+@pytest.mark.parametrize(("rule", "test"), BROKEN)
+def test_a_broken_rule_is_caught(rule: Rule, test: str) -> None:
+    case, strategy = StrategyTestCase(), ByRule(rule)
+    arguments = (strategy, 5) if test == "test_tiny_corpora" else (strategy,)
+    with pytest.raises(AssertionError):
+        getattr(case, test)(*arguments)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        _with_target,
+        lambda view: -view.allowed.float(),
+        lambda view: view.allowed.float() * torch.nan,
+        lambda view: view.allowed.long(),
+        lambda view: view.allowed[:, 1:],
+    ],
+)
+def test_a_broken_form_is_caught(rule: Rule) -> None:
+    with pytest.raises(AssertionError):
+        StrategyTestCase().test_form(ByRule(rule), torch.float32, "cpu")
+
+
+def test_an_unchecked_option_is_caught() -> None:
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        StrategyTestCase().test_bad_options_are_quoted(Unchecked())
+
+
+def test_the_other_process_has_another_hash_seed() -> None:
+    here, there = ByHash(), Qure(variant="release")
+    digests = pool_digests_in_another_process([here, there])
+    assert digests[0] != pool_digest(here)
+    assert digests[1] == pool_digest(there)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.strategies.top_k import TopK
+from negbench.testing import as_sets, ranking, toy_views
+
+# row 0: target 1; row 1: target 4, column 1 disallowed, columns 0 and 3 tie
+SCORES = torch.tensor([[0.5, 0.9, -0.1, 0.7, -0.8, 0.6], [0.3, 0.9, -0.2, 0.3, 0.1, -0.4]])
+VIEW = ScoreView(SCORES, torch.tensor([1, 4]), torch.tensor([[True] * 6, [True, False, True, True, True, True]]))
+
+
+@pytest.mark.parametrize(
+    ("k", "want"),
+    [(1, [{3}, {0}]), (2, [{3, 5}, {0, 3}]), (3, [{3, 5, 0}, {0, 3, 2}]), (9, [{0, 2, 3, 4, 5}, {0, 2, 3, 5}])],
+)
+def test_hand_table(k: int, want: list[set[int]]) -> None:
+    assert as_sets(TopK(k=k).pool(VIEW)) == want
+
+
+def test_all_scores_negative() -> None:
+    view = ScoreView(torch.tensor([[-0.9, -0.1, -0.5, -0.3]]), torch.tensor([3]))
+    assert as_sets(TopK(k=2).pool(view)) == [{1, 2}]
+
+
+@pytest.mark.parametrize("k", [1, 4, 100])
+def test_against_loops(k: int) -> None:
+    for view in toy_views():
+        assert as_sets(TopK(k=k).pool(view)) == [set(ranking(view, i)[:k]) for i in range(len(view.target))]
+
+
+def test_halving() -> None:
+    scores = torch.linspace(1, -1, 41)[None]
+    sizes = [
+        int(TopK(k=20, halve=True).pool(ScoreView(scores, torch.tensor([7]), refresh=refresh)).sum())
+        for refresh in range(7)
+    ]
+    assert sizes == [20, 10, 5, 2, 1, 1, 1]
+    assert int(TopK(k=20).pool(ScoreView(scores, torch.tensor([7]), refresh=3)).sum()) == 20
+
+
+def test_nothing_allowed_is_an_empty_pool() -> None:
+    view = ScoreView(SCORES, torch.tensor([1, 4]), torch.zeros(2, 6, dtype=torch.bool))
+    assert as_sets(TopK().pool(view)) == [set(), set()]
+
+
+@pytest.mark.parametrize("k", [0, -3, 2.5, True])
+def test_bad_k_is_quoted(k: object) -> None:
+    with pytest.raises(NegbenchError, match=rf"k must be a whole number >= 1, got {k}"):
+        TopK(k=k)  # type: ignore[arg-type]

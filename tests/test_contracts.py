@@ -1,0 +1,186 @@
+"""The types that cross modules: what they check, complete and refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import (
+    DEFAULT_TEMPERATURE,
+    AspectScores,
+    Loss,
+    Range,
+    ScoreView,
+    Strategy,
+    check_option,
+    paired_relevance,
+    relevance,
+    tunable,
+    tunable_ranges,
+)
+from negbench.errors import OptionError
+
+SCORES = torch.tensor([[-0.5, -0.1, -0.5, -0.9], [0.25, 0.5, 0.25, 0.25]])
+TARGET = torch.tensor([2, 1])
+
+# --- ScoreView --------------------------------------------------------------------------------------------------------
+
+
+def test_view_allows_everything_but_the_target() -> None:
+    view = ScoreView(SCORES, TARGET)
+    assert view.allowed.tolist() == [[True, True, False, True], [True, False, True, True]]
+
+
+def test_view_takes_the_target_out_of_a_copy() -> None:
+    allowed = torch.ones(2, 4, dtype=torch.bool)
+    allowed[0, 0] = False
+    assert ScoreView(SCORES, TARGET, allowed).allowed.tolist() == [
+        [False, True, False, True],
+        [True, False, True, True],
+    ]
+    assert allowed[0].tolist() == [False, True, True, True]
+
+
+def test_view_knows_the_positive_and_the_order() -> None:
+    view = ScoreView(SCORES, TARGET)
+    assert view.positive.tolist() == [-0.5, 0.5]
+    assert view.order.tolist() == [[1, 0, 2, 3], [1, 0, 2, 3]]  # ties by column
+    assert view.order is view.order
+    assert view.refresh == 0
+    assert view.relevant is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": SCORES[0]}, r"scores must be a \[B, N\] float tensor, got \(4,\)"),
+        ({"scores": SCORES.long()}, r"scores must be .* torch.int64"),
+        ({"target": TARGET[:1]}, r"target must be a \[2\] int64 tensor, got \(1,\)"),
+        ({"target": TARGET.int()}, r"target must be .* torch.int32"),
+        ({"target": torch.tensor([0, 4])}, r"target must lie in 0..3, got 0..4"),
+        ({"target": torch.tensor([-1, 1])}, r"target must lie in 0..3, got -1..1"),
+        ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be a \(2, 4\) bool tensor, got \(2, 3\)"),
+        ({"allowed": torch.ones(2, 4)}, r"allowed must be .* torch.float32"),
+        ({"relevant": torch.ones(1, 4, dtype=torch.bool)}, r"relevant must be a \(2, 4\) bool tensor"),
+    ],
+)
+def test_view_refuses_what_does_not_fit(changes: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScoreView(**{"scores": SCORES, "target": TARGET, **changes})  # type: ignore[arg-type]
+
+
+def test_view_of_no_queries() -> None:
+    view = ScoreView(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+    assert (view.allowed.shape, view.positive.shape, view.order.shape) == ((0, 5), (0,), (0, 5))
+
+
+def test_view_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ScoreView(SCORES, TARGET).refresh = 1  # type: ignore[misc]
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fields:
+    fixed: int = 1
+    k: int = tunable(100, low=10, high=1000, log=True)
+    how: str = tunable("a", choices=("a", "b"))
+
+
+def test_ranges_stand_beside_the_defaults() -> None:
+    assert (_Fields().k, _Fields().how) == (100, "a")
+    assert tunable_ranges(_Fields) == {"k": Range(10, 1000, log=True), "how": Range(choices=("a", "b"))}
+    assert list(tunable_ranges(_Fields)) == ["k", "how"]
+
+
+@pytest.mark.parametrize("span", [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}])
+def test_a_range_is_bounds_or_choices(span: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="either low and high, or choices"):
+        tunable(1, **span)  # type: ignore[arg-type]
+
+
+def test_check_option_quotes_the_value() -> None:
+    check_option("k", 3, True, ">= 1")
+    with pytest.raises(OptionError, match=r"^k must be >= 1, got 'three'$"):
+        check_option("k", "three", False, ">= 1")
+
+
+def test_a_strategy_must_define_pool() -> None:
+    @dataclass(frozen=True)
+    class Nothing(Strategy):
+        pass
+
+    with pytest.raises(TypeError, match="pool"):
+        Nothing()  # type: ignore[abstract]
+    assert (Strategy.scope, Strategy.corrupts, Strategy.n_def) == ("corpus", ("target",), 6)
+
+
+# --- Loss -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Seen(Loss):
+    """Returns the temperature, after it has checked that its arguments are complete."""
+
+    def value(
+        self,
+        positive: Tensor,
+        negatives: Tensor,
+        mask: Tensor,
+        weights: Tensor,
+        temperature: Tensor | float,
+        aspects: Sequence[AspectScores],
+    ) -> Tensor:
+        assert mask.dtype == torch.bool
+        assert mask.shape == weights.shape == negatives.shape
+        assert mask.all()
+        assert (weights == 1).all()
+        return torch.as_tensor(temperature)
+
+
+def test_loss_completes_its_arguments() -> None:
+    call = (torch.zeros(2), torch.zeros(2, 3))
+    assert _Seen()(*call) == pytest.approx(DEFAULT_TEMPERATURE)
+    assert _Seen()(*call, temperature=0.5) == 0.5
+    assert _Seen(tau=0.25)(*call, temperature=0.5) == 0.25
+
+
+def test_loss_refuses_what_does_not_fit() -> None:
+    positive, negatives = torch.zeros(2), torch.zeros(2, 3)
+    with pytest.raises(ValueError, match=r"got \(2, 1\) and \(2, 3\)"):
+        _Seen()(positive[:, None], negatives)
+    with pytest.raises(ValueError, match=r"mask must be \(2, 3\), got \(2, 2\)"):
+        _Seen()(positive, negatives, torch.ones(2, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"weights must be \(2, 3\), got \(2,\)"):
+        _Seen()(positive, negatives, None, positive)
+    with pytest.raises(ValueError, match="_Seen has no term for aspects"):
+        _Seen()(positive, negatives, aspects=[AspectScores("colour", positive, negatives, torch.tensor(1.0))])
+
+
+# --- relevance --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_relevance_is_the_best_token(tokens: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(2, 4, generator=generator)
+    candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
+    want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
+    assert (want < 0).any()
+    torch.testing.assert_close(relevance(queries, candidates), want)
+
+
+def test_paired_relevance_is_relevance_of_ones_own_images() -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(3, 4, generator=generator)
+    images = torch.randn(6, 2, 4, generator=generator)
+    own = torch.tensor([[0, 5], [2, 2], [4, 1]])
+    want = relevance(queries, images).gather(1, own)
+    torch.testing.assert_close(paired_relevance(queries, images[own]), want)

@@ -1,0 +1,292 @@
+"""Registered plug-ins are complete, and every way to misname one ends in a one-line error with the mend."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from negbench.contracts import Loss, Strategy, tunable_ranges
+from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.registry import KINDS, Registry, constructor_of, option_defaults, plugin_config, registry
+
+TESTS = Path(__file__).parent
+EVERY = [
+    (kind, name) for kind in KINDS for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"
+]
+FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
+LITERALS = [("qure", "variant", "papr"), ("dqe", "scale", "minmaxx")]
+
+PLUGIN = '''"""Nothing at all."""
+
+from dataclasses import dataclass
+
+from negbench.contracts import ScoreView, Strategy, tunable
+
+PAPER = "none"
+
+
+@dataclass(frozen=True)
+class Mine(Strategy):
+    k: int = tunable(3, low=1, high=9)
+
+    def pool(self, view: ScoreView):
+        return view.allowed & False
+'''
+
+
+@pytest.fixture
+def plugin_file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_own.py"
+    path.write_text(PLUGIN, encoding="utf-8")
+    return path
+
+
+# --- completeness ---------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_plugins() -> None:
+    assert {kind for kind, _ in EVERY} == set(KINDS)
+    published = "after-target all-corpus cirqrs dqe hycole in-batch oracle-after-target oracle-all qure top-k"
+    assert set(published.split()) <= set(registry.plugins("strategies"))
+    assert {"bradley-terry", "info-nce", "margin-kl"} <= set(registry.plugins("losses"))
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_every_key_has_its_files(kind: str, name: str) -> None:
+    source = registry.find(kind, name).source()
+    assert source.is_file()
+    assert source.stem == name.replace("-", "_")
+    assert (TESTS / kind / f"test_{source.stem}.py").is_file()
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_every_key_is_described(kind: str, name: str) -> None:
+    (described,) = [d for d in registry.describe(kind) if d.name == name]
+    assert described.summary.endswith(".") or described.summary.endswith(":")
+    assert len(described.summary) > 10
+    assert described.paper
+    assert described.origin == "built-in"
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_every_class_is_documented_option_by_option(kind: str, name: str) -> None:
+    cls = registry.get(kind, name)
+    constructor = constructor_of(kind, cls)
+    text = f"{cls.__doc__}\n{constructor.__doc__}\n{inspect.getdoc(constructor)}"
+    own = text if kind in ("strategies", "losses") else f"{text}\n{inspect.getdoc(sys.modules[cls.__module__])}"
+    assert cls.__dict__.get("__doc__"), f"{cls.__name__} has no docstring of its own"
+    for option in option_defaults(constructor):
+        assert option in own, f"{kind}/{name}: option '{option}' is not documented"
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDED)
+def test_every_default_builds_and_lies_in_its_range(kind: str, name: str) -> None:
+    made = registry.make(kind, name)
+    assert isinstance(made, Strategy if kind == "strategies" else Loss)
+    config = plugin_config(made)
+    assert registry.make(kind, name, **config) == made
+    assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
+    for option, span in tunable_ranges(type(made)).items():
+        value = config[option]
+        assert value in span.choices if span.choices else span.low <= value <= span.high  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDED)
+def test_the_ends_of_every_range_build(kind: str, name: str) -> None:
+    for option, span in tunable_ranges(registry.get(kind, name)).items():
+        is_int = isinstance(getattr(registry.make(kind, name), option), int)
+        for end in span.choices or (span.low, span.high):
+            value = int(end) if is_int else end
+            assert getattr(registry.make(kind, name, **{option: value}), option) == value
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDED)
+def test_descriptions_tell_the_ranges_of_the_class(kind: str, name: str) -> None:
+    (described,) = [d for d in registry.describe(kind) if d.name == name]
+    assert list(described.ranges) == list(tunable_ranges(registry.get(kind, name)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, n in EVERY if k not in ("strategies", "losses")])
+def test_every_loader_option_has_a_default(kind: str, name: str) -> None:
+    loader = constructor_of(kind, registry.get(kind, name))
+    options = inspect.signature(loader).parameters.values()
+    assert all(option.kind is option.KEYWORD_ONLY for option in options)
+    assert all(default is not inspect.Parameter.empty for default in option_defaults(loader).values())
+
+
+def test_only_oracles_are_named_so() -> None:
+    for name in registry.plugins("strategies"):
+        reads = any(
+            isinstance(node, ast.Name | ast.Attribute)
+            and (getattr(node, "attr", None) or getattr(node, "id", "")) in ("relevant", "not_relevant")
+            for node in ast.walk(ast.parse(registry.find("strategies", name).source().read_text(encoding="utf-8")))
+        )
+        assert reads == name.startswith("oracle-"), name
+
+
+# --- listing imports nothing heavy ------------------------------------------------------------------------------------
+
+
+def test_describing_imports_no_torch() -> None:
+    code = (
+        "import sys; from negbench.registry import KINDS, registry; "
+        "found = [registry.describe(kind) for kind in KINDS]; "
+        "assert all(found); "
+        "print([m for m in ('torch', 'numpy', 'transformers', 'mlflow', 'optuna', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+def _message(caught: pytest.ExceptionInfo[NegbenchError]) -> str:
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_unknown_kind() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        registry.plugins("strategy")
+    assert _message(caught) == "unknown kind of plug-in 'strategy': did you mean 'strategies'?"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("strategies", "qrue", "unknown strategy 'qrue': did you mean 'qure'?"),
+        ("strategies", "after_target", "unknown strategy 'after_target': did you mean 'after-target'?"),
+        ("losses", "infonce", "unknown loss 'infonce': did you mean 'info-nce'?"),
+        ("losses", "triplet", "unknown loss 'triplet': known: bradley-terry, info-nce, margin-kl"),
+    ],
+)
+def test_unknown_key(kind: str, name: str, message: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        registry.make(kind, name)
+    assert _message(caught) == message
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_unknown_option(kind: str, name: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        registry.make(kind, name, no_such_option=1)
+    assert "unknown option 'no_such_option'" in _message(caught)
+    assert f"'{name}'" in _message(caught)
+
+
+def test_unknown_option_suggests() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"unknown option 'varient' in strategy 'qure': did you mean 'variant'\?"
+    ):
+        registry.make("strategies", "qure", varient="paper")
+
+
+@pytest.mark.parametrize(("name", "option", "typo"), LITERALS)
+def test_a_mistyped_literal_is_one_line(name: str, option: str, typo: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        registry.make("strategies", name, **{option: typo})
+    assert f"strategy.{option} = '{typo}'" in _message(caught)
+    with pytest.raises(OptionError) as caught:  # without the registry in between
+        registry.get("strategies", name)(**{option: typo})
+    assert f"got '{typo}'" in _message(caught)
+
+
+def test_every_literal_is_tried() -> None:
+    found = {
+        (name, field.name)
+        for name in registry.plugins("strategies")
+        for field in dataclasses.fields(registry.get("strategies", name))
+        if str(field.type).startswith("Literal")
+    }
+    assert found == {(name, option) for name, option, _ in LITERALS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"),
+    [
+        ("strategies", "top-k", {"k": "100"}),
+        ("strategies", "top-k", {"k": 2.5}),
+        ("strategies", "top-k", {"halve": 1}),
+        ("strategies", "dqe", {"alpha": "0.2"}),
+        ("losses", "margin-kl", {"margin": None}),
+        ("losses", "bradley-terry", {"tau": "0.07"}),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_quoted(kind: str, name: str, options: dict[str, object]) -> None:
+    with pytest.raises(OptionError) as caught:
+        registry.make(kind, name, **options)
+    ((option, value),) = options.items()
+    assert option in _message(caught)
+    assert repr(value) in _message(caught)
+
+
+def test_a_whole_number_passes_for_a_float() -> None:
+    assert registry.make("losses", "margin-kl", margin=0) == registry.make("losses", "margin-kl", margin=0.0)
+
+
+# --- --plugin FILE.py -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_registered(plugin_file: Path) -> None:
+    mine = Registry()
+    assert mine.add_file(plugin_file) == ["my-own"]
+    assert mine.add_file(plugin_file) == ["my-own"]  # twice is once
+    assert mine.make("strategies", "my-own", k=4).k == 4
+    assert mine.plugins("strategies")["my-own"].origin == str(plugin_file)
+    assert mine.plugin_files() == (str(plugin_file),)
+    (described,) = [d for d in mine.describe("strategies") if d.name == "my-own"]
+    assert (described.summary, described.paper, dict(described.ranges)) == ("Nothing at all.", "none", {"k": "3; 1..9"})
+    assert "my-own" not in registry.plugins("strategies")
+
+
+def test_a_class_may_name_itself(tmp_path: Path) -> None:
+    path = tmp_path / "two.py"
+    second = PLUGIN[PLUGIN.index("@dataclass") :].replace("Mine", "Other")
+    text = (PLUGIN + "\n\n" + second).replace("(Strategy):", "(Strategy):\n    key = 'KEY'\n")
+    path.write_text(text.replace("KEY", "first", 1).replace("KEY", "second", 1), encoding="utf-8")
+    assert sorted(Registry().add_file(path)) == ["first", "second"]
+
+
+def test_two_of_one_name_are_refused(plugin_file: Path, tmp_path: Path) -> None:
+    mine = Registry()
+    mine.add_file(plugin_file)
+    other = tmp_path / "elsewhere" / "my_own.py"
+    other.parent.mkdir()
+    other.write_text(PLUGIN, encoding="utf-8")
+    with pytest.raises(NegbenchError) as caught:
+        mine.add_file(other)
+    assert f"two strategies are named 'my-own': {plugin_file} and {other}; rename one" == _message(caught)
+
+
+def test_the_name_of_a_built_in_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "qure.py"
+    path.write_text(PLUGIN, encoding="utf-8")
+    mine = Registry()
+
+    def add_and_list() -> None:
+        mine.add_file(path)
+        mine.plugins("strategies")
+
+    with pytest.raises(NegbenchError) as caught:
+        add_and_list()
+    assert f"two strategies are named 'qure': built-in and {path}; rename one" == _message(caught)
+
+
+def test_files_that_are_no_plugins(tmp_path: Path) -> None:
+    with pytest.raises(NegbenchError, match="there is no such file"):
+        Registry().add_file(tmp_path / "absent.py")
+    empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
+    empty.write_text("x = 1\n", encoding="utf-8")
+    broken.write_text("import no_such_module_of_anyone\n", encoding="utf-8")
+    with pytest.raises(NegbenchError, match="defines no Strategy, Loss, Backbone or Dataset"):
+        Registry().add_file(empty)
+    with pytest.raises(NegbenchError, match=r"cannot be imported: ModuleNotFoundError: .*no_such_module_of_anyone"):
+        Registry().add_file(broken)
