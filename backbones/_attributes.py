@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from negbench.backbones._fusion import make_linear
 from torch import Tensor, nn
+
+from negbench.backbones._fusion import make_linear
 
 ASPECTS = ("colour", "shape")
 
@@ -127,7 +128,7 @@ class AttributeWeights(nn.Module):
 
     def __init__(self, dim: int, token_dim: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.keys = nn.ModuleDict({a: make_linear(token_dim, dim, generator, bias=False) for a in ASPECTS})
+        self.keys = nn.ParameterDict({a: make_linear(token_dim, dim, generator, bias=False).weight for a in ASPECTS})
         self.values = nn.ModuleDict({a: make_linear(token_dim, dim, generator) for a in ASPECTS})
         initial = math.log(math.expm1(0.1))  # softplus(initial) = 0.1
         self.raw_weights = nn.ParameterDict({a: nn.Parameter(torch.tensor(initial)) for a in ASPECTS})
@@ -146,10 +147,12 @@ class AttributeWeights(nn.Module):
         subs = {}
         for aspect in ASPECTS:
             mask = masks[aspect]
-            logits = torch.einsum("...bd,bsd->...bs", query, self.keys[aspect](tokens)) / math.sqrt(query.shape[-1])
+            # <K t, q> as <t, K' q>, and V after the pooling: no matrix product per token
+            key = query @ self.keys[aspect]
+            logits = torch.einsum("...bc,bsc->...bs", key, tokens) / math.sqrt(query.shape[-1])
             # a finite floor, not -inf: a row without any word must not become NaN
             attention = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
-            pooled = torch.einsum("...bs,bsd->...bd", attention, self.values[aspect](tokens))
+            pooled = self.values[aspect](torch.einsum("...bs,bsc->...bc", attention, tokens))
             present = mask.any(-1)[:, None]
             sub = torch.where(present, F.normalize(pooled, dim=-1), torch.zeros_like(pooled))
             subs[aspect] = (sub, F.softplus(self.raw_weights[aspect]))

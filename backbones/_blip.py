@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from torch import Tensor, nn
+
 from negbench.backbones._attributes import AttributeWeights, attribute_masks, words_of_wordpieces
 from negbench.backbones._captions import (
     BUILT_IN,
@@ -24,14 +26,13 @@ from negbench.backbones._captions import (
 from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256, tensors_sha256
 from negbench.backbones._lavis import Layout, restore_positions, save_state
 from negbench.backbones._weights import Advice, vocabulary_source
-from torch import Tensor, nn
-
 from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
 from negbench.errors import WeightsError
 
 if TYPE_CHECKING:
-    from negbench.backbones._preprocess import Preprocess
     from PIL.Image import Image
+
+    from negbench.backbones._preprocess import Preprocess
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -10,8 +10,8 @@ gives them (`query.text`, and `reference_text`, `target_text` where a strategy c
   the metadata entry `ids` (`texts`), a JSON list.
 
 Vectors are [N, C], or [N, L, C] for several per image. From an image's L rows x and a text's row y, n() making unit
-norm: candidates n(W_i x_l); query n(fusion(n(mean over l of W_i x_l), n(W_t y))), the fusion being HyCoLe's gate, a sum, or
-CLIP4CIR's combiner.
+norm: candidates n(W_i x_l); query n(fusion(n(mean over l of W_i x_l), n(W_t y))), the fusion being HyCoLe's gate, a
+sum, or CLIP4CIR's combiner.
 """
 
 from __future__ import annotations
@@ -310,4 +310,5 @@ def _stacked(path: Path, array: Any) -> Tensor:
     lengths = compute.unique(compute.list_value_length(array)).to_pylist()
     if len(lengths) > 1:
         raise DataError(f"{path}: its vectors differ in length: {sorted(lengths)[:5]}")
-    return _stacked(path, array.flatten()).unflatten(0, (len(array), -1))
+    stacked: Tensor = _stacked(path, array.flatten()).unflatten(0, (len(array), -1))
+    return stacked

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from negbench.backbones._attributes import ASPECTS, AttributeWeights, attribute_masks
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear
 from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
-from torch import Tensor, nn
-
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, TextBatch, check_option
 from negbench.errors import WeightsError
 
@@ -165,9 +165,9 @@ class Tiny(Backbone):
     512 untrained embeddings.
     """
 
-    # chosen on the dev part of the synthetic data, see the table in the docs of `load`
+    # bradley-terry and info-nce on the synthetic val split: 1e-3 to 1e-2 lie within a point or two of each other
     recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 2e-3,
+        "lr": 3e-3,
         "epochs": 12,
         "batch_size": 64,
         "weight_decay": 0.01,

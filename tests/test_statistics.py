@@ -171,6 +171,15 @@ def test_a_table_gets_all_four_words() -> None:
     assert set(wide.values()) == {"tied"}
 
 
+def test_minimum_detectable_by_hand() -> None:
+    values, baseline = hits(0, (1, 40), 0.5), hits(1, (1, 40), 0.5)
+    error = (values - baseline).std(ddof=1) / np.sqrt(40)
+    for others in (1, 3):  # Holm's first step divides alpha by the number of comparisons
+        table = {"base": baseline, **{f"s{i}": values for i in range(others)}}
+        found = st.compare_table(table, "base", generator=rng())[0].minimum_detectable
+        assert found == pytest.approx((stats.t.ppf(1 - 0.025 / others, 39) + stats.t.ppf(0.8, 39)) * error)
+
+
 def test_one_seed_is_said_and_ignores_seed_noise() -> None:
     values, baseline = hits(0, (1, 500), 0.5), hits(1, (1, 500), 0.3)
     found = st.compare(values, baseline, generator=rng())
@@ -202,9 +211,9 @@ def test_strategies_with_different_numbers_of_seeds_stand_in_one_table() -> None
 
 
 def test_strata_give_the_mean_of_category_means() -> None:
-    values = np.array([[1.0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0]])
+    values = np.array([[1.0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 1, 0]])
     strata = np.array(["dress", "dress", "shirt", "shirt", "shirt", "shirt"])
-    by_seed = [(1.0 + 0.0) / 2, (0.5 + 0.5) / 2]
+    by_seed = [(1.0 + 0.0) / 2, (0.5 + 0.75) / 2]
     found = st.summarise(values, strata=strata, generator=rng(), resamples=300)
     assert found.mean == pytest.approx(np.mean(by_seed))
     assert found.sd == pytest.approx(np.std(by_seed, ddof=1))
@@ -218,6 +227,15 @@ def test_bootstrap_redraws_inside_each_stratum() -> None:
     found = st.summarise(values, strata=strata, generator=rng(), resamples=300)
     assert (found.interval.low, found.interval.high) == (0.5, 0.5)
     assert st.summarise(values, generator=rng(), resamples=300).interval.low < 0.45
+
+
+def test_bootstrap_spread_is_that_of_a_stratified_mean() -> None:
+    strata = np.repeat([0, 1, 2], [30, 60, 120])
+    values = rng(1).normal(size=(1, 210)) * (1 + strata) + strata
+    by_stratum = [values[0, strata == g] for g in range(3)]
+    want = np.sqrt(sum(part.var() / len(part) for part in by_stratum)) / 3
+    found = st.summarise(values, strata=strata, generator=rng(2), resamples=20000).interval
+    assert found.high - found.low == pytest.approx(2 * 1.96 * want, rel=0.03)
 
 
 def test_order_of_queries_does_not_matter_to_the_estimates() -> None:

@@ -44,8 +44,6 @@ def compare(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Plan, compute, print."""
-    from rich.console import Console
-
     from negbench import compare as comparison
     from negbench import files
     from negbench.errors import NegbenchError, UnknownNameError
@@ -53,7 +51,7 @@ def compare(
 
     if overwrite not in ("failed", "never", "always"):
         raise UnknownNameError("value of --overwrite", overwrite, ("failed", "never", "always"))
-    console = Console()
+    console = options.console()
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)

@@ -34,6 +34,14 @@ TrackingUri = Annotated[
 ]
 
 
+def console() -> Any:
+    """Where commands print: as wide as the terminal, or wide enough for the tables where there is none."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=160)
+
+
 def plugin_layer(files: list[Path] | None) -> dict[str, Any]:
     """Register `--plugin` files and record them in the configuration."""
     if not files:

@@ -39,12 +39,10 @@ def run(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Build the configuration, compute, print."""
-    from rich.console import Console
-
     from negbench.config import load_config
     from negbench.display import Display
 
-    console = Console()
+    console = options.console()
     flags: dict[str, Any] = {
         **options.named("strategy", strategy),
         **options.named("backbone", backbone),

@@ -22,12 +22,17 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None) ->
     groups = groups_of(runs, name)
     table = leader_table(groups)
     console.print(_shown(table.quality, f"{name}: percent, mean ± standard deviation over seeds"))
+    console.print(
+        _shown(table.behaviour, "what the strategies did: means over refreshes (batch strategies: epochs) and seeds")
+    )
     console.print(_shown(table.cost, "cost: means over seeds"))
     folder = runs / name
     written = [
         _write(folder / "table.md", markdown(table.quality)),
         _write(folder / "table.tex", latex(table.quality)),
         _write(folder / "table.csv", table.quality.to_csv(index=False)),
+        _write(folder / "behaviour.md", markdown(table.behaviour)),
+        _write(folder / "behaviour.csv", table.behaviour.to_csv(index=False)),
         _write(folder / "cost.csv", table.cost.to_csv(index=False)),
     ]
     Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [_summary(g) for g in groups], written)

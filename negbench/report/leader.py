@@ -30,9 +30,10 @@ _STAGES = ("encode", "mine", "train", "evaluate")
 
 @dataclass(frozen=True)
 class LeaderTable:
-    """Rows in order of the main metric, best first; `quality` and `cost` share their first columns."""
+    """Rows in order of the main metric, best first; the three tables share their first columns."""
 
     quality: pd.DataFrame
+    behaviour: pd.DataFrame
     cost: pd.DataFrame
 
 
@@ -40,11 +41,11 @@ def leader_table(groups: Sequence[Group]) -> LeaderTable:
     """Means and standard deviations over seeds of each group.
 
     Returns:
-        `quality`: labels, seeds, for each averaged metric '12.3 ± 0.4' in percent, behaviour. `cost`: labels, negatives
-        seen, seconds by stage, peak memory, means over seeds.
+        `quality`: labels, seeds, for each averaged metric '12.3 ± 0.4' in percent, false-negative rates. `behaviour`:
+        what the strategies did. `cost`: negatives seen, seconds by stage, peak memory. Means over seeds.
     """
-    ordered = sorted(groups, key=lambda g: (g.labels["dataset"], -_main(g)))
-    return LeaderTable(pd.DataFrame([_quality(g) for g in ordered]), pd.DataFrame([_cost(g) for g in ordered]))
+    ordered = sorted(groups, key=lambda g: (g.labels["dataset"], -_main(g), sorted(g.labels.items())))
+    return LeaderTable(*(pd.DataFrame([row(g) for g in ordered]) for row in (_quality, _behaviour, _cost)))
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:
@@ -67,15 +68,20 @@ def _quality(group: Group) -> dict[str, object]:
     row = _head(group)
     for metric in headline_metrics(list(group.results[0]["metrics"])):
         row[label_of(metric).removeprefix("average ")] = spread(group.values("metrics", metric))
+    return row
+
+
+def _behaviour(group: Group) -> dict[str, object]:
+    row = _head(group)
     for name, (title, factor, digits) in _BEHAVIOUR.items():
         values = group.values("behaviour", name)
         row[title] = f"{factor * float(np.mean(values)):,.{digits}f}" if values else "-"
+    row["negatives seen"] = f"{np.mean(group.values('negatives_seen')):,.0f}"
     return row
 
 
 def _cost(group: Group) -> dict[str, object]:
     row = _head(group)
-    row["negatives seen"] = f"{np.mean(group.values('negatives_seen')):,.0f}"
     for stage in _STAGES:
         row[f"{stage} s"] = f"{np.sum(group.values('seconds', stage)) / len(group.runs):.1f}"
     row["memory MiB"] = f"{np.max(group.values('peak_memory_mib', 'process')):,.0f}"

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+
 from negbench.backbones._attributes import (
     ASPECTS,
     COLOUR_WORDS,
@@ -13,7 +15,6 @@ from negbench.backbones._attributes import (
     words_of_clip_pieces,
     words_of_wordpieces,
 )
-from torch import Tensor
 
 DIM, WIDTH = 5, 4
 
@@ -72,7 +73,7 @@ def test_sub_queries_against_loops() -> None:
             chosen = [s for s in range(6) if masks[aspect][row, s]]
             want = torch.zeros(DIM, dtype=torch.float64)
             if chosen:
-                logits = [query[row] @ module.keys[aspect](tokens[row, s]) / math.sqrt(DIM) for s in chosen]
+                logits = [query[row] @ module.keys[aspect] @ tokens[row, s] / math.sqrt(DIM) for s in chosen]
                 total = sum(x.exp() for x in logits)
                 for s, logit in zip(chosen, logits, strict=True):
                     want = want + logit.exp() / total * module.values[aspect](tokens[row, s])

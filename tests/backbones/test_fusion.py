@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor
+
 from negbench.backbones._fusion import (
     FUSIONS,
     CombinerFusion,
@@ -13,8 +15,6 @@ from negbench.backbones._fusion import (
     make_fusion,
     make_linear,
 )
-from torch import Tensor
-
 from negbench.errors import UnknownNameError
 
 DIM = 6

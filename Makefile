@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+
+help: ## what there is to make
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]' -c constraints.txt
+	touch $(STAMP)
+
+install: $(STAMP) ## make .venv and install negbench with all it needs
+
+demo: $(STAMP) ## compare all strategies on the embedded data set: table, report, MLflow store in runs/
+	$(BIN)/negbench compare --strategies all --losses bradley-terry --seeds 3 --workers 2 --name demo
+
+test: $(STAMP) ## the whole suite
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+system: ## packages of Debian that the browser and PostgreSQL tests need (as root); without them those tests skip
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends chromium postgresql
+
+.PHONY: help install demo test lint bench system

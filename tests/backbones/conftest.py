@@ -1,0 +1,429 @@
+"""Small random checkpoints in LAVIS's format, and their forward pass written out on plain tensors under LAVIS's names.
+
+The forward pass uses neither transformers nor torch.nn modules: an oracle that shares nothing with the code under test.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+VOCABULARY = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *"abcdefghijklmnopqrstuvwxyz,?'-/&$",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+    *("red", "blue", "dress", "shirt", "longer", "sleeves", "with", "and", "is", "##er", "mask"),
+]
+CAPTIONS = ["is RED and longer!", "blue dress", "with (longer) sleeves, and a zip", "shirt" + " and red" * 30]
+LENGTH = 16  # max_txt_len of the small models
+
+
+@dataclass
+class Sizes:
+    """Of a small model; every number differs from the others where it can."""
+
+    tower: str = "eva_clip_g"
+    grid: int = 2
+    patch: int = 14
+    vit: int = 24
+    vit_layers: int = 3
+    vit_heads: int = 3
+    vit_mlp: int = 40
+    tokens: int = 5
+    width: int = 16
+    layers: int = 4
+    heads: int = 2
+    mlp: int = 28
+    freq: int = 2
+    rows: int = len(VOCABULARY) + 1
+    positions: int = 20
+    embed: int = 12
+
+    @property
+    def pixels(self) -> int:
+        return self.grid * self.patch
+
+
+class _Weights:
+    """Collects random tensors, large enough that every part of the model shows in its output."""
+
+    def __init__(self, seed: int) -> None:
+        self.state: State = {}
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def add(self, name: str, *shape: int, scale: float = 1.0) -> None:
+        self.state[name] = torch.randn(shape, generator=self.generator) * scale
+
+    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = True) -> None:
+        self.add(f"{name}.weight", outputs, inputs, scale=1.5 / math.sqrt(inputs))
+        if bias:
+            self.add(f"{name}.bias", outputs, scale=0.2)
+
+    def norm(self, name: str, width: int) -> None:
+        self.add(f"{name}.weight", width, scale=0.2)
+        self.state[f"{name}.weight"] += 1
+        self.add(f"{name}.bias", width, scale=0.2)
+
+
+def eva_state(s: Sizes, seed: int = 1) -> State:
+    w = _Weights(seed)
+    w.add("cls_token", 1, 1, s.vit)
+    w.add("pos_embed", 1, s.grid**2 + 1, s.vit, scale=0.5)
+    w.add("patch_embed.proj.weight", s.vit, 3, s.patch, s.patch, scale=0.05)
+    w.add("patch_embed.proj.bias", s.vit, scale=0.2)
+    for n in range(s.vit_layers):
+        b = f"blocks.{n}"
+        w.norm(f"{b}.norm1", s.vit)
+        w.add(f"{b}.attn.q_bias", s.vit, scale=0.3)
+        w.add(f"{b}.attn.v_bias", s.vit, scale=0.3)
+        w.linear(f"{b}.attn.qkv", 3 * s.vit, s.vit, bias=False)
+        w.linear(f"{b}.attn.proj", s.vit, s.vit)
+        w.norm(f"{b}.norm2", s.vit)
+        w.linear(f"{b}.mlp.fc1", s.vit_mlp, s.vit)
+        w.linear(f"{b}.mlp.fc2", s.vit, s.vit_mlp)
+    return w.state
+
+
+def clip_state(s: Sizes, seed: int = 1) -> State:
+    w = _Weights(seed)
+    w.add("class_embedding", s.vit)
+    w.add("positional_embedding", s.grid**2 + 1, s.vit, scale=0.5)
+    w.add("conv1.weight", s.vit, 3, s.patch, s.patch, scale=0.05)
+    w.norm("ln_pre", s.vit)
+    for n in range(s.vit_layers):
+        b = f"transformer.resblocks.{n}"
+        w.add(f"{b}.attn.in_proj_weight", 3 * s.vit, s.vit, scale=1.5 / math.sqrt(s.vit))
+        w.add(f"{b}.attn.in_proj_bias", 3 * s.vit, scale=0.3)
+        w.linear(f"{b}.attn.out_proj", s.vit, s.vit)
+        w.norm(f"{b}.ln_1", s.vit)
+        w.linear(f"{b}.mlp.c_fc", s.vit_mlp, s.vit)
+        w.linear(f"{b}.mlp.c_proj", s.vit, s.vit_mlp)
+        w.norm(f"{b}.ln_2", s.vit)
+    return w.state
+
+
+def tower_state(s: Sizes, seed: int = 1) -> State:
+    return eva_state(s, seed) if s.tower == "eva_clip_g" else clip_state(s, seed)
+
+
+def _bert_attention(w: _Weights, name: str, width: int, keys: int) -> None:
+    w.linear(f"{name}.self.query", width, width)
+    w.linear(f"{name}.self.key", width, keys)
+    w.linear(f"{name}.self.value", width, keys)
+    w.linear(f"{name}.output.dense", width, width)
+    w.norm(f"{name}.output.LayerNorm", width)
+
+
+def _feed_forward(w: _Weights, name: str, suffix: str, width: int, mlp: int) -> None:
+    w.linear(f"{name}.intermediate{suffix}.dense", mlp, width)
+    w.linear(f"{name}.output{suffix}.dense", width, mlp)
+    w.norm(f"{name}.output{suffix}.LayerNorm", width)
+
+
+def _embeddings(w: _Weights, name: str, s: Sizes) -> None:
+    w.state[f"{name}.position_ids"] = torch.arange(s.positions)[None]
+    w.add(f"{name}.word_embeddings.weight", s.rows, s.width)
+    w.add(f"{name}.position_embeddings.weight", s.positions, s.width)
+    w.norm(f"{name}.LayerNorm", s.width)
+
+
+def qformer_state(s: Sizes, seed: int = 2) -> State:
+    w = _Weights(seed)
+    w.add("query_tokens", 1, s.tokens, s.width)
+    w.state["temp"] = torch.tensor(0.0513)
+    w.norm("ln_vision", s.vit)
+    _embeddings(w, "Qformer.bert.embeddings", s)
+    for n in range(s.layers):
+        layer = f"Qformer.bert.encoder.layer.{n}"
+        _bert_attention(w, f"{layer}.attention", s.width, s.width)
+        if n % s.freq == 0:
+            _bert_attention(w, f"{layer}.crossattention", s.width, s.vit)
+        _feed_forward(w, layer, "", s.width, s.mlp)
+        _feed_forward(w, layer, "_query", s.width, s.mlp)
+    w.linear("Qformer.cls.predictions.transform.dense", s.width, s.width)
+    w.norm("Qformer.cls.predictions.transform.LayerNorm", s.width)
+    w.linear("Qformer.cls.predictions.decoder", s.rows, s.width)
+    w.state["Qformer.cls.predictions.bias"] = w.state["Qformer.cls.predictions.decoder.bias"]
+    w.linear("vision_proj", s.embed, s.width)
+    w.linear("text_proj", s.embed, s.width)
+    w.linear("itm_head", 2, s.width)
+    return w.state
+
+
+def blip2_state(s: Sizes) -> State:
+    return {**qformer_state(s), **{f"visual_encoder.{k}": v for k, v in tower_state(s).items()}}
+
+
+def blip_state(s: Sizes) -> State:
+    w = _Weights(3)
+    vision = eva_state(s)
+    for n in range(s.vit_layers):
+        del vision[f"blocks.{n}.attn.q_bias"], vision[f"blocks.{n}.attn.v_bias"]
+        w.add(f"visual_encoder.blocks.{n}.attn.qkv.bias", 3 * s.vit, scale=0.3)
+    w.norm("visual_encoder.norm", s.vit)
+    _embeddings(w, "text_encoder.embeddings", s)
+    for n in range(s.layers):
+        layer = f"text_encoder.encoder.layer.{n}"
+        _bert_attention(w, f"{layer}.attention", s.width, s.width)
+        _bert_attention(w, f"{layer}.crossattention", s.width, s.vit)
+        _feed_forward(w, layer, "", s.width, s.mlp)
+    w.linear("vision_proj", s.embed, s.vit)
+    w.linear("text_proj", s.embed, s.width)
+    w.linear("itm_head", 2, s.width)
+    w.state["temp"] = torch.tensor(0.0513)
+    return {**{f"visual_encoder.{k}": v for k, v in vision.items()}, **w.state}
+
+
+# --- the forward pass ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Variant:
+    """How the forward pass is done; the defaults are right, every other value is a trap."""
+
+    query_length: int | None = None  # None: the number of query tokens
+    text_offset: int = 0
+    mask: str = "query-text"
+    clip_act: str = "quick_gelu"
+    eva_act: str = "gelu"
+    vision_norms: int = 1
+    pooling: str = "project-mean"
+    projection: str = "text_proj"
+    vit_heads: int | None = None
+    blip_first: str = "[ENC]"
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+RIGHT = Variant()
+
+
+def linear(state: State, name: str, x: Tensor) -> Tensor:
+    bias = state.get(f"{name}.bias")
+    return x @ state[f"{name}.weight"].float().T + (0 if bias is None else bias.float())
+
+
+def norm(state: State, name: str, x: Tensor, eps: float) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    scaled = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
+    return scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Head by head, and with LAVIS's -10000 for masked keys."""
+    width = q.shape[-1] // heads
+    parts = []
+    for h in range(heads):
+        piece = slice(h * width, (h + 1) * width)
+        scores = q[..., piece] @ k[..., piece].transpose(1, 2) / math.sqrt(width)
+        if mask is not None:
+            scores = scores + (1.0 - mask[:, None, :].float()) * -10000.0
+        parts.append(scores.softmax(-1) @ v[..., piece])
+    return torch.cat(parts, -1)
+
+
+def act(name: str, x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x) if name == "quick_gelu" else 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def patches(weight: Tensor, pixels: Tensor) -> Tensor:
+    return F.conv2d(pixels, weight.float(), stride=weight.shape[-1]).flatten(2).transpose(1, 2)
+
+
+def eva_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    p = "visual_encoder."
+    x = patches(state[p + "patch_embed.proj.weight"], pixels) + state[p + "patch_embed.proj.bias"].float()
+    x = torch.cat([state[p + "cls_token"].expand(len(x), -1, -1), x], 1) + state[p + "pos_embed"]
+    for n in range(s.vit_layers):
+        b = f"{p}blocks.{n}"
+        y = norm(state, f"{b}.norm1", x, 1e-6) @ state[f"{b}.attn.qkv.weight"].float().T
+        if f"{b}.attn.q_bias" in state:
+            q_bias, v_bias = state[f"{b}.attn.q_bias"], state[f"{b}.attn.v_bias"]
+            y = y + torch.cat([q_bias, torch.zeros_like(q_bias), v_bias])
+        else:
+            y = y + state[f"{b}.attn.qkv.bias"]
+        x = x + linear(state, f"{b}.attn.proj", attention(*y.chunk(3, -1), variant.vit_heads or s.vit_heads))
+        y = act(variant.eva_act, linear(state, f"{b}.mlp.fc1", norm(state, f"{b}.norm2", x, 1e-6)))
+        x = x + linear(state, f"{b}.mlp.fc2", y)
+    return x
+
+
+def clip_tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    p = "visual_encoder."
+    x = patches(state[p + "conv1.weight"], pixels)
+    x = torch.cat([state[p + "class_embedding"].expand(len(x), 1, -1), x], 1) + state[p + "positional_embedding"]
+    x = norm(state, p + "ln_pre", x, 1e-5)
+    for n in range(s.vit_layers):
+        b = f"{p}transformer.resblocks.{n}"
+        y = norm(state, f"{b}.ln_1", x, 1e-5) @ state[f"{b}.attn.in_proj_weight"].T + state[f"{b}.attn.in_proj_bias"]
+        x = x + linear(state, f"{b}.attn.out_proj", attention(*y.chunk(3, -1), variant.vit_heads or s.vit_heads))
+        y = act(variant.clip_act, linear(state, f"{b}.mlp.c_fc", norm(state, f"{b}.ln_2", x, 1e-5)))
+        x = x + linear(state, f"{b}.mlp.c_proj", y)
+    return x
+
+
+def tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    return (eva_tower if s.tower == "eva_clip_g" else clip_tower)(state, pixels, s, variant)
+
+
+def bert_attention(state: State, name: str, x: Tensor, keys: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    q, k, v = (
+        linear(state, f"{name}.self.{part}", y) for part, y in (("query", x), ("key", keys), ("value", keys))
+    )
+    mixed = linear(state, f"{name}.output.dense", attention(q, k, v, heads, mask))
+    return norm(state, f"{name}.output.LayerNorm", mixed + x, 1e-12)
+
+
+def feed_forward(state: State, layer: str, suffix: str, x: Tensor) -> Tensor:
+    y = linear(state, f"{layer}.output{suffix}.dense", act("gelu", linear(state, f"{layer}.intermediate{suffix}.dense", x)))
+    return norm(state, f"{layer}.output{suffix}.LayerNorm", y + x, 1e-12)
+
+
+def qformer(
+    state: State, x: Tensor, s: Sizes, mask: Tensor | None = None, images: Tensor | None = None, query_length: int = 0
+) -> Tensor:
+    """As LAVIS: positions before `query_length` attend to the image and have a feed-forward layer of their own."""
+    x = norm(state, "Qformer.bert.embeddings.LayerNorm", x, 1e-12)
+    for n in range(s.layers):
+        layer = f"Qformer.bert.encoder.layer.{n}"
+        x = bert_attention(state, f"{layer}.attention", x, x, s.heads, mask)
+        first, rest = x[:, :query_length], x[:, query_length:]
+        if query_length and n % s.freq == 0:
+            first = bert_attention(state, f"{layer}.crossattention", first, images, s.heads, None)
+        x = torch.cat([feed_forward(state, layer, "_query", first), feed_forward(state, layer, "", rest)], 1)
+    return x
+
+
+def words(state: State, ids: Tensor, variant: Variant = RIGHT, name: str = "Qformer.bert.embeddings") -> Tensor:
+    start = variant.text_offset
+    places = state[f"{name}.position_embeddings.weight"][start : start + ids.shape[1]]
+    return state[f"{name}.word_embeddings.weight"][ids] + places
+
+
+def vision(state: State, features: Tensor, variant: Variant = RIGHT) -> Tensor:
+    for _ in range(variant.vision_norms):
+        features = norm(state, "ln_vision", features, 1e-5)
+    return features
+
+
+def blip2_candidates(state: State, features: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    learned = state["query_tokens"].expand(len(features), -1, -1)
+    hidden = qformer(state, learned, s, None, vision(state, features, variant), s.tokens)
+    return F.normalize(linear(state, "vision_proj", hidden), dim=-1)
+
+
+def blip2_fused(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    learned = state["query_tokens"].expand(len(features), -1, -1)
+    x = torch.cat([learned, words(state, ids, variant)], 1)
+    ones = torch.ones(len(ids), s.tokens, dtype=mask.dtype)
+    whole = {"query-text": torch.cat([ones, mask], 1), "text-query": torch.cat([mask, ones], 1), "none": None}[variant.mask]
+    length = s.tokens if variant.query_length is None else variant.query_length
+    return qformer(state, x, s, whole, vision(state, features, variant), length)
+
+
+def blip2_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    hidden = blip2_fused(state, features, ids, mask, s, variant)[:, : s.tokens]
+    if variant.pooling == "mean-project":
+        return F.normalize(linear(state, variant.projection, hidden.mean(1)), dim=-1)
+    projected = linear(state, variant.projection, hidden)
+    if variant.pooling == "normalise-mean":
+        projected = F.normalize(projected, dim=-1)
+    return F.normalize(projected.mean(1), dim=-1)
+
+
+def sprc_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
+    """SPRC's inference: fuse, then the text with the fused tokens before it, without an image."""
+    fused = blip2_fused(state, features, ids, mask, s)[:, : s.tokens]
+    whole = torch.cat([torch.ones(len(ids), s.tokens, dtype=mask.dtype), mask], 1)
+    hidden = qformer(state, torch.cat([fused, words(state, ids)], 1), s, whole)
+    return F.normalize(linear(state, "text_proj", hidden[:, s.tokens]), dim=-1)
+
+
+def blip2_texts(state: State, ids: Tensor, mask: Tensor, s: Sizes) -> Tensor:
+    return F.normalize(linear(state, "text_proj", qformer(state, words(state, ids), s, mask)[:, 0]), dim=-1)
+
+
+def blip_text_hidden(state: State, ids: Tensor, mask: Tensor, s: Sizes, images: Tensor | None) -> Tensor:
+    name = "text_encoder.embeddings"
+    x = norm(state, f"{name}.LayerNorm", words(state, ids, name=name), 1e-12)
+    for n in range(s.layers):
+        layer = f"text_encoder.encoder.layer.{n}"
+        x = bert_attention(state, f"{layer}.attention", x, x, s.heads, mask)
+        if images is not None:
+            x = bert_attention(state, f"{layer}.crossattention", x, images, s.heads, None)
+        x = feed_forward(state, layer, "", x)
+    return x
+
+
+def blip_features(state: State, pixels: Tensor, s: Sizes) -> Tensor:
+    return norm(state, "visual_encoder.norm", eva_tower(state, pixels, s), 1e-6)
+
+
+def blip_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+    ids = ids.clone()
+    if variant.blip_first == "[ENC]":
+        ids[:, 0] = s.rows - 1
+    return F.normalize(linear(state, "text_proj", blip_text_hidden(state, ids, mask, s, features)[:, 0]), dim=-1)
+
+
+# --- fixtures ------------------------------------------------------------------------------------------------------
+
+
+class Lavis:
+    """The functions of this file, and files made with them."""
+
+    Sizes = Sizes
+    Variant = Variant
+    captions = CAPTIONS
+    length = LENGTH
+    vocabulary = VOCABULARY
+    blip2_state = staticmethod(blip2_state)
+    blip_state = staticmethod(blip_state)
+    qformer_state = staticmethod(qformer_state)
+    tower_state = staticmethod(tower_state)
+    tower = staticmethod(tower)
+    vision = staticmethod(vision)
+    blip2_candidates = staticmethod(blip2_candidates)
+    blip2_fused = staticmethod(blip2_fused)
+    blip2_queries = staticmethod(blip2_queries)
+    sprc_queries = staticmethod(sprc_queries)
+    blip2_texts = staticmethod(blip2_texts)
+    blip_features = staticmethod(blip_features)
+    blip_queries = staticmethod(blip_queries)
+    blip_text_hidden = staticmethod(blip_text_hidden)
+    linear = staticmethod(linear)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.vocab = folder / "vocab.txt"
+        self.vocab.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+
+    def save(self, state: object, name: str = "model.pth") -> Path:
+        path = self.folder / name
+        torch.save(state, path)
+        return path
+
+    @staticmethod
+    def config(s: Sizes) -> dict[str, int]:
+        return {"vit_heads": s.vit_heads, "qformer_heads": s.heads, "max_txt_len": LENGTH}
+
+    @staticmethod
+    def blip_config(s: Sizes) -> dict[str, int]:
+        return {"vit_heads": s.vit_heads, "text_heads": s.heads, "max_txt_len": LENGTH}
+
+    @staticmethod
+    def pixels(s: Sizes, count: int = len(CAPTIONS), seed: int = 5) -> Tensor:
+        return torch.randn(count, 3, s.pixels, s.pixels, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def lavis(tmp_path: Path) -> Lavis:
+    """Maker of small LAVIS checkpoints and their forward pass."""
+    return Lavis(tmp_path)

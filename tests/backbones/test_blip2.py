@@ -1,0 +1,828 @@
+"""BLIP-2: the released model's own numbers, a forward pass on plain tensors, transformers' own model, the 26 traps.
+
+The traps are those of the project's reference page on LAVIS's BLIP-2 in transformers; each has a test of its number.
+Where a trap is a wrong way to compute, the test computes it both ways: the right one must agree to 1e-5, and the wrong
+one must not, or the test could not tell them apart. Trap 12 (autocast of a GPU) is tested with bfloat16 on the CPU; its
+figures for trained float16 weights cannot be. Trap 8's depths of the published files cannot be checked without them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from negbench.backbones._lavis import Blip2Sizes
+from negbench.backbones.blip2 import Blip2
+from negbench.contracts import relevance
+from negbench.errors import OptionError, UnknownNameError, WeightsError
+
+TOWERS = ("eva_clip_g", "clip_vit_L")
+
+
+def load(lavis: Any, sizes: Any, state: dict[str, Tensor] | None = None, **options: Any) -> Blip2:
+    path = lavis.save(lavis.blip2_state(sizes) if state is None else state)
+    return Blip2.load(weights=f"lavis:{path}", config=lavis.config(sizes), **options)
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@pytest.fixture(params=TOWERS)
+def sizes(request: pytest.FixtureRequest, lavis: Any) -> Any:
+    return lavis.Sizes(tower=request.param)
+
+
+class World:
+    """A small model, its state dict, its inputs, and what it computes."""
+
+    def __init__(self, lavis: Any, sizes: Any, **options: Any) -> None:
+        self.lavis, self.sizes = lavis, sizes
+        self.state = lavis.blip2_state(sizes)
+        self.model = load(lavis, sizes, self.state, **options)
+        self.pixels = lavis.pixels(sizes)
+        self.tokens = self.model.tokenize(lavis.captions)
+        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
+        with torch.no_grad():
+            self.features = self.model.image_features(self.pixels)
+            self.queries = self.model.queries(self.features, lavis.captions)
+            self.candidates = self.model.candidates(self.features)
+
+    def wrong(self, **changes: Any) -> Tensor:
+        """Queries of the plain forward pass with a trap in it."""
+        variant = replace(self.lavis.Variant(), **changes)
+        return self.lavis.blip2_queries(self.state, self.features, self.ids, self.mask, self.sizes, variant)
+
+
+@pytest.fixture
+def world(lavis: Any, sizes: Any) -> World:
+    return World(lavis, sizes)
+
+
+# --- the released model's own numbers --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def oracle(shared_data: Path) -> dict[str, Any]:
+    folder = shared_data / "blip2_oracle" / "eva_clip_g"
+    if not folder.is_dir():
+        pytest.skip("no blip2_oracle")
+    return {
+        "folder": folder,
+        "config": {"vit_heads": 3, "qformer_heads": 4, "tower": "eva_clip_g", "image_size": 56, "max_txt_len": 32},
+        **{name: dict(np.load(folder / f"{name}.npz")) for name in ("inputs", "expected", "grads")},
+    }
+
+
+def oracle_model(oracle: dict[str, Any], layout: str) -> Blip2:
+    folder = oracle["folder"]
+    weights = {
+        "whole": f"lavis:{folder / 'model.pth'}",
+        "split": f"lavis:{folder / 'pretrained.pth'},tower={folder / 'vit.pth'}",
+    }[layout]
+    return Blip2.load(weights=weights, config=oracle["config"], tokenizer=str(folder / "vocab.txt"))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("layout", ["whole", "split"])
+def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
+    model = oracle_model(oracle, layout)
+    inputs, expected = oracle["inputs"], oracle["expected"]
+    captions = [str(caption) for caption in inputs["captions"]]
+    with torch.no_grad():
+        reference = model.image_features(torch.from_numpy(inputs["reference_pixels"]))
+        candidates = model.candidates(model.image_features(torch.from_numpy(inputs["target_pixels"])))
+        queries = model.queries(reference, captions)
+        scores = relevance(queries, candidates)
+        positive, negative = (
+            scores.gather(1, torch.from_numpy(inputs[f"forward_{part}_index"])[:, None]) for part in ("target", "negative")
+        )
+        found = {
+            "vit_hidden": reference,
+            "vision_hidden": model.ln_vision(reference),
+            "multimodal_hidden": model._fused(reference, model.tokenize(captions))[:, :32],
+            "query_embeddings": queries,
+            "query_embeddings_circo": model.queries(reference, [f"a photo of $ that {c}" for c in captions]),
+            "target_tokens": candidates,
+            "scores": scores,
+            "scores_div_temp": scores / model.temperature,
+            "forward_scores_raw": torch.cat([positive, negative], 1),
+            "forward_scores_temp": torch.cat([positive, negative], 1) / model.temperature,
+            "temp": model.temperature,
+        }
+    differences = {name: float(np.abs(value.detach().numpy() - expected[name]).max()) for name, value in found.items()}
+    print("\n", layout, {name: f"{value:.1e}" for name, value in differences.items()})
+    assert set(found) == set(expected)
+    for name, value in differences.items():
+        assert value <= (5e-5 if name.endswith("temp") and name != "temp" else 1e-5), name
+    assert np.array_equal(scores.argsort(1).numpy(), torch.from_numpy(expected["scores"]).argsort(1).numpy())
+
+
+@pytest.mark.data
+def test_oracle_loss_and_gradients(oracle: dict[str, Any]) -> None:
+    """The released model's training step with dropout off: loss and every gradient that its file has."""
+    model = oracle_model(oracle, "whole")
+    inputs, grads = oracle["inputs"], dict(oracle["grads"])
+    captions = [str(caption) for caption in inputs["captions"]]
+    features = model.image_features(torch.from_numpy(inputs["target_pixels"]))
+    queries = model.queries(model.image_features(torch.from_numpy(inputs["reference_pixels"])), captions)
+    scores = [
+        torch.einsum("bd,btd->bt", queries, model.candidates(features[torch.from_numpy(inputs[f"forward_{part}_index"])]))
+        for part in ("target", "negative")
+    ]
+    logits = torch.stack([s.amax(1) for s in scores], 1) / model.temperature
+    target = torch.tensor([1.0, 0.0]).expand(len(logits), 2)
+    loss = F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
+    loss.backward()
+    ours = {
+        model.layout.keys(name)[0]: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+    expected_loss = grads.pop("loss")
+    assert abs(float(loss.detach()) - float(expected_loss)) < 1e-5
+    assert grads
+    found = {}
+    for name, gradient in grads.items():
+        key = name.removeprefix("grad:").removeprefix("grad/")
+        ours_here = ours[key]
+        assert ours_here is not None, key
+        found[key] = float(np.abs(ours_here.numpy() - gradient).max())
+        assert found[key] <= (1e-4 if key == "temp" else 1e-5), key
+    print(f"\nloss {abs(float(loss.detach()) - float(expected_loss)):.1e}", {k: f"{v:.1e}" for k, v in found.items()})
+
+
+@pytest.mark.data
+def test_oracle_from_raw_images(oracle: dict[str, Any]) -> None:
+    """Square pictures of the tower's size are only normalised, so the whole chain from uint8 must agree as well."""
+    model = oracle_model(oracle, "whole")
+    raw = oracle["inputs"]["reference_u8"]
+    pixels = torch.stack([model.preprocess(Image.fromarray(picture)) for picture in raw])
+    assert difference(pixels, torch.from_numpy(oracle["inputs"]["reference_pixels"])) < 1e-5
+    with torch.no_grad():
+        captions = [str(caption) for caption in oracle["inputs"]["captions"]]
+        queries = model.queries(model.image_features(pixels), captions)
+    assert difference(queries, torch.from_numpy(oracle["expected"]["query_embeddings"])) < 1e-5
+
+
+# --- against the forward pass on plain tensors -------------------------------------------------------------------------
+
+
+def test_forward_equals_plain_tensors(world: World) -> None:
+    lavis, state, s = world.lavis, world.state, world.sizes
+    with torch.no_grad():
+        features = lavis.tower(state, world.pixels, s)
+        queries = lavis.blip2_queries(state, features, world.ids, world.mask, s)
+        candidates = lavis.blip2_candidates(state, features, s)
+    differences = {
+        "features": difference(world.features, features),
+        "fused": difference(
+            world.model._fused(world.features, world.tokens), lavis.blip2_fused(state, features, world.ids, world.mask, s)
+        ),
+        "queries": difference(world.queries, queries),
+        "candidates": difference(world.candidates, candidates),
+        "scores": difference(relevance(world.queries, world.candidates), relevance(queries, candidates)),
+        "text": difference(
+            world.model.text_queries(lavis.captions), lavis.blip2_texts(state, world.ids, world.mask, s)
+        ),
+    }
+    print("\n", s.tower, {name: f"{value:.1e}" for name, value in differences.items()})
+    assert max(differences.values()) < 1e-5
+
+
+def test_shapes_and_norms(world: World) -> None:
+    s, count = world.sizes, len(world.lavis.captions)
+    assert world.features.shape == (count, s.grid**2 + 1, s.vit)
+    assert world.candidates.shape == (count, s.tokens, s.embed)
+    assert world.queries.shape == (count, s.embed)
+    for unit in (world.queries, world.candidates, world.model.text_queries(world.lavis.captions)):
+        assert difference(unit.norm(dim=-1), torch.ones(unit.shape[:-1])) < 1e-6
+
+
+def test_sprc_pooling(lavis: Any, sizes: Any) -> None:
+    world = World(lavis, sizes, pooling="text")
+    plain = lavis.sprc_queries(world.state, world.features, world.ids, world.mask, sizes)
+    assert difference(world.queries, plain) < 1e-5
+    assert difference(world.queries, world.wrong()) > 1e-2
+    assert "SPRC" in world.model.identity.composition
+
+
+def test_rows_can_be_indexed_and_joined(world: World) -> None:
+    order = [2, 0, 3]
+    rows = {name: tensor[order] for name, tensor in world.tokens.items()}
+    assert difference(world.model.queries(world.features[order], rows), world.queries[order]) < 1e-6
+    single = world.model.tokenize([world.lavis.captions[1]])
+    joined = {name: torch.cat([world.tokens[name], single[name]]) for name in single}
+    assert joined["input_ids"].shape == (len(world.lavis.captions) + 1, world.lavis.length)
+
+
+def test_cross_queries_are_all_pairs(world: World) -> None:
+    cross = world.model.cross_queries(world.features[:2], world.lavis.captions[:3], chunk=4)
+    assert cross.shape == (2, 3, world.sizes.embed)
+    assert difference(cross[1, 2], world.model.queries(world.features[1:2], world.lavis.captions[2:3])[0]) < 1e-6
+
+
+def test_stored_float16_features(world: World) -> None:
+    queries = world.model.queries(world.features.half(), world.lavis.captions)
+    assert queries.dtype == torch.float32
+    assert difference(queries, world.model.queries(world.features.half().float(), world.lavis.captions)) == 0
+    assert difference(queries, world.queries) < 5e-2
+
+
+# --- transformers' own model, folders and hub ids ------------------------------------------------------------------
+
+
+def hub_model(lavis: Any, folder: Path) -> Any:
+    from transformers import Blip2Config, Blip2ForImageTextRetrieval
+
+    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 28}
+    text = {
+        "vocab_size": len(lavis.vocabulary) + 1,
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 28,
+        "max_position_embeddings": 40,
+        "use_qformer_text_input": True,
+    }
+    language = {"model_type": "opt", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "ffn_dim": 8}
+    language |= {"vocab_size": 8, "word_embed_proj_dim": 8}
+    config = Blip2Config(
+        vision_config=vision, qformer_config=text, text_config=language, num_query_tokens=5, image_text_hidden_size=12
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Blip2ForImageTextRetrieval(config).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(lavis.vocabulary) + "\n")
+    return model
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_transformers_folder_and_file(lavis: Any, tmp_path: Path, as_file: bool) -> None:
+    folder = tmp_path / "saved"
+    theirs = hub_model(lavis, folder)
+    weights = folder
+    if as_file:
+        weights = (folder / "model.safetensors").rename(folder / "mine.safetensors")
+    before = torch.random.get_rng_state()
+    ours = Blip2.load(weights=str(weights))
+    assert torch.equal(before, torch.random.get_rng_state())
+    tokens = ours.tokenize(["red dress"])
+    pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        output = theirs(
+            pixel_values=pixels, input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+        )
+        itm = theirs(
+            pixel_values=pixels,
+            input_ids=tokens["input_ids"],
+            attention_mask=tokens["attention_mask"],
+            use_image_text_matching_head=True,
+        )
+        features = ours.image_features(pixels)
+        scores = relevance(ours.text_queries(["red dress"]), ours.candidates(features))
+        assert difference(ours.text_queries(tokens), output.text_embeds) < 1e-5
+        assert difference(ours.candidates(features), output.image_embeds) < 1e-5
+        assert difference(scores, output.logits_per_text.reshape(1, 1)) < 1e-5
+        fused = itm.text_model_output.last_hidden_state
+        assert difference(ours._fused(features, tokens), fused) < 1e-4
+        query = F.normalize(theirs.text_projection(fused[:, :5]).mean(1), dim=-1)
+        assert difference(ours.queries(features, tokens), query) < 1e-5
+    assert ours.identity.weights == weights.name
+    assert ours.identity.revision == "local"
+
+
+def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "saved"
+    hub_model(lavis, folder)
+    state = load_file(folder / "model.safetensors")
+    state["vision_projection.weight"] = state.pop("vision_projection.weight")[:6].clone()
+    state["stray.weight"] = state.pop("query_tokens")
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(WeightsError) as error:
+        Blip2.load(weights=str(folder))
+    for part in ("missing query_tokens", "unexpected stray.weight", "wrong shape vision_projection.weight"):
+        assert part in str(error.value)
+    (folder / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(WeightsError, match="holds a model of type clip, want blip-2"):
+        Blip2.load(weights=str(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(WeightsError, match=r"has no config\.json"):
+        Blip2.load(weights=str(folder))
+
+
+def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    cache, revision = tmp_path / "cache", "0123456789012345678901234567890123456789"
+    hub_model(lavis, cache / "models--org--small" / "snapshots" / revision)
+    refs = cache / "models--org--small" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for weights in ("org/small", f"org/small@{revision}"):
+        model = Blip2.load(weights=weights)
+        assert model.identity.weights == "org/small"
+        assert model.identity.revision == revision
+
+
+@pytest.mark.parametrize("weights", [None, "org/absent", "org/absent@main"])
+def test_without_weights_one_line_says_what_to_fetch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str | None
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WeightsError) as error:
+        Blip2.load(weights=weights)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in (weights or "Salesforce/blip2-itm-vit-g", "HF_HUB_OFFLINE", "hf download", "lavis:FILE", "init=random"):
+        assert part in message
+
+
+def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    calls = []
+
+    def unreachable(*_: object, local_files_only: bool, **__: object) -> str:
+        calls.append(local_files_only)
+        raise LocalEntryNotFoundError("cannot connect\nwith many lines")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    with pytest.raises(WeightsError) as error:
+        Blip2.load(weights="org/absent")
+    assert calls == [True, False]  # the local cache is asked first
+    assert "cannot connect" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"init": "zeros"}, OptionError, "'zeros'"),
+        ({"init": "random", "size": "huge"}, OptionError, "'huge'"),
+        ({"init": "random", "size": "toy", "pooling": "max"}, OptionError, "'max'"),
+        ({"init": "random", "size": "toy", "precision": "int8"}, OptionError, "'int8'"),
+        ({"init": "random", "size": "toy", "target_ratio": 0.5}, OptionError, "0.5"),
+        ({"init": "random", "size": "toy", "weights": "lavis:x"}, OptionError, "'lavis:x'"),
+        ({"init": "random", "size": "toy", "config": {"vit_head": 2}}, UnknownNameError, "did you mean 'vit_heads'"),
+        ({"init": "random", "size": "toy", "config": {"vit_heads": "2"}}, OptionError, "'2'"),
+        ({"init": "random", "size": "toy", "config": {"vit_heads": True}}, OptionError, "True"),
+        ({"init": "random", "size": "toy", "config": {"tower": "vit"}}, OptionError, "'vit'"),
+        ({"init": "random", "size": "toy", "config": {"vit_heads": 3}}, WeightsError, "vit_heads 3 does not divide"),
+        ({"init": "random", "size": "toy", "config": {"max_txt_len": 33}}, WeightsError, "max_txt_len must be 2..32"),
+        ({"init": "random", "size": "toy", "config": {"image_size": 50}}, WeightsError, "patch_size 14 does not"),
+        ({"init": "random", "size": "toy", "config": "absent.json"}, OptionError, "absent.json"),
+        ({"init": "random", "size": "toy", "config": {"vocab_size": 9}}, WeightsError, "tokens with"),
+        ({"init": "random", "size": "toy", "tokenizer": "absent.txt"}, WeightsError, "absent.txt"),
+        ({"weights": "nonsense"}, WeightsError, "'nonsense'"),
+        ({"weights": "lavis:"}, WeightsError, "want lavis:FILE"),
+        ({"weights": "lavis:absent.pth"}, WeightsError, r"no file absent\.pth; fetch .*blip2_pretrained_vitL\.pth"),
+        ({"weights": "model.pth"}, WeightsError, r"lavis:model\.pth"),
+        ({"weights": "./absent"}, WeightsError, "no such file or folder"),
+        ({"weights": "absent.safetensors"}, WeightsError, "there is no file absent"),
+        ({"weights": "org/name", "config": {"vit_heads": 2}}, OptionError, "lavis: weights"),
+    ],
+)
+def test_bad_options_are_one_line(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as found:
+        Blip2.load(**options)
+    assert "\n" not in str(found.value)
+
+
+def test_random_toy_is_deterministic_and_leaves_the_global_generators_alone() -> None:
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    first, second, other = (Blip2.load(init="random", size="toy", seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert first.identity == second.identity
+    assert first.identity.sha256 != other.identity.sha256
+    assert first.identity.weights == "random:3"
+    pixels = torch.randn(2, 3, first.image_size, first.image_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(first.queries(first.image_features(pixels), ["red", "blue"]),
+                           second.queries(second.image_features(pixels), ["red", "blue"]))  # fmt: skip
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_random_toy_of_both_towers(tower: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"tower": tower, "max_txt_len": 12}))
+    model = Blip2.load(init="random", size="toy", config=str(tmp_path / "config.json"))
+    assert model.identity.details["tower"] == tower
+    assert model.identity.activation == ("gelu" if tower == "eva_clip_g" else "quick_gelu")
+    assert model.tokenize(["red"])["input_ids"].shape == (1, 12)
+    picture = Image.new("RGB", (70, 40), (200, 30, 30))
+    pixels = model.preprocess(picture)[None]
+    with torch.no_grad():
+        assert relevance(model.queries(model.image_features(pixels), ["blue"]),
+                         model.candidates(model.image_features(pixels))).shape == (1, 1)  # fmt: skip
+
+
+def test_identity(world: World) -> None:
+    identity, model = world.model.identity, world.model
+    assert identity.name == "blip2"
+    assert identity.weights == "lavis:model.pth"
+    assert identity.parameters == sum(p.numel() for p in model.parameters())
+    assert identity.trainable_parameters == identity.parameters - sum(p.numel() for p in model.vision_model.parameters())
+    assert (identity.embedding_dim, identity.tokens_per_image) == (world.sizes.embed, world.sizes.tokens)
+    assert identity.preprocessing == "target-pad 1.25, bicubic 28, mean/std clip"
+    assert json.dumps(dict(identity.details))
+    with torch.no_grad():
+        model.query_tokens += 1
+    assert model.identity == identity  # as loaded, whatever training does
+
+
+def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, sizes: Any) -> None:
+    state = lavis.blip2_state(sizes)
+    keys = {
+        "as is": load(lavis, sizes, state).feature_key,
+        "ratio": load(lavis, sizes, state, target_ratio=1.5).feature_key,
+        "precision": load(lavis, sizes, state, precision="bf16").feature_key,
+    }
+    name = next(key for key in state if key.startswith("visual_encoder.") and "pos" in key)
+    keys["tower"] = load(lavis, sizes, {**state, name: state[name] + 1}).feature_key
+    assert len(set(keys.values())) == 4
+    same = load(lavis, sizes, {**state, "query_tokens": state["query_tokens"] + 1}, pooling="text", seed=7)
+    assert same.feature_key == keys["as is"]
+
+
+def test_attribute_weights(lavis: Any, sizes: Any) -> None:
+    plain, model = World(lavis, sizes), load(lavis, sizes, attribute_weights=True)
+    tokens = model.tokenize(lavis.captions)
+    assert {name: tensor.dtype for name, tensor in tokens.items() if name.endswith("_mask")} == {
+        "attention_mask": torch.int64,
+        "colour_mask": torch.bool,
+        "shape_mask": torch.bool,
+    }
+    # captions 0 to 2: red and longer; blue; longer sleeves
+    assert [tokens["colour_mask"][row].any().item() for row in range(3)] == [True, True, False]
+    assert [tokens["shape_mask"][row].any().item() for row in range(3)] == [True, False, True]
+    with torch.no_grad():
+        queries, subs = model.queries(plain.features, tokens), model.sub_queries(plain.features, tokens)
+    expected = plain.queries + sum(weight * sub for sub, weight in subs.values())
+    assert difference(queries, F.normalize(expected, dim=-1)) < 1e-6
+    assert difference(queries[1], plain.queries[1]) > 1e-3
+    assert plain.model.sub_queries(plain.features, plain.tokens) == {}
+    with pytest.raises(WeightsError, match="attribute_weights"):
+        model.to_lavis(lavis.folder / "out.pth")
+
+
+def test_gradients_reach_what_trains_and_nothing_else(lavis: Any, sizes: Any) -> None:
+    model = load(lavis, sizes, attribute_weights=True).train()
+    features = model.image_features(lavis.pixels(sizes))
+    assert not features.requires_grad
+    scores = relevance(model.queries(features, lavis.captions), model.candidates(features)) / model.temperature
+    scores.diagonal().sub(scores.logsumexp(1)).sum().backward()
+    for name, parameter in model.named_parameters():
+        if name.startswith("vision_model."):
+            assert not parameter.requires_grad, name
+            assert parameter.grad is None, name
+        else:
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().max() > 0, name
+    groups = model.parameter_groups(1e-3, 0.05)
+    assert sum(p.numel() for p in groups[0]["params"]) == model.identity.trainable_parameters
+
+
+def test_dropout_is_seeded_and_leaves_the_global_generator_alone(lavis: Any, sizes: Any) -> None:
+    first, second = (World(lavis, sizes, seed=1) for _ in range(2))
+    third = World(lavis, sizes, seed=2)
+    for w in (first, second, third):
+        w.model.train()
+    before = torch.random.get_rng_state()
+    with torch.no_grad():
+        drawn = [[w.model.queries(w.features, w.tokens) for _ in range(2)] for w in (first, second, third)]
+        assert torch.equal(before, torch.random.get_rng_state())
+        assert torch.equal(drawn[0][0], drawn[1][0])
+        assert torch.equal(drawn[0][1], drawn[1][1])
+        assert difference(drawn[0][0], drawn[0][1]) > 1e-3
+        assert difference(drawn[0][0], drawn[2][0]) > 1e-3
+        # a model that is saved and loaded goes on with the masks it would have drawn
+        second.model.load_state_dict(first.model.state_dict())
+        again = second.model.candidates(second.features)
+        assert torch.equal(first.model.candidates(first.features), again)
+
+
+# --- traps -----------------------------------------------------------------------------------------------------------
+
+
+def test_trap_01_query_length_is_given(world: World) -> None:
+    assert difference(world.queries, world.wrong()) < 1e-5
+    assert difference(world.queries, world.wrong(query_length=world.sizes.tokens + world.lavis.length)) > 1e-2
+
+
+def test_trap_02_mask_is_query_tokens_then_text(world: World) -> None:
+    for mask in ("text-query", "none"):
+        assert difference(world.queries, world.wrong(mask=mask)) > 1e-2
+    # padding does not matter, truncation does: at most max_txt_len ids, the first and last of them [CLS] and [SEP]
+    for row in range(len(world.lavis.captions)):
+        length = int(world.mask[row].sum())
+        short = {name: tensor[row : row + 1, :length] for name, tensor in world.tokens.items()}
+        assert difference(world.model.queries(world.features[row : row + 1], short), world.queries[row : row + 1]) < 1e-6
+    longest = world.ids[world.mask.all(1)]
+    assert len(longest) == 1
+    assert (longest[0, 0], longest[0, -1]) == (2, 3)
+
+
+def test_trap_03_text_positions_start_at_zero(lavis: Any, sizes: Any) -> None:
+    sizes.positions = 40
+    world = World(lavis, sizes)
+    assert difference(world.queries, world.wrong()) < 1e-5
+    assert difference(world.queries, world.wrong(text_offset=sizes.tokens)) > 1e-2
+    assert "token_type_ids" not in world.tokens
+
+
+def test_trap_04_text_has_feed_forward_layers(world: World) -> None:
+    assert world.model.qformer.config.use_qformer_text_input
+    key = "Qformer.bert.encoder.layer.1.intermediate.dense.weight"
+    assert torch.equal(world.model.qformer.encoder.layer[1].intermediate.dense.weight, world.state[key])
+    without = {name: tensor for name, tensor in world.state.items() if ".intermediate.dense." not in name}
+    with pytest.raises(WeightsError, match=r"missing Qformer\.bert\.encoder\.layer\.0\.intermediate\.dense\.bias"):
+        load(world.lavis, world.sizes, without)
+
+
+def test_trap_05_vocabulary_size_is_the_tensors(lavis: Any, sizes: Any) -> None:
+    whole = World(lavis, sizes)
+    name = "Qformer.bert.embeddings.word_embeddings.weight"
+    # "[DEC]", the last row, is never used: a checkpoint without it scores the same
+    shorter = {**whole.state, name: whole.state[name][:-1]}
+    model = load(lavis, sizes, shorter)
+    assert model.sizes.vocab_size == len(lavis.vocabulary)
+    assert torch.equal(model.queries(whole.features, lavis.captions), whole.queries)
+    assert not (whole.ids == len(lavis.vocabulary)).any()
+    for rows in (sizes.rows - 2, sizes.rows + 1):
+        table = torch.zeros(rows, sizes.width)
+        with pytest.raises(WeightsError, match=f"embeddings for {rows}"):
+            load(lavis, sizes, {**whole.state, name: table})
+    assert Blip2Sizes().vocab_size == 30523
+
+
+def test_trap_06_layer_norm_eps(world: World) -> None:
+    model, eva = world.model, world.sizes.tower == "eva_clip_g"
+    eps = {name: part.eps for name, part in model.named_modules() if isinstance(part, torch.nn.LayerNorm)}
+    assert eps.pop("ln_vision") == 1e-5
+    assert {e for name, e in eps.items() if name.startswith("vision_model.")} == {1e-6 if eva else 1e-5}
+    assert {e for name, e in eps.items() if name.startswith("qformer.")} == {1e-12}
+    # visible where the variance is small: a feature row of deviation 1e-3
+    tiny = world.features / world.features.std() * 1e-3
+    expected = world.lavis.vision(world.state, tiny)
+    assert difference(model._vision(tiny), expected) < 1e-5
+    wrong = F.layer_norm(tiny, tiny.shape[-1:], world.state["ln_vision.weight"], world.state["ln_vision.bias"], 1e-6)
+    assert difference(wrong, expected) > 1e-2
+
+
+def test_trap_06_ln_vision_eps_of_a_transformers_folder(lavis: Any, tmp_path: Path) -> None:
+    hub_model(lavis, tmp_path / "saved")
+    assert Blip2.load(weights=str(tmp_path / "saved")).ln_vision.eps == 1e-5
+
+
+def test_trap_07_features_are_before_ln_vision(lavis: Any, tmp_path: Path) -> None:
+    theirs = hub_model(lavis, tmp_path / "saved")
+    ours = Blip2.load(weights=str(tmp_path / "saved"))
+    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features, output = ours.image_features(pixels), theirs.vision_model(pixels)
+        once = ours.ln_vision(features)
+    assert difference(once, output.last_hidden_state) < 1e-4  # the eps of trap 6 makes the rest
+    assert difference(features, output.last_hidden_state) > 1e-1
+    assert difference(ours.ln_vision(once), output.last_hidden_state) > 1e-2
+    assert difference(once[:, 0], output.pooler_output) > 1e-2
+
+
+def test_trap_07_double_norm_shows_in_queries(world: World) -> None:
+    assert difference(world.queries, world.wrong(vision_norms=2)) > 1e-3
+    assert difference(world.queries, world.wrong(vision_norms=0)) > 1e-3
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_trap_08_depth_is_the_checkpoints(lavis: Any, sizes: Any, layers: int) -> None:
+    sizes.vit_layers = layers
+    world = World(lavis, sizes)
+    assert len(world.model.vision_model.encoder.layers) == layers
+    assert difference(world.features, lavis.tower(world.state, world.pixels, sizes)) < 1e-5
+
+
+def test_trap_09_heads_are_not_in_the_tensors(world: World) -> None:
+    with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
+        Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}")
+    config = {**world.lavis.config(world.sizes), "vit_heads": 6}
+    other = Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}", config=config)
+    wrong = world.lavis.tower(
+        world.state, world.pixels, world.sizes, replace(world.lavis.Variant(), vit_heads=6)
+    )
+    assert difference(other.image_features(world.pixels), wrong) < 1e-5
+    assert difference(world.features, wrong) > 1e-2
+    assert (Blip2Sizes().vit_heads, Blip2Sizes().qformer_heads) == (16, 12)
+
+
+def test_trap_10_activations(world: World) -> None:
+    change = {"eva_act": "quick_gelu"} if world.sizes.tower == "eva_clip_g" else {"clip_act": "gelu"}
+    variant = replace(world.lavis.Variant(), **change)
+    assert difference(world.features, world.lavis.tower(world.state, world.pixels, world.sizes)) < 1e-5
+    assert difference(world.features, world.lavis.tower(world.state, world.pixels, world.sizes, variant)) > 1e-3
+
+
+def test_trap_11_mixed_dtypes_are_upcast(world: World) -> None:
+    mixed = {
+        name: tensor.half() if name.startswith("visual_encoder.") and tensor.ndim > 1 and "pos" not in name else tensor
+        for name, tensor in world.state.items()
+    }
+    assert any(tensor.dtype == torch.float16 for tensor in mixed.values())
+    model = load(world.lavis, world.sizes, mixed)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    upcast = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in mixed.items()}
+    expected = world.lavis.tower(upcast, world.pixels, world.sizes)
+    assert difference(model.image_features(world.pixels), expected) < 1e-5
+
+
+def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # the caller's autocast does not reach the stored features
+        assert torch.equal(world.model.image_features(world.pixels), world.features)
+    low = load(world.lavis, world.sizes, world.state, precision="bf16")
+    features = low.image_features(world.pixels)
+    assert features.dtype == torch.float32
+    assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
+
+
+@pytest.mark.parametrize("wrapped", ["bare", "model", "class name"])
+def test_trap_13_file_layouts(world: World, wrapped: str) -> None:
+    lavis, s = world.lavis, world.sizes
+    own = lavis.qformer_state(s)
+    contents = {"bare": own, "model": {"model": own, "config": {"a": 1}}, "class name": {"epoch": 3, "Blip2Qformer": own}}
+    path, tower = lavis.save(contents[wrapped], "pretrained.pth"), lavis.save(lavis.tower_state(s), "tower.pth")
+    model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+    assert torch.equal(model.queries(world.features, lavis.captions), world.queries)
+    assert torch.equal(model.image_features(world.pixels), world.features)
+    assert model.identity.weights == "lavis:pretrained.pth,tower=tower.pth"
+    assert model.identity.sha256 == world.model.identity.sha256
+
+
+def test_trap_13_surplus_of_a_tower_file(world: World) -> None:
+    """A whole tower has a block, a final norm and a head more than BLIP-2 uses; anything else is refused."""
+    lavis, s = world.lavis, world.sizes
+    s.vit_layers += 1
+    whole = lavis.tower_state(s)
+    s.vit_layers -= 1
+    eva = s.tower == "eva_clip_g"
+    extra = ("norm.weight", "norm.bias", "head.weight") if eva else ("ln_post.weight", "ln_post.bias", "proj")
+    path = lavis.save(lavis.qformer_state(s), "pretrained.pth")
+    tower = lavis.save({**whole, **{name: torch.zeros(s.vit) for name in extra}}, "tower.pth")
+    model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+    assert len(model.vision_model.encoder.layers) == s.vit_layers
+    # without them, the number of blocks is the configuration's or all of the file's
+    tower = lavis.save(whole, "tower.pth")
+    for config, layers in (({}, s.vit_layers + 1), ({"vit_layers": s.vit_layers}, s.vit_layers)):
+        model = Blip2.load(weights=f"lavis:{path},tower={tower}", config={**lavis.config(s), **config})
+        assert len(model.vision_model.encoder.layers) == layers
+    tower = lavis.save({**whole, "rope.freqs": torch.zeros(3)}, "tower.pth")
+    with pytest.raises(WeightsError, match=r"unexpected visual_encoder\.rope\.freqs$"):
+        Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+
+
+def test_trap_14_wrong_tower_is_refused(lavis: Any, sizes: Any) -> None:
+    own = lavis.save(lavis.qformer_state(sizes), "pretrained.pth")
+    other = lavis.Sizes(tower=sizes.tower, vit=30)
+    tower = lavis.save(lavis.tower_state(other), "tower.pth")
+    with pytest.raises(WeightsError, match=r"ln_vision\.weight is \[24\], want \[30\].*crossattention"):
+        Blip2.load(weights=f"lavis:{own},tower={tower}", config=lavis.config(sizes))
+
+
+def test_trap_15_order_of_pooling(world: World) -> None:
+    assert difference(world.queries, world.wrong(pooling="mean-project")) < 1e-5  # linear: the same
+    assert difference(world.queries, world.wrong(pooling="normalise-mean")) > 1e-4
+    assert difference(world.queries, world.wrong(projection="vision_proj")) > 1e-2
+
+
+def test_trap_16_captions_are_processed(world: World) -> None:
+    messy = ["Is red: and  LONGER.", "Blue Dress!", "with longer sleeves, and a (zip)", world.lavis.captions[3] + ";"]
+    clean = ["is red and longer", "blue dress", "with longer sleeves, and a zip", world.lavis.captions[3]]
+    messy_ids, clean_ids = (world.model.tokenize(texts)["input_ids"] for texts in (messy, clean))
+    assert torch.equal(messy_ids, clean_ids)
+    assert 4 not in world.model.tokenize(["a[MASK]b"])["input_ids"]  # the id of [MASK]
+
+
+def test_trap_17_tokenizer_is_berts(lavis: Any, tmp_path: Path) -> None:
+    from transformers import BertTokenizer
+
+    folder = tmp_path / "saved"
+    hub_model(lavis, folder)
+    (folder / "vocab.txt").unlink()
+    bert = BertTokenizer(vocab={word: index for index, word in enumerate(lavis.vocabulary)}, bos_token="[DEC]")
+    bert.add_tokens(["<image>"], special_tokens=True)  # as Blip2Processor leaves it behind
+    bert.save_pretrained(folder)
+    model = Blip2.load(weights=str(folder))
+    ids = model.tokenize(["red <image> dress"])["input_ids"]
+    assert ids.max() < len(lavis.vocabulary)
+    assert ids.shape[1] == 32  # nothing is taken off for image tokens
+
+
+def test_trap_18_masked_tokens_have_no_say(world: World) -> None:
+    # the plain forward pass has LAVIS's -10000, transformers the least float
+    changed = {**world.tokens, "input_ids": torch.where(world.mask.bool(), world.ids, 7)}
+    assert difference(world.model.queries(world.features, changed), world.queries) < 1e-6
+    assert difference(world.queries, world.wrong()) < 1e-5
+
+
+def test_trap_19_dropout_in_training_only_and_never_in_the_tower(world: World) -> None:
+    model = world.model
+    rates = {part.p for part in model.qformer.modules() if isinstance(part, torch.nn.Dropout)}
+    assert rates == {0.1}
+    assert model.qformer.config.attention_probs_dropout_prob == 0.1
+    assert not model.training
+    assert torch.equal(model.queries(world.features, world.tokens), world.queries)
+    model.train()
+    assert model.qformer.training
+    assert not any(part.training for part in model.vision_model.modules())
+    assert torch.equal(model.image_features(world.pixels), world.features)
+    assert difference(model.queries(world.features, world.tokens), world.queries) > 1e-2
+    assert torch.equal(model.eval().queries(world.features, world.tokens), world.queries)
+
+
+def test_trap_20_what_trains(world: World) -> None:
+    trainable = {name for name, parameter in world.model.named_parameters() if parameter.requires_grad}
+    assert trainable >= {"ln_vision.weight", "ln_vision.bias", "word_embeddings.weight", "temp", "query_tokens"}
+    assert not {name for name in trainable if name.startswith("vision_model.")}
+    assert len(world.model.parameter_groups(1e-3, 0.05)) == 1
+
+
+def test_trap_21_random_weights_are_not_degenerate() -> None:
+    model = Blip2.load(init="random", size="toy")
+    pixels = torch.randn(3, 3, model.image_size, model.image_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = model.image_features(pixels)
+        candidates = model.candidates(features)
+    assert features.std() > 1e-2
+    assert candidates.std(dim=1).max() > 1e-3  # the tokens of one image differ
+    assert candidates.std(dim=0).max() > 1e-4  # and so do images
+    assert abs(float(model.query_tokens.detach().std()) - 0.02) < 0.005
+    for layer in model.qformer.encoder.layer:
+        assert torch.equal(layer.intermediate_query.dense.weight, layer.intermediate.dense.weight)
+        assert torch.equal(layer.output_query.dense.weight, layer.output.dense.weight)
+    assert float(model.temperature) == pytest.approx(0.07)
+
+
+def test_trap_22_no_width_is_fixed_and_queries_have_unit_norm(lavis: Any, sizes: Any) -> None:
+    sizes.tokens, sizes.embed = 3, 7
+    world = World(lavis, sizes)
+    assert world.candidates.shape == (4, 3, 7)
+    assert difference(world.queries.norm(dim=-1), torch.ones(4)) < 1e-6
+
+
+@pytest.mark.parametrize("freq", [1, 3, 9])
+def test_trap_23_cross_attention_frequency_and_encoder_width(lavis: Any, sizes: Any, freq: int) -> None:
+    sizes.freq = freq
+    world = World(lavis, sizes)
+    crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
+    assert crossing == [n % freq == 0 for n in range(sizes.layers)]
+    assert world.model.qformer.config.encoder_hidden_size == sizes.vit
+    assert difference(world.queries, world.wrong()) < 1e-5
+
+
+def test_trap_24_clip_tower_is_flat_in_the_installed_transformers(lavis: Any) -> None:
+    names = {name for name, _ in load(lavis, lavis.Sizes(tower="clip_vit_L")).named_parameters()}
+    assert {"vision_model.pre_layrnorm.weight", "vision_model.embeddings.class_embedding"} <= names
+    assert not any("vision_model.vision_model." in name or "post_layernorm" in name for name in names)
+
+
+def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
+    sizes.grid = 3
+    world = World(lavis, sizes)
+    transform = world.model.transform
+    assert world.model.image_size == transform.size == 42
+    assert (transform.pad, transform.target_ratio, transform.interpolation) == ("target", 1.25, "bicubic")
+    assert world.model.preprocess(Image.new("RGB", (90, 30))).shape == (3, 42, 42)
+    for side in (28, 56):
+        with pytest.raises(ValueError, match=r"want pixels \[B, 3, 42, 42\]"):
+            world.model.image_features(torch.zeros(1, 3, side, side))
+    with pytest.raises(WeightsError, match="config says image_size 224, but the tensors of lavis:model.pth say 42"):
+        Blip2.load(weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})
+
+
+def test_trap_26_no_temperature_in_transformers_files(lavis: Any, tmp_path: Path) -> None:
+    hub_model(lavis, tmp_path / "saved")
+    model = Blip2.load(weights=str(tmp_path / "saved"))
+    assert float(model.temperature) == pytest.approx(0.07)
+    assert model.temperature.requires_grad

@@ -1,0 +1,150 @@
+"""Caption processor and tokenizer of the BLIP family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from negbench.backbones._captions import (
+    SPECIAL_TOKENS,
+    built_in_vocabulary,
+    identity_caption,
+    make_tokenizer,
+    process_caption,
+    read_vocabulary,
+    vocabulary_file,
+)
+from negbench.errors import WeightsError
+
+
+@pytest.mark.parametrize(
+    ("raw", "processed"),
+    [
+        ("", ""),
+        ("Is RED.", "is red"),
+        ('a.b!c"d(e)f*g#h:i;j~k', "a b c d e f g h i j k"),
+        ("keeps , ? ' - / & $ signs", "keeps , ? ' - / & $ signs"),
+        ("two  spaces", "two spaces"),
+        ("tab\tstays", "tab\tstays"),
+        ("two\t\ttabs", "two tabs"),
+        ("inner\nnewline", "inner\nnewline"),
+        ("newlines at the end\n", "newlines at the end"),
+        ("two newlines at the end\n\n", "two newlines at the end"),
+        (" . dot first", "dot first"),
+        ("tab at the end\t", "tab at the end\t"),
+        ("newline before space\n ", "newline before space"),
+        ("[MASK] and [SEP]", "[mask] and [sep]"),
+        ("a photo of $ that has... dots", "a photo of $ that has dots"),
+        ("É ÀB", "é àb"),
+    ],
+)
+def test_processor_table(raw: str, processed: str) -> None:
+    assert process_caption(raw) == processed
+
+
+def test_processor_keeps_fifty_words() -> None:
+    words = [f"w{n}" for n in range(60)]
+    assert process_caption(" ".join(words)).split(" ") == words[:50]
+    assert process_caption(" ".join(words[:50])).split(" ") == words[:50]
+
+
+def test_processor_is_idempotent_on_its_own_output() -> None:
+    for text in ("Is RED.", "a  b", "x;y", "[MASK]!"):
+        assert process_caption(process_caption(text)) == process_caption(text)
+
+
+def test_oracle_captions(shared_data: Path) -> None:
+    """What LAVIS's processor and transformers 4.26's tokenizer made of odd captions."""
+    folder = shared_data / "blip2_oracle" / "eva_clip_g"
+    inputs = np.load(folder / "inputs.npz")
+    captions = [str(caption) for caption in inputs["captions"]]
+    assert [process_caption(caption) for caption in captions] == [str(c) for c in inputs["captions_processed"]]
+    batch = make_tokenizer(read_vocabulary(folder / "vocab.txt"), added=("[DEC]",), max_length=32)(captions)
+    assert np.array_equal(batch["input_ids"].numpy(), inputs["input_ids"])
+    assert np.array_equal(batch["attention_mask"].numpy(), inputs["attention_mask"])
+
+
+def test_added_tokens_take_the_next_ids() -> None:
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, "a"])}
+    blip2 = make_tokenizer(vocabulary, added=("[DEC]",), max_length=8)
+    blip = make_tokenizer(vocabulary, added=("[DEC]", "[ENC]"), max_length=8)
+    assert (len(blip2), len(blip)) == (7, 8)
+    assert [blip.bert.convert_tokens_to_ids(token) for token in ("[DEC]", "[ENC]")] == [6, 7]
+
+
+def test_added_token_that_the_vocabulary_has_keeps_its_id() -> None:
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, "[DEC]", "a"])}
+    tokenizer = make_tokenizer(vocabulary, added=("[DEC]",), max_length=8)
+    assert len(tokenizer) == 7
+    assert tokenizer.bert.convert_tokens_to_ids("[DEC]") == 5
+
+
+def test_rows_are_padded_to_max_length_and_truncated_with_their_ends() -> None:
+    tokenizer = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)
+    batch = tokenizer(["red", "red " * 20, ""])
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    red = built_in_vocabulary()["red"]
+    assert set(batch) == {"input_ids", "attention_mask"}
+    assert ids.tolist() == [[2, red, 3, 0, 0, 0], [2, red, red, red, red, 3], [2, 3, 0, 0, 0, 0]]
+    assert mask.tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]]
+
+
+def test_no_texts_make_an_empty_batch() -> None:
+    batch = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=6)([])
+    assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == {
+        "input_ids": (0, 6),
+        "attention_mask": (0, 6),
+    }
+
+
+def test_built_in_vocabulary_spells_any_ascii_word() -> None:
+    vocabulary = built_in_vocabulary()
+    assert list(vocabulary.values()) == list(range(len(vocabulary)))
+    assert list(vocabulary)[:5] == list(SPECIAL_TOKENS)
+    tokenizer = make_tokenizer(vocabulary, added=("[DEC]",), max_length=64, processor=identity_caption)
+    ids = tokenizer(["Quixotic9 {jazz} ~ 50% [x] red!"])["input_ids"]
+    assert 1 not in ids  # [UNK]
+    assert vocabulary["red"] in ids
+
+
+def test_special_words_in_a_caption_are_no_special_tokens() -> None:
+    # LAVIS's processor lower-cases "[SEP]"; raw, it would end the text
+    tokenizer = make_tokenizer(built_in_vocabulary(), added=("[DEC]", "[ENC]"), max_length=16)
+    ids = tokenizer(["[SEP] [DEC]"])["input_ids"][0].tolist()
+    assert ids.count(3) == 1
+    assert len(tokenizer) - 2 not in ids
+    raw = make_tokenizer(built_in_vocabulary(), added=("[DEC]",), max_length=16, processor=identity_caption)
+    assert raw(["[SEP]"])["input_ids"][0].tolist().count(3) == 2
+
+
+def test_vocabulary_from_txt_json_and_folder(tmp_path: Path) -> None:
+    words = [*SPECIAL_TOKENS, "a", "##b"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    expected = {word: index for index, word in enumerate(words)}
+    assert read_vocabulary(vocabulary_file(tmp_path)) == expected
+    assert read_vocabulary(vocabulary_file(tmp_path / "vocab.txt")) == expected
+    folder = tmp_path / "saved"
+    tokenizer = make_tokenizer(expected, added=("[DEC]",), max_length=8)
+    tokenizer.bert.add_tokens(["<image>"], special_tokens=True)  # what transformers' Blip2Processor does
+    tokenizer.bert.save_pretrained(folder)
+    assert vocabulary_file(folder).name == "tokenizer.json"
+    assert read_vocabulary(vocabulary_file(folder)) == expected
+
+
+@pytest.mark.parametrize("text", ["a\nb\n", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"])
+def test_not_a_bert_vocabulary(tmp_path: Path, text: str) -> None:
+    (tmp_path / "vocab.txt").write_text(text)
+    with pytest.raises(WeightsError, match=r"vocab\.txt is not a BERT vocabulary: it lacks .*\[MASK\]"):
+        read_vocabulary(tmp_path / "vocab.txt")
+
+
+def test_missing_and_unreadable_vocabularies(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="no tokenizer in"):
+        vocabulary_file(tmp_path)
+    with pytest.raises(WeightsError, match="no tokenizer at"):
+        vocabulary_file(tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(WeightsError, match="cannot be read as a tokenizer"):
+        read_vocabulary(tmp_path / "tokenizer.json")

@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from negbench.backbones import _tiny_pretrain
+from negbench.backbones._fusion import FUSIONS
+from negbench.backbones.tiny import (
+    BUCKETS,
+    MAX_WORDS,
+    SHIPPED,
+    SIZE,
+    WIDTH,
+    Encoders,
+    Tiny,
+    load_encoders,
+    read_metadata,
+)
+from negbench.contracts import Backbone
+from negbench.datasets._garments import CATEGORIES, COLOURS, Garment, render, sample_attributes, sample_nuisance
+from negbench.datasets._stream import Stream
+from negbench.datasets._wording import VOCABULARY, describe
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+
+TEXTS = [
+    "is red and has long sleeves",
+    "Is darker.",
+    "zebra-like kimono with 3/4 sleeves, quokka",
+    "",
+    "is a blue top with a v-neck instead of a collar",
+]
+
+
+@cache
+def _tiny(**options: object) -> Tiny:
+    return Tiny.load(**options).eval()  # type: ignore[arg-type]
+
+
+def _pixels(count: int, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def _features(count: int = len(TEXTS)) -> Tensor:
+    return _tiny().image_features(_pixels(count))
+
+
+@cache
+def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
+    """Preprocessed fresh pictures, their descriptions and colours; no other code draws from this stream."""
+    pixels, texts, colours = [], [], []
+    for index in range(count):
+        stream = Stream(7, "test of tiny", index)
+        attributes = sample_attributes(stream, CATEGORIES[index % 3])
+        picture = render(Garment(attributes, sample_nuisance(stream)))
+        pixels.append(_tiny().preprocess(Image.fromarray(picture)))
+        texts.append(describe(attributes, stream))
+        colours.append(attributes.colour)
+    return torch.stack(pixels), texts, colours
+
+
+# --- the contract --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("weights", ["shipped", "random"])
+def test_shapes_and_unit_norms(weights: str, fusion: str) -> None:
+    tiny = _tiny(weights=weights, fusion=fusion)
+    features = tiny.image_features(_pixels(5))
+    assert features.shape == (5, 1, WIDTH)
+    for embeddings, shape in (
+        (tiny.candidates(features), (5, 1, WIDTH)),
+        (tiny.queries(features, TEXTS), (5, WIDTH)),
+        (tiny.text_queries(TEXTS), (5, WIDTH)),
+        (tiny.cross_queries(features[:3], TEXTS), (3, 5, WIDTH)),
+    ):
+        assert embeddings.shape == shape
+        assert embeddings.dtype == torch.float32
+        torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(shape[:-1]))
+    assert tiny.temperature.item() == pytest.approx(0.07)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "CMYK", "1", "I;16"])
+@pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77)])
+def test_any_image_is_preprocessed(mode: str, size: tuple[int, int]) -> None:
+    pixels = _tiny().preprocess(Image.new(mode, size))
+    assert pixels.shape == (3, SIZE, SIZE)
+    assert pixels.dtype == torch.float32
+    assert torch.isfinite(pixels).all()
+
+
+def test_pictures_of_the_right_size_are_only_scaled() -> None:
+    raw = torch.randint(256, (SIZE, SIZE, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    got = _tiny().preprocess(Image.fromarray(raw.numpy()))
+    torch.testing.assert_close(got, _tiny_pretrain.scaled(raw.permute(2, 0, 1)))
+
+
+def test_transform_is_what_preprocess_does_and_pickles() -> None:
+    image = Image.effect_noise((90, 50), 80)
+    transform = pickle.loads(pickle.dumps(_tiny().transform))
+    assert torch.equal(transform(image), _tiny().preprocess(image))
+
+
+def test_features_do_not_depend_on_the_batch() -> None:
+    pixels = _pixels(9)
+    alone = torch.cat([_tiny().image_features(row[None]) for row in pixels])
+    torch.testing.assert_close(_tiny().image_features(pixels), alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("attribute_weights", [False, True])
+def test_cross_queries_equal_queries_on_all_pairs(fusion: str, attribute_weights: bool) -> None:
+    tiny = _tiny(fusion=fusion, attribute_weights=attribute_weights)
+    features = _features(4)
+    want = Backbone.cross_queries(tiny, features, TEXTS)
+    for chunk in (1, 7, 1024):
+        torch.testing.assert_close(tiny.cross_queries(features, TEXTS, chunk=chunk), want, rtol=0, atol=1e-6)
+
+
+def test_text_alone_decides_the_text_query() -> None:
+    rows = _tiny().text_queries([TEXTS[0], TEXTS[0], TEXTS[1]])
+    torch.testing.assert_close(rows[0], rows[1])
+    assert rows[0] @ rows[2] < 0.99
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+def test_tokenised_rows_can_be_indexed_and_passed_back() -> None:
+    tokens = _tiny().tokenize(TEXTS)
+    assert all(len(tensor) == len(TEXTS) for tensor in tokens.values())
+    rows = torch.tensor([4, 0])
+    got = _tiny().queries(_features()[rows], {name: tensor[rows] for name, tensor in tokens.items()})
+    torch.testing.assert_close(got, _tiny().queries(_features(), TEXTS)[rows], rtol=0, atol=1e-6)
+
+
+def test_ids_hand_table() -> None:
+    tokens = _tiny().tokenize(["Red, has 3/4 sleeves!", "quokka"])
+    known = [VOCABULARY.index(word) + 1 for word in ("red", "has", "3/4", "sleeves")]
+    assert tokens["ids"][0].tolist() == known
+    first = len(VOCABULARY) + 1
+    assert first <= tokens["ids"][1, 0] < first + BUCKETS
+    assert tokens["ids"][1, 1:].tolist() == [0, 0, 0]
+    assert tokens["colour"].tolist() == [[True, False, False, False], [False] * 4]
+    assert tokens["shape"].tolist() == [[False, False, False, True], [False] * 4]
+
+
+def test_unknown_words_are_told_apart_and_the_same_in_every_process() -> None:
+    words = ["quokka", "wombat", "numbat"]
+    ids = _tiny().tokenize(words)["ids"][:, 0].tolist()
+    assert len(set(ids)) == 3
+    code = f"from negbench.backbones.tiny import Tiny; print(Tiny.load().tokenize({words})['ids'][:, 0].tolist())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == ids
+
+
+def test_texts_of_any_length() -> None:
+    tokens = _tiny().tokenize(["red " * 500])
+    assert tokens["ids"].shape == (1, MAX_WORDS)
+    assert torch.isfinite(_tiny().text_queries(["", "red " * 500, "¡qué!"])).all()
+
+
+def test_a_word_is_read_with_its_neighbours() -> None:
+    one, other = _tiny().text_queries(["long sleeves and short skirt", "short sleeves and long skirt"])
+    assert one @ other < 0.99
+
+
+# --- what trains ---------------------------------------------------------------------------------------------------
+
+
+def _loss(tiny: Tiny) -> Tensor:
+    query = tiny.queries(_features(), TEXTS)
+    loss = F.cross_entropy(query @ tiny.candidates(_features())[:, 0].T / tiny.temperature, torch.arange(len(TEXTS)))
+    return loss
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("attribute_weights", [False, True])
+def test_encoders_are_frozen_and_all_else_gets_a_gradient(fusion: str, attribute_weights: bool) -> None:
+    tiny = Tiny.load(fusion=fusion, attribute_weights=attribute_weights).train()
+    assert not tiny.image_features(_pixels(2).requires_grad_()).requires_grad
+    _loss(tiny).backward()
+    for name, parameter in tiny.named_parameters():
+        assert parameter.requires_grad != name.startswith("encoders."), name
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_optimizer_groups_hold_every_trained_parameter_once() -> None:
+    tiny = Tiny.load(attribute_weights=True)
+    groups = tiny.parameter_groups(1e-3, 0.1)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in tiny.parameters() if p.requires_grad)
+    decayed = {id(p) for p in groups[0]["params"]}
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert id(tiny.log_temperature) not in decayed
+    assert id(tiny.project_image.weight) in decayed
+
+
+def test_a_few_steps_lower_the_loss_and_leave_the_encoders_alone() -> None:
+    tiny = Tiny.load()
+    before = {name: tensor.clone() for name, tensor in tiny.encoders.state_dict().items()}
+    optimizer = torch.optim.AdamW(tiny.parameter_groups(3e-3, 0.01))
+    losses = []
+    for _ in range(20):
+        loss = _loss(tiny)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(torch.equal(before[name], tensor) for name, tensor in tiny.encoders.state_dict().items())
+
+
+def test_temperature_has_a_floor() -> None:
+    tiny = Tiny.load()
+    with torch.no_grad():
+        tiny.log_temperature.fill_(-20.0)
+    assert tiny.temperature.item() == pytest.approx(0.01)
+
+
+# --- attribute weights ---------------------------------------------------------------------------------------------
+
+
+def test_sub_queries_and_how_they_move_the_query() -> None:
+    plain, weighted = _tiny(), _tiny(attribute_weights=True)
+    features = _features()
+    assert plain.sub_queries(features, TEXTS) == {}
+    subs = weighted.sub_queries(features, TEXTS)
+    has = {"colour": [True, True, False, False, True], "shape": [True, False, True, False, True]}
+    assert set(subs) == set(has)
+    for aspect, (sub, weight) in subs.items():
+        torch.testing.assert_close(sub.norm(dim=1), torch.tensor(has[aspect]).float())
+        assert weight.item() == pytest.approx(0.1)
+    base = plain.queries(features, TEXTS)  # same seed: same projections and fusion
+    want = F.normalize(base + sum(weight * sub for sub, weight in subs.values()), dim=1)
+    torch.testing.assert_close(weighted.queries(features, TEXTS), want)
+    assert torch.equal(weighted.text_queries(TEXTS), plain.text_queries(TEXTS))
+
+
+def test_tokens_do_not_depend_on_the_options() -> None:
+    one, two = _tiny().tokenize(TEXTS), _tiny(attribute_weights=True).tokenize(TEXTS)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+# --- identity and weights ------------------------------------------------------------------------------------------
+
+
+def test_the_seed_decides_the_initial_weights_and_no_global_generator_is_touched() -> None:
+    state = torch.random.get_rng_state()
+    for weights in ("shipped", "random"):
+        one, same, other = (Tiny.load(weights=weights, seed=seed, fusion="combiner") for seed in (1, 1, 2))
+        assert one.identity.sha256 == same.identity.sha256 != other.identity.sha256
+        assert one.feature_key == same.feature_key
+        assert (one.feature_key == other.feature_key) == (weights == "shipped")
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_what_is_trained_starts_alike_for_all_encoders() -> None:
+    one, two = Tiny.load(seed=3), Tiny.load(seed=3, weights="random")
+    for name, parameter in one.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(parameter, two.get_parameter(name)), name
+
+
+def test_identity() -> None:
+    tiny = Tiny.load(fusion="sum", attribute_weights=True)
+    identity = tiny.identity
+    assert (identity.name, identity.weights, identity.embedding_dim, identity.tokens_per_image) == (
+        "tiny",
+        "shipped",
+        64,
+        1,
+    )
+    assert identity.parameters == sum(p.numel() for p in tiny.parameters())
+    assert identity.trainable_parameters == sum(p.numel() for p in tiny.parameters() if p.requires_grad)
+    assert identity.composition == "sum fusion + attribute weights"
+    with torch.no_grad():
+        tiny.log_temperature += 1
+    assert tiny.identity.sha256 == identity.sha256  # as loaded
+    assert Tiny.load(weights="random", seed=5).identity.weights == "random:5"
+
+
+def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path) -> None:
+    encoders = load_encoders(SHIPPED)
+    metadata = read_metadata(SHIPPED)
+    with torch.no_grad():
+        encoders.text.output.bias += 1
+    _tiny_pretrain.write(encoders, metadata, tmp_path / "text.safetensors")
+    assert Tiny.load(weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
+    with torch.no_grad():
+        encoders.image.output.bias += 1
+    _tiny_pretrain.write(encoders, metadata, tmp_path / "image.safetensors")
+    assert Tiny.load(weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
+
+
+def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
+    assert SHIPPED.stat().st_size < 1.2e6
+    metadata = read_metadata(SHIPPED)
+    assert metadata["command"].startswith("python -m negbench.backbones._tiny_pretrain --seed 1000000 ")
+    assert int(metadata["steps"]) > 0
+    assert json.loads(metadata["vocabulary"]) == list(VOCABULARY)
+
+
+def test_shipped_weights_were_made_with_todays_renderer() -> None:
+    # fails after every change to the garments: run the command in the file's metadata again
+    assert read_metadata(SHIPPED)["renderer"] == _tiny_pretrain.renderer_sha256()
+
+
+def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*_tiny_pretrain"):
+        Tiny.load(weights=str(tmp_path / "nowhere"))
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"no safetensors")
+    with pytest.raises(WeightsError, match=r"broken\.safetensors is no safetensors file"):
+        Tiny.load(weights=str(broken))
+    save_file({"x": torch.zeros(1)}, broken)
+    with pytest.raises(WeightsError, match="has format None"):
+        Tiny.load(weights=str(broken))
+    state = Encoders(VOCABULARY).state_dict()
+    state["text.output.bias"] = torch.zeros(3)
+    save_file(state, broken, read_metadata(SHIPPED))
+    with pytest.raises(WeightsError, match=r"does not fit the tiny backbone: text\.output\.bias"):
+        Tiny.load(weights=str(broken))
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UnknownNameError, match="'gatd'.*'gated'"):
+        Tiny.load(fusion="gatd")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"seed must be in 0\.\.2\^32-1, got -1"):
+        Tiny.load(seed=-1)
+
+
+# --- quality of the shipped encoders, on pictures of a stream that nothing else uses ---------------------------------
+
+
+def test_shipped_encoders_find_a_picture_by_its_description() -> None:
+    pixels, texts, _ = _garments()
+    encoders = _tiny().encoders
+    with torch.no_grad():
+        images = F.normalize(encoders.image(pixels), dim=1)
+        queries = F.normalize(encoders.text(encoders.word_ids(texts)[0])[1], dim=1)
+    scores = queries @ images.T
+    ranks = (scores > scores.diag()[:, None]).sum(1)
+    assert (ranks < 3).float().mean() > 0.5  # chance: 0.01
+
+
+def test_shipped_encoders_tell_colours_apart() -> None:
+    pixels, _, colours = _garments()
+    named = _tiny().text_queries([f"a {colour} dress" for colour in COLOURS])
+    nearest = (_tiny().candidates(_tiny().image_features(pixels))[:, 0] @ named.T).argmax(1)
+    right = [list(COLOURS)[int(n)] == colour for n, colour in zip(nearest, colours, strict=True)]
+    assert sum(right) / len(right) > 0.6  # chance: 0.09
+
+
+# --- the command that made them --------------------------------------------------------------------------------------
+
+
+def test_pretraining_learns_and_repeats_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = torch.random.get_rng_state()
+    made = [_tiny_pretrain.pretrain(1_000_007, 256, 2) for _ in range(2)]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    one, two = (encoders.state_dict() for encoders, _ in made)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    first, last = (float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines()[:2])
+    assert last < first
+    encoders, metadata = made[0]
+    _tiny_pretrain.write(encoders, metadata, tmp_path / "made.safetensors")
+    loaded = load_encoders(tmp_path / "made.safetensors")
+    for name, tensor in loaded.state_dict().items():
+        torch.testing.assert_close(tensor, one[name].half().float(), rtol=0, atol=0)
+    assert read_metadata(tmp_path / "made.safetensors") == metadata
+
+
+def test_folding_keeps_what_batch_normalisation_computed() -> None:
+    trainer = _tiny_pretrain._Trainer(0)
+    pixels = _pixels(6)
+    for _ in range(3):  # running means and variances away from 0 and 1
+        trainer(3 * pixels + 1, torch.ones(6, 2, 4, dtype=torch.int64))
+    trainer.eval()
+    maps = pixels
+    with torch.no_grad():
+        for layer, norm in zip(trainer.encoders.image.layers, trainer.norms, strict=True):
+            maps = torch.relu(norm(layer(maps)))
+        want = trainer.encoders.image.output(maps.flatten(1))
+        torch.testing.assert_close(trainer.folded().image(pixels), want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_pretraining_loss_against_loops() -> None:
+    trainer = _tiny_pretrain._Trainer(0).eval()
+    ids = torch.randint(1, 50, (3, 2, 5), generator=torch.Generator().manual_seed(0))
+    pixels = _pixels(3)
+    image = F.normalize(trainer.encoders.image(pixels), dim=1) * 0.999995  # fresh norms divide by sqrt(1 + 1e-5) only
+    text = [[F.normalize(trainer.encoders.text(row[None])[1][0], dim=0) for row in rows] for rows in ids]
+    total = 0.0
+    for i in range(3):
+        logits = {(j, k): (image[i] @ text[j][k] / 0.07).item() for j in range(3) for k in range(2)}
+        to_text = torch.tensor(list(logits.values())).logsumexp(0).item() - logits[i, 0]
+        column = torch.tensor([(image[j] @ text[i][0] / 0.07).item() for j in range(3)])
+        total += (to_text + column.logsumexp(0).item() - column[i].item()) / 6
+    assert trainer(pixels, ids).item() == pytest.approx(total, abs=2e-3)
+
+
+def test_seeds_of_data_sets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NegbenchError, match="seed must be >= 1000000"):
+        _tiny_pretrain.pretrain(0, 128, 1)

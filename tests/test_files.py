@@ -1,0 +1,68 @@
+"""Atomic writes and locks."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from negbench.errors import NegbenchError
+from negbench.files import atomic_write, locked, read_json, write_json
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(RuntimeError), atomic_write(path) as file:
+        file.write("half")
+        raise RuntimeError
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(NegbenchError, match="cannot write"), atomic_write(full / "x") as file:
+        file.write("x")
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": math.nan, "b": [1.5, math.nan], "c": "x"})
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [1.5, None], "c": "x"}
+
+
+def test_damaged_json_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{", encoding="utf-8")
+    with pytest.raises(NegbenchError, match="is damaged"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(NegbenchError, match="cannot read"):
+        read_json(tmp_path / "b.json")
+
+
+def _count(path: Path) -> None:
+    for _ in range(50):
+        with locked(path / "lock"):
+            value = int((path / "n").read_text(encoding="utf-8"))
+            (path / "n").write_text(str(value + 1), encoding="utf-8")
+
+
+def test_locks_exclude_processes(tmp_path: Path) -> None:
+    (tmp_path / "n").write_text("0", encoding="utf-8")
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_count, args=(tmp_path,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert (tmp_path / "n").read_text(encoding="utf-8") == "150"
+
+
+def test_a_held_lock_can_be_refused(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
+        pytest.fail("both held it")
