@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -228,7 +229,9 @@ class BlipFamily(Backbone):
             yield
             return
         device = self.temp.device
-        seed = (self.options.seed << 32) + int(self.dropout_calls)
+        # hashed: the CPU's generator looks at the lower 32 bits of a seed only
+        digest = hashlib.sha256(f"{self.options.seed} {int(self.dropout_calls)}".encode()).digest()
+        seed = int.from_bytes(digest[:8]) >> 1
         self.dropout_calls += 1
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.default_generator.manual_seed(seed)

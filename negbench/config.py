@@ -49,7 +49,11 @@ class TrainConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed."""
+    """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed.
+
+    A strategy whose pools do not depend on the scores (its published number of definitions is 1) is defined once, before
+    the first epoch, whatever stands here.
+    """
 
     n_def: int | None = Field(None, ge=1)  # None: the strategy's published number
     warmup: int | None = Field(None, ge=0)  # epochs before the first refresh; None: one interval
@@ -276,11 +280,20 @@ def resolved(config: RunConfig) -> RunConfig:
     train = config.train.model_dump()
     recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
-    n_def = config.schedule.n_def or registry.get("strategies", config.strategy.name).n_def  # type: ignore[attr-defined]
-    epochs = refresh_epochs(int(sections["train"]["epochs"]), n_def, config.schedule)
-    sections["schedule"] = {"n_def": n_def, "warmup": config.schedule.warmup, "refresh_epochs": epochs}
+    sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
     full = {**config.model_dump(), **sections}
     return RunConfig.model_validate(full)
+
+
+def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
+    from negbench.registry import registry
+
+    strategy: Any = registry.get("strategies", config.strategy.name)
+    if strategy.n_def == 1:  # defined once, before the first epoch; a batch strategy has no pools to define
+        return {"n_def": 1, "warmup": None, "refresh_epochs": (0,) if strategy.scope == "corpus" else ()}
+    n_def = config.schedule.n_def or strategy.n_def
+    listed = refresh_epochs(epochs, n_def, config.schedule)
+    return {"n_def": n_def, "warmup": config.schedule.warmup, "refresh_epochs": listed}
 
 
 # options of `load` that the run decides: the split, whether images are needed, the seed of the initial weights

@@ -379,7 +379,7 @@ def _train_epoch(
     values: dict[str, float] = {
         "train/loss": mean,
         "train/lr": float(schedule.get_last_lr()[0]),
-        "train/temperature": float(cell.backbone.temperature),
+        "train/temperature": float(cell.backbone.temperature.detach()),
     }
     if steps:
         behaviour = {name: total / steps for name, total in totals.items()}
@@ -553,7 +553,7 @@ def _save(
             "state": vars(state),
             "weights": trained_state(backbone),
             "optimizer": optimizer.state_dict(),
-            "schedule": {k: v for k, v in schedule.state_dict().items() if k != "lr_lambdas"},
+            "schedule": schedule.state_dict(),
         }
     )
 

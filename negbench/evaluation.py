@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone, relevance
-from negbench.datasets.dataset import QueryRanks
-from negbench.world import Split, Tokens, World, batches
+from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
+from negbench.world import Features, Split, Tokens, batches
 
 EMBED_BATCH = 512
 
@@ -24,7 +24,7 @@ class Embeddings:
 
 
 @torch.inference_mode()
-def embed_candidates(backbone: Backbone, world: World, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
+def embed_candidates(backbone: Backbone, world: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
     """[N, T, D] candidate tokens of the images in these feature rows."""
     with _evaluating(backbone):
         parts = [backbone.candidates(world.features(backbone, rows[chosen])) for chosen in batches(len(rows), batch)]
@@ -33,7 +33,7 @@ def embed_candidates(backbone: Backbone, world: World, rows: Tensor, batch: int 
 
 @torch.inference_mode()
 def embed_queries(
-    backbone: Backbone, world: World, split: Split, tokens: Tokens | None = None, batch: int = EMBED_BATCH
+    backbone: Backbone, world: Features, split: Split, tokens: Tokens | None = None, batch: int = EMBED_BATCH
 ) -> Tensor:
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.tokens if tokens is None else tokens
@@ -49,27 +49,37 @@ def embed_queries(
     return torch.cat(parts).float()
 
 
-def embed(backbone: Backbone, world: World, split: Split) -> Embeddings:
+def embed(backbone: Backbone, world: Features, split: Split) -> Embeddings:
     """Queries and candidates of a split."""
     return Embeddings(embed_queries(backbone, world, split), embed_candidates(backbone, world, split.images))
 
 
-def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
-    """Per-query ranks; scores are streamed block by block, never the whole matrix."""
+def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
+    """Scores of a block of [Q, D] queries against [N, T, D] candidates, as `Dataset.rank` and `Dataset.top` ask."""
 
     def score_block(rows: Tensor, columns: Tensor) -> Tensor:
         return relevance(queries[rows.to(queries.device)], candidates[columns.to(candidates.device)]).cpu()
 
-    return split.dataset.rank(score_block)
+    return score_block
 
 
-def score(backbone: Backbone, world: World, split: Split) -> QueryRanks:
+def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
+    """Per-query ranks; scores are streamed block by block, never the whole matrix."""
+    return split.dataset.rank(block_scorer(queries, candidates))
+
+
+def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
+    """Columns and scores of each query's k best images by the data set's own rules, streamed as `rank` does."""
+    return split.dataset.top(block_scorer(queries, candidates), k)
+
+
+def score(backbone: Backbone, world: Features, split: Split) -> QueryRanks:
     """Per-query ranks of the model as it is."""
     found = embed(backbone, world, split)
     return rank(split, found.queries, found.candidates)
 
 
-def one_modality_ranks(backbone: Backbone, world: World, split: Split) -> dict[str, QueryRanks]:
+def one_modality_ranks(backbone: Backbone, world: Features, split: Split) -> dict[str, QueryRanks]:
     """Ranks by the reference image alone and by the text alone: what can be had without composing.
 
     The image-only query is the normalised mean of the reference's own candidate tokens.

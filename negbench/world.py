@@ -45,27 +45,33 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
-    """Splits and features. `val` is the reported split; `dev` is carved from train when a choice is made on it."""
+class Features:
+    """Where image features come from."""
 
-    train: Split
-    val: Split
-    dev: Split | None
     source: FeatureSource
     frozen: bool
-    backbone_key: str
-    seconds: float
     encoded: int  # images encoded just now; 0 when all were in the store
-
-    @property
-    def identity(self) -> str:
-        """Data and frozen backbone, for a run's hash."""
-        return f"{self.train.dataset.identity} {self.val.dataset.identity} {self.backbone_key}"
 
     def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
         """[len, L, C] of these rows' images: stored, or computed now (with gradients) by a fine-tuned backbone."""
         stored = self.source(rows)
         return stored if self.frozen else backbone.image_features(stored)
+
+
+@dataclass(frozen=True, eq=False)
+class World(Features):
+    """Splits and features. `val` is the reported split; `dev` is carved from train when a choice is made on it."""
+
+    train: Split
+    val: Split
+    dev: Split | None
+    backbone_key: str
+    seconds: float
+
+    @property
+    def identity(self) -> str:
+        """Data and frozen backbone, for a run's hash."""
+        return f"{self.train.dataset.identity} {self.val.dataset.identity} {self.backbone_key}"
 
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:
@@ -123,6 +129,19 @@ def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display
         seconds=time.perf_counter() - started,
         encoded=encoded,
     )
+
+
+def prepare_split(
+    config: RunConfig, dataset: Dataset, backbone: Backbone, device: torch.device, display: Display
+) -> tuple[Split, Features]:
+    """One loaded split with its features, for scoring without training; `config.compute` says how to encode.
+
+    Raises as `prepare` does.
+    """
+    ids = dataset.all_images
+    source, encoded = _source(config, backbone, ids, [dataset], device, display)
+    split = split_of(dataset, backbone, {image: index for index, image in enumerate(ids)})
+    return split, Features(source, backbone.frozen_images, encoded)
 
 
 def split_of(dataset: Dataset, backbone: Backbone, row: dict[str, int]) -> Split:

@@ -143,6 +143,13 @@ def test_refresh_epochs(epochs: int, n_def: int, warmup: int | None, want: list[
     assert refresh_epochs(epochs, n_def, ScheduleConfig(warmup=warmup)) == want
 
 
+def test_pools_that_do_not_depend_on_scores_are_never_redefined() -> None:
+    for strategy in ("all-corpus", "in-batch", "hycole", "oracle-all"):
+        full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=["schedule.n_def=6"]))
+        assert full.schedule.refresh_epochs == ((0,) if strategy in ("all-corpus", "oracle-all") else ())
+        assert full == resolved(load_config(flags={"strategy": {"name": strategy}}))
+
+
 def test_explicit_refresh_epochs_win() -> None:
     assert refresh_epochs(9, 3, ScheduleConfig(refresh_epochs=(0, 7), warmup=1)) == [0, 7]
     with pytest.raises(OptionError, match=r"within 0\.\.8"):

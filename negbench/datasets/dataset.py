@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from negbench.datasets.card import DatasetCard
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.ranks import relevant_ranks, target_ranks
+from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "columns_of", "without_missing"]
+__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_missing"]
+
+
+class Top(NamedTuple):
+    """The best images of Q queries: `columns` [Q, k] int64 into `Dataset.images`, -1 where a gallery is smaller, and
+    their float32 `scores` [Q, k], -inf there; both on the CPU."""
+
+    columns: Tensor
+    scores: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,6 +277,7 @@ class Dataset(ABC):
         count = len(self.queries)
         target_rank, size = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
         has_subset = any(query.subset for query in self.queries)
+        has_aspects = any(query.aspects for query in self.queries)
         subset_rank = torch.zeros(count, dtype=torch.int64) if has_subset else None
         known = self.relevant
         order: list[Tensor] = []
@@ -296,7 +305,53 @@ class Dataset(ABC):
             gallery_size=size,
             relevant_ranks=_only_targets(target_rank) if known is None else _in_order(order, found),
             subset_rank=subset_rank,
+            aspects=tuple(query.aspects for query in self.queries) if has_aspects else None,
         )
+
+    def top(self, score_block: ScoreBlock, k: int, *, within_subset: bool = False, block: int = 256) -> Top:
+        """The k best images of every query by the protocol's rules, `block` queries at a time.
+
+        Ties go to the lower column, so that a list is the same on every machine; for ranks, where ties count against
+        the model, see `rank`.
+
+        Args:
+            score_block: as for `rank`.
+            k: how many, >= 1.
+            within_subset: look only among the query's subset (CIRR's image group) instead of its gallery.
+            block: queries per call.
+
+        Raises:
+            NegbenchError: a block of the wrong shape, or a score that is NaN.
+        """
+        check_option("k", k, k >= 1, ">= 1")
+        check_option("block", block, block >= 1, ">= 1")
+        found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
+        values = torch.full(found.shape, -torch.inf)
+        for group, columns in enumerate(self.groups.values()):
+            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
+            local[columns] = torch.arange(len(columns))
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+                if not len(rows) or not len(columns):
+                    continue
+                scores = self._scores(score_block, rows, columns)
+                masked = self._subset if within_subset else self._allowed
+                best = top_columns(scores, k, masked(rows, local, len(columns))).cpu()
+                width, there = best.shape[1], best >= 0
+                found[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
+                own = scores.float().cpu().gather(1, best.clamp(min=0))
+                values[rows, :width] = torch.where(there, own, -torch.inf)
+        return Top(found, values)
+
+    def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
+        """File name -> JSON content of what the benchmark's test server takes; DataError where it has no server."""
+        raise DataError(f"{self.card.name} has no test server: there is no submission to write")
+
+    def require_labels(self) -> None:
+        """Raise DataError where the targets of this split are not published."""
+        if any(query.target is None and not query.relevant for query in self.queries):
+            raise DataError(
+                f"the labels of {self.card.name} {self.split} are closed: it has no targets to score against"
+            )
 
     def evaluate(self, scores: Tensor) -> dict[str, float]:
         """The benchmark's metrics of a full score table.
@@ -319,10 +374,7 @@ class Dataset(ABC):
                 f"scores must be a float table of {want[0]} queries x {want[1]} images, "
                 f"got {tuple(scores.shape)} {scores.dtype}"
             )
-        if any(query.target is None and not query.relevant for query in self.queries):
-            raise DataError(
-                f"the labels of {self.card.name} {self.split} are closed: it has no targets to score against"
-            )
+        self.require_labels()
         device = scores.device
         return self.summarise(self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)]))
 

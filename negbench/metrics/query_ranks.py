@@ -29,6 +29,7 @@ class QueryRanks:
         gallery_size: [Q] int64, candidates that were ranked.
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
+        aspects: Q tuples of semantic aspects (CIRCO), or None.
     """
 
     query: tuple[str, ...]
@@ -37,6 +38,7 @@ class QueryRanks:
     gallery_size: Tensor
     relevant_ranks: Ragged
     subset_rank: Tensor | None = None
+    aspects: tuple[tuple[str, ...], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -58,6 +60,7 @@ class QueryRanks:
             gallery_size=self.gallery_size[index],
             relevant_ranks=self.relevant_ranks.select(index),
             subset_rank=None if self.subset_rank is None else self.subset_rank[index],
+            aspects=None if self.aspects is None else tuple(self.aspects[i] for i in index.tolist()),
         )
 
     def of_group(self, group: str) -> QueryRanks:
@@ -81,6 +84,8 @@ class QueryRanks:
         )
         if self.subset_rank is not None:
             frame["subset_rank"] = self.subset_rank.numpy()
+        if self.aspects is not None:
+            frame["aspects"] = pd.Series([list(names) for names in self.aspects], dtype=object)
         return frame
 
     @classmethod
@@ -100,4 +105,5 @@ class QueryRanks:
             gallery_size=column("gallery_size"),
             relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
+            aspects=tuple(tuple(names) for names in frame["aspects"]) if "aspects" in frame.columns else None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from negbench.contracts import check_option
 from negbench.errors import NegbenchError
 from negbench.ragged import Ragged
 
@@ -12,6 +13,44 @@ from negbench.ragged import Ragged
 def descending(scores: Tensor) -> Tensor:
     """[B, N] scores -> [B, N] int64 columns by descending score, ties broken by corpus index (lower first)."""
     return torch.sort(scores, dim=-1, descending=True, stable=True).indices
+
+
+def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:
+    """The k best candidates of each query, in `descending`'s order: ties broken by corpus index (lower first).
+
+    Args:
+        scores: [B, N] float of any sign and precision, compared in float32.
+        k: how many, >= 1; never more than N are returned.
+        allowed: [B, N] bool, the candidates; default: all.
+
+    Returns:
+        [B, min(k, N)] int64 on the scores' device; -1 behind the last candidate of a query that has fewer.
+
+    Raises:
+        NegbenchError: a score is NaN.
+        OptionError: k below 1.
+
+    Example:
+        >>> top_columns(torch.tensor([[0.5, -1.0, 0.7, 0.5]]), 3)
+        tensor([[2, 0, 3]])
+    """
+    check_option("k", k, k >= 1, ">= 1")
+    scores = checked_scores(scores)
+    k = min(k, scores.shape[1])
+    candidate = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device)
+    if not k or not len(scores):
+        return torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
+    masked = scores.masked_fill(~candidate, -torch.inf)
+    # topk does not say which of equal scores it takes: only its last value is used, the lowest columns fill the rest
+    last = masked.topk(k, dim=1).values[:, -1:]
+    above, equal = candidate & (masked > last), candidate & (masked == last)
+    chosen = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - above.sum(1, keepdim=True)))
+    rows, columns = chosen.nonzero(as_tuple=True)
+    place = chosen.cumsum(1, dtype=torch.int32)[rows, columns].long() - 1
+    found = torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
+    found[rows, place] = columns
+    own = masked.gather(1, found.clamp(min=0)).masked_fill(found < 0, -torch.inf)
+    return found.gather(1, descending(own))
 
 
 def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Tensor:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +36,7 @@ TEXTS = [
     "Is darker.",
     "zebra-like kimono with 3/4 sleeves, quokka",
     "",
-    "is a blue top with a v-neck instead of a collar",
+    "is a blue top with navy dots and a v-neck instead of a collar",
 ]
 
 
@@ -156,12 +154,8 @@ def test_ids_hand_table() -> None:
 
 
 def test_unknown_words_are_told_apart_and_the_same_in_every_process() -> None:
-    words = ["quokka", "wombat", "numbat"]
-    ids = _tiny().tokenize(words)["ids"][:, 0].tolist()
-    assert len(set(ids)) == 3
-    code = f"from negbench.backbones.tiny import Tiny; print(Tiny.load().tokenize({words})['ids'][:, 0].tolist())"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert json.loads(printed) == ids
+    ids = _tiny().tokenize(["Quokka", "wombat", "numbat"])["ids"][:, 0] - len(VOCABULARY) - 1
+    assert ids.tolist() == [78, 277, 357]  # CRC-32 of the word, modulo 512
 
 
 def test_texts_of_any_length() -> None:
@@ -337,7 +331,7 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(UnknownNameError, match="'gatd'.*'gated'"):
+    with pytest.raises(UnknownNameError, match=r"'gatd'.*'gated'"):
         Tiny.load(fusion="gatd")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match=r"seed must be in 0\.\.2\^32-1, got -1"):
         Tiny.load(seed=-1)

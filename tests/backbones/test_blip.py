@@ -1,0 +1,229 @@
+"""BLIP: a forward pass on plain tensors, transformers' own model, and what section 5 of the reference page warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from negbench.backbones._lavis import BlipSizes
+from negbench.backbones.blip import Blip
+from negbench.contracts import relevance
+from negbench.errors import OptionError, WeightsError
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    """Largest absolute difference."""
+    return float((a - b).detach().abs().max())
+
+
+class World:
+    """A small model, its state dict, its inputs, and what it computes."""
+
+    def __init__(self, lavis: Any, **options: Any) -> None:
+        self.lavis = lavis
+        self.sizes = lavis.Sizes(rows=len(lavis.vocabulary) + 2)
+        self.state = lavis.blip_state(self.sizes)
+        path = lavis.save(self.state)
+        self.model = Blip.load(weights=f"lavis:{path}", config=lavis.blip_config(self.sizes), **options)
+        self.pixels = lavis.pixels(self.sizes)
+        self.tokens = self.model.tokenize(lavis.captions)
+        self.ids, self.mask = self.tokens["input_ids"], self.tokens["attention_mask"]
+        with torch.no_grad():
+            self.features = self.model.image_features(self.pixels)
+            self.queries = self.model.queries(self.features, lavis.captions)
+            self.candidates = self.model.candidates(self.features)
+
+
+@pytest.fixture
+def world(lavis: Any) -> World:
+    return World(lavis)
+
+
+def test_forward_equals_plain_tensors(world: World) -> None:
+    lavis, state, s = world.lavis, world.state, world.sizes
+    features = lavis.blip_features(state, world.pixels, s)
+    queries = lavis.blip_queries(state, features, world.ids, world.mask, s)
+    candidates = F.normalize(lavis.linear(state, "vision_proj", features[:, :1]), dim=-1)
+    alone = lavis.blip_text_hidden(state, world.ids, world.mask, s, None)[:, 0]
+    differences = {
+        "features": difference(world.features, features),
+        "queries": difference(world.queries, queries),
+        "candidates": difference(world.candidates, candidates),
+        "scores": difference(relevance(world.queries, world.candidates), queries @ candidates[:, 0].T),
+        "text": difference(
+            world.model.text_queries(lavis.captions), F.normalize(lavis.linear(state, "text_proj", alone), dim=-1)
+        ),
+    }
+    print("\n", {name: f"{value:.1e}" for name, value in differences.items()})
+    assert max(differences.values()) < 1e-5
+
+
+def test_shapes_and_identity(world: World) -> None:
+    s, model = world.sizes, world.model
+    assert world.features.shape == (4, s.grid**2 + 1, s.vit)
+    assert world.candidates.shape == (4, 1, s.embed)
+    assert world.queries.shape == (4, s.embed)
+    identity = model.identity
+    assert (identity.name, identity.tokens_per_image, identity.embedding_dim) == ("blip", 1, s.embed)
+    assert identity.trainable_parameters == identity.parameters == sum(p.numel() for p in model.parameters())
+    assert float(model.temperature) == pytest.approx(0.0513)
+
+
+@pytest.fixture
+def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
+    from transformers import BlipConfig, BlipForImageTextRetrieval
+
+    vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
+    text = {"vocab_size": len(lavis.vocabulary) + 2, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    text |= {"intermediate_size": 28, "max_position_embeddings": 40, "encoder_hidden_size": 24}
+    text |= {"bos_token_id": None, "eos_token_id": None, "sep_token_id": None}
+    config = BlipConfig(
+        vision_config={**vision, "image_size": 32, "patch_size": 16}, text_config=text, image_text_hidden_size=12
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = BlipForImageTextRetrieval(config).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "vocab.txt").write_text("\n".join(lavis.vocabulary) + "\n")
+    return model, tmp_path / "saved"
+
+
+def test_transformers_folder(theirs: tuple[Any, Path]) -> None:
+    model, folder = theirs
+    ours = Blip.load(weights=str(folder))
+    texts = ["red dress", "blue shirt, longer"]
+    tokens = ours.tokenize(texts)
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    ids = tokens["input_ids"].clone()
+    ids[:, 0] = model.config.text_config.vocab_size - 1  # [ENC]
+    mask = tokens["attention_mask"]
+    with torch.no_grad():
+        fused = model(input_ids=ids, pixel_values=pixels, attention_mask=mask, use_itm_head=True)
+        alone = model(input_ids=tokens["input_ids"], pixel_values=pixels, attention_mask=mask, use_itm_head=False)
+        features = ours.image_features(pixels)
+        queries, candidates = ours.queries(features, tokens), ours.candidates(features)
+        assert difference(features, fused.last_hidden_state) < 1e-5
+        assert difference(queries, F.normalize(model.text_proj(fused.question_embeds[:, 0]), dim=-1)) < 1e-5
+        assert difference(relevance(ours.text_queries(texts), candidates), alone.itm_score.T) < 1e-5
+    assert float(ours.temperature) == pytest.approx(0.07)  # their class has none
+
+
+def test_transformers_vision_eps_is_the_folders(theirs: tuple[Any, Path], world: World) -> None:
+    ours = Blip.load(weights=str(theirs[1]))
+    assert ours.vision_model.post_layernorm.eps == 1e-5
+    assert world.model.vision_model.post_layernorm.eps == 1e-6  # LAVIS's
+
+
+def test_first_token_is_enc_in_queries_and_cls_in_texts(world: World) -> None:
+    lavis, s = world.lavis, world.sizes
+    wrong = lavis.blip_queries(
+        world.state, world.features, world.ids, world.mask, s, replace(lavis.Variant(), blip_first="[CLS]")
+    )
+    assert difference(world.queries, wrong) > 1e-3
+    assert (world.ids[:, 0] == 2).all()
+    assert world.model._tokenizer.bert.convert_tokens_to_ids(["[DEC]", "[ENC]"]) == [s.rows - 2, s.rows - 1]
+
+
+def test_pooled_output_is_not_the_candidate(world: World) -> None:
+    with torch.no_grad():
+        pooled = world.model.vision_model(pixel_values=world.pixels).pooler_output
+        wrong = F.normalize(world.model.vision_proj(pooled), dim=-1)
+    assert difference(world.candidates[:, 0], wrong) > 1e-3
+
+
+def test_padding_does_not_matter(world: World) -> None:
+    length = int(world.mask[1].sum())
+    short = {name: tensor[1:2, :length] for name, tensor in world.tokens.items()}
+    assert difference(world.model.queries(world.features[1:2], short), world.queries[1:2]) < 1e-6
+
+
+def test_heads_dropout_and_text_length_are_laviss(world: World) -> None:
+    assert (BlipSizes().text_heads, BlipSizes().vit_heads, BlipSizes().max_txt_len) == (12, 12, 35)
+    config = world.model.text_encoder.config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    with pytest.raises(WeightsError, match="text_heads 12 does not divide text_hidden_size 16"):
+        Blip.load(weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
+
+
+def test_everything_trains_unless_the_tower_is_frozen(lavis: Any) -> None:
+    for freeze in (False, True):
+        model = World(lavis, freeze_images=freeze).model.train()
+        features = model.image_features(lavis.pixels(lavis.Sizes()))
+        assert model.frozen_images == freeze
+        assert features.requires_grad != freeze
+        assert model.vision_model.training != freeze
+        scores = relevance(model.queries(features, lavis.captions), model.candidates(features)) / model.temperature
+        scores.diagonal().sub(scores.logsumexp(1)).sum().backward()
+        for name, parameter in model.named_parameters():
+            frozen = freeze and name.startswith("vision_model.")
+            assert parameter.requires_grad != frozen, name
+            assert (parameter.grad is None) == frozen, name
+            if not frozen:
+                assert parameter.grad.abs().max() > 0, name
+
+
+def test_captions_as_is(lavis: Any) -> None:
+    processed, raw = World(lavis), World(lavis, captions="as_is")
+    text = ["red! dress"]
+    assert processed.model.tokenize(text)["input_ids"].tolist() == processed.model.tokenize(["red dress"])["input_ids"].tolist()
+    assert 1 in raw.model.tokenize(text)["input_ids"]  # "!" is not in the small vocabulary
+    with pytest.raises(OptionError, match="'raw'"):
+        Blip.load(init="random", size="toy", captions="raw")
+
+
+def test_dropout_is_seeded(lavis: Any) -> None:
+    first, second = World(lavis, seed=1), World(lavis, seed=1)
+    before = torch.random.get_rng_state()
+    a, b = (w.model.train().queries(w.features, w.tokens) for w in (first, second))
+    assert torch.equal(a, b)
+    assert difference(a, first.queries) > 1e-2
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_vocabulary_must_have_a_row_for_enc(world: World) -> None:
+    name = "text_encoder.embeddings.word_embeddings.weight"
+    path = world.lavis.save({**world.state, name: world.state[name][:-1]})
+    with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):
+        Blip.load(weights=f"lavis:{path}", config=world.lavis.blip_config(world.sizes))
+
+
+def test_attribute_weights(lavis: Any) -> None:
+    plain, model = World(lavis), World(lavis, attribute_weights=True).model
+    with torch.no_grad():
+        subs = model.sub_queries(plain.features, lavis.captions)
+        queries = model.queries(plain.features, lavis.captions)
+    assert set(subs) == {"colour", "shape"}
+    expected = plain.queries + sum(weight * sub for sub, weight in subs.values())
+    assert difference(queries, F.normalize(expected, dim=-1)) < 1e-6
+
+
+def test_random_toy() -> None:
+    first, second = (Blip.load(init="random", size="toy", seed=2) for _ in range(2))
+    assert first.identity == second.identity
+    pixels = torch.stack([first.preprocess(Image.new("RGB", (50, 40), colour)) for colour in ("red", "blue")])
+    with torch.no_grad():
+        features = first.image_features(pixels)
+        assert features.std() > 1e-2
+        assert difference(features[0], features[1]) > 1e-3
+        assert relevance(first.queries(features, ["blue", "red"]), first.candidates(features)).shape == (2, 2)
+
+
+def test_without_weights_one_line_says_what_to_fetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WeightsError) as error:
+        Blip.load()
+    for part in ("Salesforce/blip-itm-base-coco", "hf download", "lavis:FILE", "init=random"):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,351 @@
+"""LAVIS checkpoints: reading, strictness, sizes, and writing them so that they read back the same."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.backbones._lavis import (
+    LAYOUTS,
+    Blip2Sizes,
+    BlipSizes,
+    blip2_sizes,
+    configured,
+    read_checkpoint,
+    read_tower,
+)
+from negbench.backbones._weights import Advice, Source, parse_weights
+from negbench.backbones.blip import Blip
+from negbench.backbones.blip2 import Blip2
+from negbench.contracts import relevance
+from negbench.errors import OptionError, UnknownNameError, WeightsError
+
+FAMILIES = ("eva_clip_g", "clip_vit_L", "blip")
+
+
+class Family:
+    """One of the three formats: its state dict and its loader."""
+
+    def __init__(self, lavis: Any, name: str) -> None:
+        self.lavis, self.name = lavis, name
+        blip = name == "blip"
+        rows = len(lavis.vocabulary) + (2 if blip else 1)
+        self.sizes = lavis.Sizes(tower="eva_clip_g" if blip else name, rows=rows)
+        self.state: dict[str, Tensor] = (lavis.blip_state if blip else lavis.blip2_state)(self.sizes)
+        self.config = (lavis.blip_config if blip else lavis.config)(self.sizes)
+
+    def load(self, path: Path, **options: Any) -> Blip | Blip2:
+        backbone = Blip if self.name == "blip" else Blip2
+        model: Blip | Blip2 = backbone.load(weights=f"lavis:{path}", config=self.config, **options)
+        return model
+
+    def load_state(self, state: object) -> Blip | Blip2:
+        return self.load(self.lavis.save(state))
+
+    def scores(self, model: Blip | Blip2) -> Tensor:
+        pixels = self.lavis.pixels(self.sizes)
+        with torch.no_grad():
+            features = model.image_features(pixels)
+            return relevance(model.queries(features, self.lavis.captions), model.candidates(features))
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, lavis: Any) -> Family:
+    return Family(lavis, request.param)
+
+
+# --- writing and reading back ------------------------------------------------------------------------------------------
+
+
+def test_round_trip_of_a_random_model(tmp_path: Path, family: Family) -> None:
+    """Made from a seed, trained a step, saved in the published format, loaded: the same scores and names."""
+    backbone, heads = (Blip, "text_heads") if family.name == "blip" else (Blip2, "qformer_heads")
+    tower = {} if family.name == "blip" else {"tower": family.name}
+    model = backbone.load(init="random", size="toy", config=tower, seed=5).train()
+    pixels = torch.randn(3, 3, model.image_size, model.image_size, generator=torch.Generator().manual_seed(0))
+    features = model.image_features(pixels)
+    relevance(model.queries(features, ["red", "blue", "long"]), model.candidates(features)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.1 * parameter.grad
+    model.eval().to_lavis(tmp_path / "mine.pth")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join(sorted(v := model._tokenizer.bert.get_vocab(), key=v.get)[: -len(family_added(family))]))
+    again = backbone.load(
+        weights=f"lavis:{tmp_path / 'mine.pth'}",
+        config={"vit_heads": 2, heads: 2, "max_txt_len": model.sizes.max_txt_len, **tower},
+    )
+    assert again.sizes == model.sizes
+    with torch.no_grad():
+        expected, found = (
+            relevance(m.queries(f, ["red", "blue", "long"]), m.candidates(f))
+            for m in (model, again)
+            for f in [m.image_features(pixels)]
+        )
+    print(f"\n{family.name}: {float((expected - found).abs().max()):.1e}")
+    assert float((expected - found).abs().max()) < 1e-5
+    assert {name: tuple(t.shape) for name, t in again.named_parameters()} == {
+        name: tuple(t.shape) for name, t in model.named_parameters()
+    }
+
+
+def family_added(family: Family) -> tuple[str, ...]:
+    return ("[DEC]", "[ENC]") if family.name == "blip" else ("[DEC]",)
+
+
+def test_written_file_has_the_published_names_shapes_and_values(tmp_path: Path, family: Family) -> None:
+    model = family.load_state(family.state)
+    model.to_lavis(tmp_path / "mine.pth")
+    written = torch.load(tmp_path / "mine.pth", weights_only=True)
+    droppable = model.layout.droppable
+    expected = {name: tensor for name, tensor in family.state.items() if not droppable.fullmatch(name)}
+    assert set(written) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(written[name], tensor), name
+    again = family.load(tmp_path / "mine.pth")
+    assert again.identity.sha256 == model.identity.sha256
+    assert torch.equal(family.scores(again), family.scores(model))
+
+
+def test_safetensors_with_lavis_names(tmp_path: Path, family: Family) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.clone() for name, tensor in family.state.items()}, tmp_path / "model.safetensors")
+    assert torch.equal(family.scores(family.load(tmp_path / "model.safetensors")), family.scores(family.load_state(family.state)))
+
+
+def test_loading_leaves_the_global_generator_alone(family: Family) -> None:
+    before = torch.random.get_rng_state()
+    family.load_state(family.state)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_parameters_do_not_share_memory(family: Family) -> None:
+    model = family.load_state(family.state)
+    storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
+    assert len(set(storages)) == len(storages)
+    assert all(p.untyped_storage().nbytes() == p.numel() * 4 for p in model.parameters())
+
+
+# --- strictness ------------------------------------------------------------------------------------------------------
+
+
+def test_every_missing_key_is_named(family: Family) -> None:
+    """Each key alone, a sample of them loaded for real: none may be missing but what the format may drop."""
+    model = family.load_state(family.state)
+    needed = {key for name, _ in model.named_parameters() for key in model.layout.keys(name)}
+    droppable = {key for key in family.state if model.layout.droppable.fullmatch(key)}
+    assert needed | droppable == set(family.state)
+    assert not needed & droppable
+    for key in sorted(needed)[::7]:
+        with pytest.raises(WeightsError) as error:
+            family.load_state({name: tensor for name, tensor in family.state.items() if name != key})
+        assert key in str(error.value), key
+        assert "\n" not in str(error.value)
+
+
+def test_droppable_keys_may_be_missing(family: Family) -> None:
+    droppable = LAYOUTS[family.name].droppable
+    bare = {name: tensor for name, tensor in family.state.items() if not droppable.fullmatch(name)}
+    assert len(bare) < len(family.state)
+    whole, without = family.load_state(family.state), family.load_state(bare)
+    assert torch.equal(family.scores(whole), family.scores(without))
+    assert whole.identity.details["keys_left_out"] == len(family.state) - len(bare)
+
+
+def test_all_missing_and_unexpected_keys_are_named_at_once(family: Family) -> None:
+    state = dict(family.state)
+    gone = [next(key for key in state if key.startswith(part)) for part in ("temp", "vision_proj", "visual_encoder.")]
+    for key in gone:
+        if "cls_token" not in key and "class_embedding" not in key:
+            del state[key]
+    state |= {"Qformer.bert.pooler.dense.weight": torch.zeros(2), "queue": torch.zeros(1)}
+    with pytest.raises(WeightsError) as error:
+        family.load_state(state)
+    for key in (*(key for key in gone if key not in state), "Qformer.bert.pooler.dense.weight", "queue"):
+        assert key in str(error.value)
+    assert "missing" in str(error.value)
+    assert "unexpected" in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["text_proj.weight", "temp"])
+def test_wrong_shape_is_named(family: Family, key: str) -> None:
+    state = {**family.state, key: torch.zeros(3, 3)}
+    with pytest.raises(WeightsError, match=r"is \[3, 3\], want"):
+        family.load_state(state)
+
+
+def test_sprc_prompt_tokens_are_left_out(lavis: Any) -> None:
+    family = Family(lavis, "eva_clip_g")
+    sprc = {"epoch": 4, "Blip2QformerCirAlignPrompt": {**family.state, "prompt_tokens": torch.zeros(1, 5, 16)}}
+    assert torch.equal(family.scores(family.load_state(sprc)), family.scores(family.load_state(family.state)))
+
+
+class _Stranger:
+    """An object that a checkpoint may not hold."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.zeros(3), "holds no state dict: want named tensors.*got Tensor"),
+        ({}, "holds no state dict"),
+        ({"model": {}}, "holds no state dict.*with keys model"),
+        ({"a": {"x": torch.zeros(1)}, "b": {"x": torch.zeros(1)}}, "holds no state dict"),
+        ({"weight": torch.zeros(1), "epoch": 3}, "holds no state dict"),
+        ({3: torch.zeros(1)}, "holds no state dict"),
+        ({"model": {"weight": torch.zeros(1)}}, "is no BLIP"),
+    ],
+)
+def test_not_a_checkpoint(family: Family, content: object, message: str) -> None:
+    with pytest.raises(WeightsError, match=message):
+        family.load_state(content)
+
+
+def test_pickles_are_refused_and_not_executed(family: Family, capfd: pytest.CaptureFixture[str]) -> None:
+    path = family.lavis.save({**family.state, "stranger": _Stranger()})
+    with pytest.raises(WeightsError, match="is refused.*weights_only=True") as error:
+        family.load(path)
+    assert "\n" not in str(error.value)
+    path.write_bytes(pickle.dumps(_Stranger()))
+    with pytest.raises(WeightsError):
+        family.load(path)
+    assert "executed" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["model.pth", "model.safetensors"])
+def test_broken_files(tmp_path: Path, name: str) -> None:
+    for content in (b"", b"PK\x03\x04 not a zip", b"\x10\x00\x00\x00\x00\x00\x00\x00 garbage"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(WeightsError, match=name) as error:
+            read_checkpoint(tmp_path / name)
+        assert "\n" not in str(error.value)
+
+
+# --- towers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tower", ["eva_clip_g", "clip_vit_L"])
+def test_one_tower_exactly(lavis: Any, tower: str) -> None:
+    s = lavis.Sizes(tower=tower)
+    whole, own = lavis.save(lavis.blip2_state(s)), lavis.save(lavis.qformer_state(s), "own.pth")
+    vit = lavis.save(lavis.tower_state(s), "vit.pth")
+    with pytest.raises(WeightsError, match=r"own\.pth has no visual_encoder: .*tower=FILE"):
+        Blip2.load(weights=f"lavis:{own}", config=lavis.config(s))
+    with pytest.raises(WeightsError, match="has a visual_encoder of its own: leave out tower="):
+        Blip2.load(weights=f"lavis:{whole},tower={vit}", config=lavis.config(s))
+    with pytest.raises(WeightsError, match=r"own\.pth is no visual tower"):
+        Blip2.load(weights=f"lavis:{own},tower={own}", config=lavis.config(s))
+    with pytest.raises(WeightsError, match="has 3 blocks, config asks for vit_layers 4"):
+        Blip2.load(weights=f"lavis:{own},tower={vit}", config={**lavis.config(s), "vit_layers": 4})
+    with pytest.raises(WeightsError, match=r"vit\.pth is no BLIP-2 checkpoint"):
+        Blip2.load(weights=f"lavis:{vit}", config=lavis.config(s))
+    with pytest.raises(WeightsError, match="leave out tower="):
+        Blip.load(weights=f"lavis:{whole},tower={vit}")
+
+
+@pytest.mark.parametrize(
+    ("tower", "width", "blocks", "used"),
+    [
+        ("eva_clip_g", 1408, 40, 39),
+        ("eva_clip_g", 1408, 39, 39),
+        ("clip_vit_L", 1024, 24, 23),
+        ("clip_vit_L", 1024, 23, 23),
+        ("clip_vit_L", 1024, 22, 22),
+    ],
+)
+def test_depth_of_the_published_towers(tmp_path: Path, tower: str, width: int, blocks: int, used: int) -> None:
+    first, block = {
+        "eva_clip_g": ("cls_token", "blocks.{}.norm1.weight"),
+        "clip_vit_L": ("class_embedding", "transformer.resblocks.{}.ln_1.weight"),
+    }[tower]
+    state = {first: torch.zeros(width), **{block.format(n): torch.zeros(1) for n in range(blocks)}}
+    torch.save(state, tmp_path / "vit.pth")
+    kept = read_tower(tmp_path / "vit.pth", None)
+    assert len(kept) == 1 + used
+    assert all(key.startswith("visual_encoder.") for key in kept)
+
+
+# --- sizes and config ------------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_read_from_the_tensors(lavis: Any, tmp_path: Path) -> None:
+    s = lavis.Sizes(tower="clip_vit_L", grid=3, patch=8)
+    found = blip2_sizes(lavis.blip2_state(s), tmp_path)
+    assert found == Blip2Sizes(
+        tower="clip_vit_L",
+        image_size=24,
+        patch_size=8,
+        vit_hidden_size=s.vit,
+        vit_layers=s.vit_layers,
+        vit_intermediate_size=s.vit_mlp,
+        num_query_tokens=s.tokens,
+        qformer_hidden_size=s.width,
+        qformer_layers=s.layers,
+        qformer_intermediate_size=s.mlp,
+        vocab_size=s.rows,
+        max_positions=s.positions,
+        embed_dim=s.embed,
+    )
+
+
+def test_positions_that_are_no_square(family: Family) -> None:
+    name = next(n for n in family.state if n in ("visual_encoder.pos_embed", "visual_encoder.positional_embedding"))
+    state = {**family.state, name: family.state[name].repeat_interleave(2, dim=-2)}
+    with pytest.raises(WeightsError, match=f"{name} has 10 positions"):
+        family.load_state(state)
+
+
+def test_config_may_repeat_what_the_tensors_say_and_not_contradict_it() -> None:
+    sizes = Blip2Sizes(vit_heads=16)
+    assert configured(sizes, {"vit_layers": 39, "vit_heads": 8, "max_txt_len": 40}, told="x.pth") == Blip2Sizes(
+        vit_heads=8, max_txt_len=40
+    )
+    for key, value in (("vit_layers", 38), ("tower", "clip_vit_L"), ("patch_size", 16)):
+        with pytest.raises(WeightsError, match=rf"config says {key} {value}, but the tensors of x\.pth say"):
+            configured(sizes, {key: value}, told="x.pth")
+    assert configured(sizes, {"vit_layers": 38}, told="").vit_layers == 38
+    with pytest.raises(UnknownNameError, match="unknown key 'text_heads'"):
+        configured(sizes, {"text_heads": 2}, told="x.pth")
+    with pytest.raises(UnknownNameError, match="did you mean 'text_heads'"):
+        configured(BlipSizes(), {"text_head": 2}, told="x.pth")
+    with pytest.raises(OptionError, match="vit_layers must be a whole number"):
+        configured(sizes, {"vit_layers": 2.5}, told="")
+
+
+# --- what weights= says ----------------------------------------------------------------------------------------------
+
+ADVICE = Advice("blip2", "org/default", "FILES")
+
+
+def test_parse_weights(tmp_path: Path) -> None:
+    model, tower = tmp_path / "a,b.pth", tmp_path / "vit.pth"
+    tensors = tmp_path / "model.safetensors"
+    for path in (model, tower, tensors):
+        path.touch()
+    assert parse_weights(f"lavis:{model}", ADVICE) == Source("lavis", model)
+    assert parse_weights(f"lavis:{model},tower={tower}", ADVICE) == Source("lavis", model, tower)
+    assert parse_weights(f"lavis:{model},tower={tower}", ADVICE).label == "lavis:a,b.pth,tower=vit.pth"
+    assert parse_weights(str(tmp_path), ADVICE) == Source("folder", tmp_path)
+    assert parse_weights(str(tensors), ADVICE) == Source("file", tensors)
+    assert parse_weights("org/some-name", ADVICE) == Source("hub", hub_id="org/some-name")
+    assert parse_weights("org/name@v1.0", ADVICE) == Source("hub", hub_id="org/name", revision="v1.0")
+
+
+@pytest.mark.parametrize("spec", ["lavis:", "lavis:{0},tower=", "lavis:{0}x", "lavis:{0},tower=x", "{0}", "/no/such", "a b"])
+def test_parse_weights_errors_quote_the_text(tmp_path: Path, spec: str) -> None:
+    (tmp_path / "model.pth").touch()
+    text = spec.format(tmp_path / "model.pth")
+    with pytest.raises(WeightsError) as error:
+        parse_weights(text, ADVICE)
+    assert repr(text) in str(error.value)
+    assert "\n" not in str(error.value)
