@@ -193,10 +193,12 @@ def _is_state(value: object) -> bool:
 
 def tower_of(names: Iterable[str]) -> Tower | None:
     """Which visual tower names without prefix belong to."""
-    names = set(names)
-    if "cls_token" in names:
-        return "eva_clip_g"
-    return "clip_vit_L" if "class_embedding" in names else None
+    for name in names:
+        if name == "cls_token" or name.startswith("blocks."):
+            return "eva_clip_g"
+        if name == "class_embedding" or name.startswith("transformer.resblocks."):
+            return "clip_vit_L"
+    return None
 
 
 def read_tower(path: Path, depth: int | None) -> State:
@@ -216,11 +218,11 @@ def read_tower(path: Path, depth: int | None) -> State:
     state = read_checkpoint(path)
     tower = tower_of(state)
     if tower is None:
-        raise WeightsError(f"{path} is no visual tower: it has neither cls_token (EVA) nor class_embedding (CLIP)")
+        raise WeightsError(f"{path} is no visual tower: it has neither blocks. (EVA) nor transformer.resblocks. (CLIP)")
     pattern, unused = _BLOCKS[tower], _UNUSED_OF_TOWER[tower]
     blocks = _count(state, pattern.pattern)
     if depth is None:
-        published = _PUBLISHED_DEPTH.get((tower, state[_TOWER_KEYS[tower].cls].shape[-1]))
+        published = _PUBLISHED_DEPTH.get((tower, _dim(state, _TOWER_KEYS[tower].cls, -1, 0)))
         whole = any(unused.fullmatch(key) for key in state)
         depth = min(blocks, published) if published else blocks - 1 if whole else blocks
     if not 0 < depth <= blocks:
@@ -297,6 +299,15 @@ class Blip2Sizes:
     embed_dim: int = 256
     max_txt_len: int = 32
 
+    def skeleton(self) -> Blip2Sizes:
+        """Sizes of a model with the same tensor names that can be built whatever the other sizes are."""
+        return Blip2Sizes(
+            tower=self.tower,
+            vit_layers=self.vit_layers,
+            qformer_layers=self.qformer_layers,
+            cross_attention_freq=self.cross_attention_freq,
+        )
+
     def check(self, where: str) -> None:
         """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
         _check_divides(self, "vit_heads", "vit_hidden_size", where)
@@ -322,6 +333,10 @@ class BlipSizes:
     max_positions: int = 512
     embed_dim: int = 256
     max_txt_len: int = 35
+
+    def skeleton(self) -> BlipSizes:
+        """Sizes of a model with the same tensor names that can be built whatever the other sizes are."""
+        return BlipSizes(vit_layers=self.vit_layers, text_layers=self.text_layers)
 
     def check(self, where: str) -> None:
         """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
@@ -352,13 +367,13 @@ def _check_rest(sizes: Blip2Sizes | BlipSizes, where: str) -> None:
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
     """Sizes that a BLIP-2 state dict's tensors tell; heads and max_txt_len as published.
 
-    A size whose tensor is missing stays as published: strict loading then names the key.
+    A size whose tensor is missing stays as published: `check_names` is what names the key.
     """
     own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
     tower = tower_of(own)
     if tower is None:
         raise WeightsError(
-            f"{path}: its visual_encoder is neither EVA (cls_token) nor CLIP (class_embedding): "
+            f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
             f"{_listed(sorted(own)[:5])}"
         )
     keys, base = _TOWER_KEYS[tower], Blip2Sizes(tower=tower)
@@ -491,23 +506,22 @@ def configured(sizes: Sizes, config: Mapping[str, Any], *, told: str) -> Sizes:
 # --- loading and saving ------------------------------------------------------------------------------------------
 
 
-def load_state(module: nn.Module, state: State, layout: Layout, path: Path) -> list[str]:
-    """Fill a module (on the meta device) with a LAVIS state dict, upcast to float32, strictly.
+def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> list[str]:
+    """Whether a LAVIS state dict has a module's tensors by name; comes before sizes, which missing tensors leave open.
 
     Args:
-        module: its parameters are exactly what the file has to hold.
+        module: its parameters are exactly what the file has to hold; their shapes do not matter.
         state: from `read_blip2` or `read_checkpoint`.
         layout: the names.
         path: for the error line.
 
     Returns:
-        Keys of the file that were left out, all of them among `layout.droppable`.
+        Keys of the file that are left out, all of them among `layout.droppable`.
 
     Raises:
-        WeightsError: naming every missing and every unexpected key, or every tensor of the wrong shape.
+        WeightsError: naming every missing and every unexpected key.
     """
-    wanted = {name: layout.keys(name) for name, _ in module.named_parameters()}
-    expected = {key for keys in wanted.values() for key in keys}
+    expected = {key for name, _ in module.named_parameters() for key in layout.keys(name)}
     surplus = sorted(set(state) - expected)
     problems = {
         "missing": sorted(expected - set(state)),
@@ -516,9 +530,17 @@ def load_state(module: nn.Module, state: State, layout: Layout, path: Path) -> l
     if any(problems.values()):
         text = "; ".join(f"{kind} {_listed(keys)}" for kind, keys in problems.items() if keys)
         raise WeightsError(f"{path} does not fit the model: {text}")
-    joined = {name: layout.join(name, [state[key] for key in keys]) for name, keys in wanted.items()}
-    assign(module, joined, path)
     return surplus
+
+
+def load_state(module: nn.Module, state: State, layout: Layout, path: Path) -> None:
+    """Fill a module on the meta device with a LAVIS state dict that passed `check_names`, upcast to float32.
+
+    Raises:
+        WeightsError: naming every tensor of the wrong shape.
+    """
+    names = [name for name, _ in module.named_parameters()]
+    assign(module, {name: layout.join(name, [state[key] for key in layout.keys(name)]) for name in names}, path)
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:

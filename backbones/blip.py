@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from negbench.backbones._blip import (
     BlipFamily,
     Options,
@@ -30,14 +32,13 @@ from negbench.backbones._lavis import (
     Layout,
     assign,
     blip_sizes,
+    check_names,
     configured,
     load_state,
     read_checkpoint,
     read_config,
 )
 from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained
-from torch import Tensor, nn
-
 from negbench.contracts import DEFAULT_TEMPERATURE, TextBatch, check_option
 from negbench.errors import OptionError, WeightsError
 
@@ -192,9 +193,10 @@ class Blip(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backbo
         if source.tower is not None:
             raise WeightsError(f"blip has its visual tower in the model's own file: leave out tower={source.tower}")
         state = read_checkpoint(source.path)
-        sizes = configured(blip_sizes(state, source.path), config, told=source.label)
-        backbone = cls(sizes, options, freeze_images=freeze_images)
-        dropped = load_state(backbone, state, backbone.layout, source.path)
+        told = blip_sizes(state, source.path)
+        dropped = check_names(cls(told.skeleton(), options), state, LAYOUTS["blip"], source.path)
+        backbone = cls(configured(told, config, told=source.label), options, freeze_images=freeze_images)
+        load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from negbench.backbones._blip import (
     BlipFamily,
     Options,
@@ -33,14 +35,13 @@ from negbench.backbones._lavis import (
     Layout,
     assign,
     blip2_sizes,
+    check_names,
     configured,
     load_state,
     read_blip2,
     read_config,
 )
 from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained
-from torch import Tensor, nn
-
 from negbench.contracts import DEFAULT_TEMPERATURE, TextBatch, check_option
 from negbench.errors import OptionError
 
@@ -197,8 +198,10 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
         assert source.path is not None
         depth = config.get("vit_layers")
         state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None)
-        backbone = cls(configured(blip2_sizes(state, source.path), config, told=source.label), options, pooling)
-        dropped = load_state(backbone, state, backbone.layout, source.path)
+        told = blip2_sizes(state, source.path)
+        dropped = check_names(cls(told.skeleton(), options, pooling), state, LAYOUTS[told.tower], source.path)
+        backbone = cls(configured(told, config, told=source.label), options, pooling)
+        load_state(backbone, state, backbone.layout, source.path)
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod

@@ -67,6 +67,18 @@ class MiningConfig(Section):
     exclude_reference: bool = False  # never draw a query's own reference image
 
 
+class HybridConfig(Section):
+    """Weights of HyCoLe's terms on privileged texts (see `negbench.hybrid`); both 0 leave the run as it is without."""
+
+    alpha: float = Field(0.0, ge=0)  # text composition; HyCoLe: 0.4
+    beta: float = Field(0.0, ge=0)  # matching of images and their texts; HyCoLe: 0.1
+
+    @property
+    def active(self) -> bool:
+        """Whether a run needs privileged texts."""
+        return self.alpha > 0 or self.beta > 0
+
+
 class EvalConfig(Section):
     """When the model is scored, and which epoch is reported."""
 
@@ -96,6 +108,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     mining: MiningConfig = MiningConfig()
+    hybrid: HybridConfig = HybridConfig()
     eval: EvalConfig = EvalConfig()
     compute: ComputeConfig = ComputeConfig()
     plugins: tuple[str, ...] = ()  # files given by --plugin
@@ -122,6 +135,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "train": TrainConfig,
     "schedule": ScheduleConfig,
     "mining": MiningConfig,
+    "hybrid": HybridConfig,
     "eval": EvalConfig,
     "compute": ComputeConfig,
 }

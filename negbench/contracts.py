@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import OptionError
+from negbench.errors import NegbenchError, OptionError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -352,6 +352,37 @@ class Backbone(nn.Module, ABC):
             for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
         ]
         return torch.cat(parts).reshape(features.shape[0], count, -1)
+
+    def text_embeddings(self, text: TextBatch) -> Tensor:
+        """B descriptions of images -> [B, D], unit norm, comparable with `candidates`; `text_queries` by default."""
+        return self.text_queries(text)
+
+    def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
+        """B texts that describe the references and B modifications -> [B, D], unit norm: HyCoLe's text composition.
+
+        Optional: only a family whose fusion works on embeddings has it.
+
+        Raises:
+            NegbenchError: a backbone without.
+        """
+        raise NegbenchError(
+            f"backbone '{self.identity.name}' has no text composition: set hybrid.alpha=0, or take clip or tiny"
+        )
+
+    def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:
+        """Every reference text with every modification: R and P texts -> [R, P, D], as `cross_queries` for images.
+
+        The default runs `compose_texts` on all R * P pairs in chunks; a family with a cheap fusion overrides it.
+        """
+        first, second = (t if isinstance(t, Mapping) else self.tokenize(t) for t in (reference_text, modification))
+        references, count = (next(iter(t.values())).shape[0] for t in (first, second))
+        rows = torch.arange(references).repeat_interleave(count)
+        columns = torch.arange(count).repeat(references)
+        parts = [
+            self.compose_texts({name: t[r] for name, t in first.items()}, {name: t[c] for name, t in second.items()})
+            for r, c in zip(rows.split(chunk), columns.split(chunk), strict=True)
+        ]
+        return torch.cat(parts).reshape(references, count, -1)
 
     def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
         """Aspect name -> (sub-query embeddings [B, D], learned non-negative weight): DQE-CIR eq. 1. None by default."""

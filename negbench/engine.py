@@ -240,7 +240,7 @@ def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
     epochs, size, every = int(config.train.epochs or 0), int(config.train.batch_size or 0), config.eval.every
     strategy = make_strategy(config.strategy.name, **config.strategy.options)
     loss = make_loss(config.loss.name, **config.loss.options)
-    objective = Objective(backbone, strategy, loss, world, config.mining)
+    objective = Objective(backbone, strategy, loss, world, config.mining, config.hybrid)
     groups = backbone.parameter_groups(float(config.train.lr or 0), float(config.train.weight_decay or 0))
     optimizer = torch.optim.AdamW(groups)
     schedule = _cosine(optimizer, config, math.ceil(len(world.train.dataset.queries) / size))

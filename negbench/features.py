@@ -258,10 +258,11 @@ class FeatureStore:
         if len(unique) * self.image_bytes > budget_bytes:
             return Features(mapped, unique[position], device)
         held = torch.empty(len(unique), *self.shape, dtype=self.dtype, device=device)
-        step = max(1, _LOAD_BYTES // self.image_bytes)
-        for begin in range(0, len(unique), step):
-            part = mapped.gather(unique[begin : begin + step], pinned=device.type == "cuda")
-            held[begin : begin + step] = part
+        if device.type == "cpu":
+            mapped.gather(unique, held)
+        else:
+            for part in torch.split(torch.arange(len(unique)), max(1, _LOAD_BYTES // self.image_bytes)):
+                held[part[0] : part[-1] + 1] = mapped.gather(unique[part], mapped.buffer(len(part)))
         return Features(held, position, device)
 
     def verify(self) -> list[str]:
@@ -561,20 +562,23 @@ class _Mapped:
     def __init__(self, shards: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._shards = shards
         self._ends = torch.tensor([len(shard) for shard in shards], dtype=torch.int64).cumsum(0)
+        self._starts = [0, *self._ends.tolist()]
         self.shape, self.dtype = shape, dtype
 
-    def gather(self, rows: Tensor, *, pinned: bool = False) -> Tensor:
-        """[n] int64 on the CPU -> [n, L, C] as stored, each shard read in the order of its rows."""
-        out = torch.empty(len(rows), *self.shape, dtype=self.dtype, pin_memory=pinned)
+    def buffer(self, count: int) -> Tensor:
+        """[count, L, C] on the CPU, pinned where there is a GPU to send it to."""
+        return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=torch.cuda.is_available())
+
+    def gather(self, rows: Tensor, out: Tensor) -> Tensor:
+        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; returns it.
+
+        Row by row: an image's features are large wherever they are not held whole, and one copy is all that it takes.
+        """
         order = torch.argsort(rows)
         shards = torch.bucketize(rows[order], self._ends, right=True)
-        counts = torch.bincount(shards, minlength=len(self._shards)).tolist()
-        for shard, chosen in enumerate(torch.split(order, counts)):
-            if not len(chosen):
-                continue
+        for position, row, shard in zip(order.tolist(), rows[order].tolist(), shards.tolist(), strict=True):
             source = self._shards[shard]
-            start = int(self._ends[shard]) - len(source)
-            out[chosen] = source[rows[chosen] - start]
+            out[position].copy_(source[row - self._starts[shard]])
         return out
 
 
@@ -607,9 +611,10 @@ class Features:
         rows = self._position[index.to(self._position.device).flatten()]
         if isinstance(self._source, Tensor):
             found = self._source.index_select(0, rows)
-        else:
-            cuda = self.device.type == "cuda"
-            found = self._source.gather(rows, pinned=cuda).to(self.device, non_blocking=cuda)
+        elif self.device.type == "cpu":
+            found = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
+        else:  # half the bytes to transfer
+            found = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
         return found.float().reshape(*index.shape, *self.shape[1:])
 
 

@@ -473,9 +473,9 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    rank = view.allowed.gather(1, view.order).cumsum(1) - 1
+    rank = view.allowed.gather(1, view.order).cumsum(1, dtype=torch.int32) - 1
     row, place = pool.gather(1, view.order).nonzero(as_tuple=True)
-    ranks = rank[row, place]
+    ranks = rank[row, place].long()
     last = size.cumsum(0) - 1
     total = torch.zeros_like(size).index_add_(0, row, ranks)
     start, end = ranks[last - size + 1] / last_rank, ranks[last] / last_rank

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from negbench.config import MiningConfig
+from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import AspectScores, Backbone, Loss, ScoreView, Slot, Strategy, paired_relevance, relevance
+from negbench.hybrid import HybridTerms, Members
 from negbench.mining import batch_statistics
 from negbench.world import Split, Tokens, World
 
@@ -43,7 +44,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of a step: positives [B], negatives [B, M] with mask and weights, the same under each aspect."""
+    """Scores of a step: positives [B], negatives [B, M] with mask and weights, the same under each aspect.
+
+    `members` is what they were made of, for further terms; None where there are none.
+    """
 
     positive: Tensor
     negatives: Tensor
@@ -51,6 +55,7 @@ class _Scores:
     weights: Tensor | None
     aspects: Sequence[AspectScores]
     statistics: dict[str, float]
+    members: Members | None = None
 
 
 class Objective(nn.Module):
@@ -59,13 +64,24 @@ class Objective(nn.Module):
     A module, so that `accelerate` can wrap it for several processes; its parameters are the backbone's.
     """
 
-    def __init__(self, backbone: Backbone, strategy: Strategy, loss: Loss, world: World, mining: MiningConfig) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        strategy: Strategy,
+        loss: Loss,
+        world: World,
+        mining: MiningConfig,
+        hybrid: HybridConfig | None = None,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.strategy = strategy
         self.loss = loss
         self.world = world
         self.mining = mining
+        self.hybrid: HybridTerms | None = None
+        if hybrid is not None and hybrid.active:
+            self.hybrid = HybridTerms(hybrid, backbone, loss, world.train.dataset, strategy.corrupts)
 
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
@@ -78,6 +94,8 @@ class Objective(nn.Module):
             temperature=self.backbone.temperature,
             aspects=scores.aspects,
         )
+        if self.hybrid is not None and scores.members is not None:
+            value = value + self.hybrid(scores.members)
         count = scores.negatives.numel() if scores.mask is None else int(scores.mask.sum())
         return StepResult(value, count, scores.statistics)
 
@@ -99,7 +117,12 @@ class Objective(nn.Module):
             for name, (sub, weight) in self._sub_queries(reference, tokens).items()
             for found in [paired_relevance(sub, chosen)]
         ]
-        return _Scores(scores[:, 0], scores[:, 1:], None, None, aspects, {})
+        members = None
+        if self.hybrid is not None:
+            known = self._relevant(split, batch.rows, columns[:, 0])
+            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch, known)}
+            members = Members(batch.rows, tokens, reference, chosen[:, 0], allowed)
+        return _Scores(scores[:, 0], scores[:, 1:], None, None, aspects, {}, members)
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -119,11 +142,10 @@ class Objective(nn.Module):
             by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, candidates).amax(-1)
         pools, statistics = [], dict[str, float]()
         known = self._relevant(split, batch.rows, targets)
+        allowed = {slot: self._allowed(slot, batch, known) for slot in self.strategy.corrupts}
         for slot in self.strategy.corrupts:
             oracle = known if slot == "target" and type(self.strategy).__name__.startswith("Oracle") else None
-            view = ScoreView(
-                by_slot[slot].detach().float(), own, self._allowed(slot, batch, known).to(device), 0, oracle
-            )
+            view = ScoreView(by_slot[slot].detach().float(), own, allowed[slot].to(device), 0, oracle)
             pools.append(self.strategy.pool(view))
             if slot == "target":
                 statistics = batch_statistics(view, pools[-1], None if known is None else known.to(device))
@@ -136,7 +158,8 @@ class Objective(nn.Module):
             for found in [relevance(sub, candidates)]
         ]
         weights = pool if pool.is_floating_point() else None
-        return _Scores(by_slot["target"].diagonal(), negatives, mask, weights, aspects, statistics)
+        members = Members(batch.rows, tokens, reference, candidates, allowed)
+        return _Scores(by_slot["target"].diagonal(), negatives, mask, weights, aspects, statistics, members)
 
     def _sub_queries(self, reference: Tensor, tokens: Tokens) -> dict[str, tuple[Tensor, Tensor]]:
         return self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}

@@ -7,6 +7,7 @@ print as R@10.
 
 from __future__ import annotations
 
+import logging
 import math
 import subprocess
 import time
@@ -70,6 +71,8 @@ class Tracker:
         """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
         from mlflow.tracking import MlflowClient
 
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
         with self.guard():
             client = MlflowClient(tracking_uri=self.uri)
             client.search_experiments(max_results=1)
@@ -307,7 +310,7 @@ def final_values(details: Mapping[str, Any]) -> dict[str, float]:
     values.update({f"cost/{name}_seconds": value for name, value in details["seconds"].items()})
     values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
     values["cost/negatives_seen"] = details["negatives_seen"]
-    return {name: float(value) for name, value in values.items() if value is not None}
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _origin() -> dict[str, str]:

@@ -18,6 +18,7 @@ from negbench.config import PluginConfig, RunConfig
 from negbench.contracts import Backbone
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError
+from negbench.hybrid import check_hybrid
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display
         display: shows the stage.
 
     Raises:
-        DataError: missing files or images, a train split without targets.
+        DataError: missing files or images, a train split without targets, or without texts that `hybrid` needs.
     """
     started = time.perf_counter()
     provided = getattr(backbone, "provides_features", False)
@@ -111,6 +112,7 @@ def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display
     val = load_split(config.dataset, "val", images=not provided)
     if any(query.target is None for query in train.queries):
         raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
+    check_hybrid(config.hybrid, backbone, train)
     dev = None
     if config.eval.select == "dev":
         train, dev = train.split_dev(config.eval.dev_fraction, config.seed)

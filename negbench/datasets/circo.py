@@ -90,7 +90,7 @@ class Circo(Dataset):
             DataError: files or images missing, or not in the format.
             OptionError: an option with an unknown value.
         """
-        check_option("split", split, split in SPLITS, f"one of {', '.join(SPLITS)}")
+        check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
         check_option("text", text, text in TEMPLATES, f"one of {', '.join(TEMPLATES)}")
         marker = f"annotations/{split}.json"
         folder = find_root(root, name="circo", marker=marker, tree=TREE, source=card(text).source)
@@ -130,7 +130,7 @@ class Circo(Dataset):
 
     @classmethod
     def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        """mAP over all ground truths, recall of the target alone, and mAP@10 of every aspect that has a query."""
+        """The mAP over all ground truths, recall of the target alone, and mAP@10 of every aspect that has a query."""
         values = {f"map_at_{k}": map_at_k(ranks.relevant_ranks, k) for k in CUTOFFS}
         values |= {f"recall_at_{k}": recall_at_k(ranks.target_rank, k) for k in CUTOFFS}
         aspects = ranks.aspects or ()
@@ -152,21 +152,24 @@ class Circo(Dataset):
         Raises:
             DataError: only a part of the split or of the gallery is loaded.
         """
-        if self.missing or self.part or not _is_whole(self.card):
-            lacking = (
-                f"{len(self.missing)} images are missing"
-                if self.missing
-                else f"only {self.part} is loaded"
-                if self.part
-                else f"there is no {INFO}"
-            )
-            raise DataError(f"circo {self.split}: a submission needs every query and image, but {lacking}")
+        self.check_submission()
         best = self.top(score_block, SUBMITTED).columns
         lists = {
             query.id: [int(self.images[column]) for column in row if column >= 0]
             for query, row in zip(self.queries, best.tolist(), strict=True)
         }
         return {f"circo-{self.split}.json": lists}
+
+    def check_submission(self) -> None:
+        """Raise DataError where only a part of the split or of the gallery is loaded."""
+        problems = [
+            f"{len(self.missing)} images are missing" if self.missing else "",
+            f"only {self.part} is loaded" if self.part else "",
+            f"there is no {INFO}" if self.card.gallery != card().gallery else "",
+        ]
+        if any(problems):
+            lacking = " and ".join(filter(None, problems))
+            raise DataError(f"circo {self.split}: a submission needs every query and image, but {lacking}")
 
 
 def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
@@ -189,10 +192,6 @@ def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
         main="map_at_5",
         expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
     )
-
-
-def _is_whole(kind: DatasetCard) -> bool:
-    return kind.gallery == card().gallery
 
 
 # --- files -------------------------------------------------------------------------------------------------------

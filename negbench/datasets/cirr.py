@@ -147,9 +147,7 @@ class Cirr(Dataset):
         Raises:
             DataError: only a part of the split is loaded, which the server would not take.
         """
-        if self.missing or self.part:
-            lacking = f"{len(self.missing)} images are missing" if self.missing else f"only {self.part} is loaded"
-            raise DataError(f"cirr {self.split}: a submission needs every query and image, but {lacking}")
+        self.check_submission()
         files = {}
         for metric, k in (("recall", SUBMITTED), ("recall_subset", SUBSET_SUBMITTED)):
             best = self.top(score_block, k, within_subset=metric == "recall_subset").columns
@@ -159,6 +157,12 @@ class Cirr(Dataset):
             }
             files[f"cirr-{self.split}-{metric}.json"] = {"version": VERSION, "metric": metric, **lists}
         return files
+
+    def check_submission(self) -> None:
+        """Raise DataError where only a part of the split is loaded."""
+        if self.missing or self.part:
+            lacking = f"{len(self.missing)} images are missing" if self.missing else f"only {self.part} is loaded"
+            raise DataError(f"cirr {self.split}: a submission needs every query and image, but {lacking}")
 
 
 def card(split: str, corpus: Corpus = "images") -> DatasetCard:

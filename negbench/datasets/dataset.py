@@ -32,7 +32,8 @@ __all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_
 
 class Top(NamedTuple):
     """The best images of Q queries: `columns` [Q, k] int64 into `Dataset.images`, -1 where a gallery is smaller, and
-    their float32 `scores` [Q, k], -inf there; both on the CPU."""
+    their float32 `scores` [Q, k], -inf there; both on the CPU.
+    """
 
     columns: Tensor
     scores: Tensor
@@ -343,12 +344,22 @@ class Dataset(ABC):
         return Top(found, values)
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
-        """File name -> JSON content of what the benchmark's test server takes; DataError where it has no server."""
+        """File name -> JSON content of what the benchmark's test server takes. Raises as `check_submission`."""
+        self.check_submission()
+        raise NotImplementedError(f"{type(self).__name__} says that it has a test server, but not what it takes")
+
+    def check_submission(self) -> None:
+        """Raise DataError where there is no test server, or not all that it wants is loaded."""
         raise DataError(f"{self.card.name} has no test server: there is no submission to write")
 
+    @property
+    def closed(self) -> bool:
+        """Whether targets of this split are not published."""
+        return any(query.target is None and not query.relevant for query in self.queries)
+
     def require_labels(self) -> None:
-        """Raise DataError where the targets of this split are not published."""
-        if any(query.target is None and not query.relevant for query in self.queries):
+        """Raise DataError where the labels are closed."""
+        if self.closed:
             raise DataError(
                 f"the labels of {self.card.name} {self.split} are closed: it has no targets to score against"
             )

@@ -6,7 +6,7 @@ The forward pass uses neither transformers nor torch.nn modules: an oracle that 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -199,7 +199,6 @@ class Variant:
     projection: str = "text_proj"
     vit_heads: int | None = None
     blip_first: str = "[ENC]"
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 RIGHT = Variant()
@@ -274,15 +273,15 @@ def tower(state: State, pixels: Tensor, s: Sizes, variant: Variant = RIGHT) -> T
 
 
 def bert_attention(state: State, name: str, x: Tensor, keys: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    q, k, v = (
-        linear(state, f"{name}.self.{part}", y) for part, y in (("query", x), ("key", keys), ("value", keys))
-    )
+    q, k, v = (linear(state, f"{name}.self.{part}", y) for part, y in (("query", x), ("key", keys), ("value", keys)))
     mixed = linear(state, f"{name}.output.dense", attention(q, k, v, heads, mask))
     return norm(state, f"{name}.output.LayerNorm", mixed + x, 1e-12)
 
 
 def feed_forward(state: State, layer: str, suffix: str, x: Tensor) -> Tensor:
-    y = linear(state, f"{layer}.output{suffix}.dense", act("gelu", linear(state, f"{layer}.intermediate{suffix}.dense", x)))
+    y = linear(
+        state, f"{layer}.output{suffix}.dense", act("gelu", linear(state, f"{layer}.intermediate{suffix}.dense", x))
+    )
     return norm(state, f"{layer}.output{suffix}.LayerNorm", y + x, 1e-12)
 
 
@@ -319,16 +318,22 @@ def blip2_candidates(state: State, features: Tensor, s: Sizes, variant: Variant 
     return F.normalize(linear(state, "vision_proj", hidden), dim=-1)
 
 
-def blip2_fused(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def blip2_fused(
+    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
+) -> Tensor:
     learned = state["query_tokens"].expand(len(features), -1, -1)
     x = torch.cat([learned, words(state, ids, variant)], 1)
     ones = torch.ones(len(ids), s.tokens, dtype=mask.dtype)
-    whole = {"query-text": torch.cat([ones, mask], 1), "text-query": torch.cat([mask, ones], 1), "none": None}[variant.mask]
+    whole = {"query-text": torch.cat([ones, mask], 1), "text-query": torch.cat([mask, ones], 1), "none": None}[
+        variant.mask
+    ]
     length = s.tokens if variant.query_length is None else variant.query_length
     return qformer(state, x, s, whole, vision(state, features, variant), length)
 
 
-def blip2_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def blip2_queries(
+    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
+) -> Tensor:
     hidden = blip2_fused(state, features, ids, mask, s, variant)[:, : s.tokens]
     if variant.pooling == "mean-project":
         return F.normalize(linear(state, variant.projection, hidden.mean(1)), dim=-1)
@@ -366,7 +371,9 @@ def blip_features(state: State, pixels: Tensor, s: Sizes) -> Tensor:
     return norm(state, "visual_encoder.norm", eva_tower(state, pixels, s), 1e-6)
 
 
-def blip_queries(state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT) -> Tensor:
+def blip_queries(
+    state: State, features: Tensor, ids: Tensor, mask: Tensor, s: Sizes, variant: Variant = RIGHT
+) -> Tensor:
     ids = ids.clone()
     if variant.blip_first == "[ENC]":
         ids[:, 0] = s.rows - 1

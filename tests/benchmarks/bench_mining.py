@@ -4,7 +4,8 @@
 
 The floor of a strategy that ranks is the score product of every query with its corpus plus one full sort of each row
 (`negbench.metrics.ranks.descending`); that of the warm-up pool is the product alone. Embeddings are random unit
-vectors, which costs the same time as real ones. Nothing but the ratios is comparable between machines.
+vectors, which costs the same time as real ones. Times are processor seconds of one thread (`--threads`), so that a
+busy machine disturbs them less; only the ratios are comparable between machines.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from negbench.strategies.all_corpus import AllCorpus
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -22,6 +22,7 @@ from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.ranks import descending
 from negbench.mining import MiningTask, mine
 from negbench.registry import registry
+from negbench.strategies.all_corpus import AllCorpus
 
 BLOCK = 256
 
@@ -47,9 +48,9 @@ class Stopwatch(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         if not isinstance(self.inner, AllCorpus):
             _ = view.order
-        started = time.perf_counter()
+        started = time.process_time()
         pool = self.inner.pool(view)
-        self.seconds[0] += time.perf_counter() - started
+        self.seconds[0] += time.process_time() - started
         return pool
 
 
@@ -70,20 +71,20 @@ def floors_of(task: MiningTask) -> tuple[float, float]:
     for index, columns in enumerate(task.groups):
         images = task.candidates[columns]
         for rows in torch.split((task.group == index).nonzero().squeeze(1), BLOCK):
-            started = time.perf_counter()
+            started = time.process_time()
             scores = relevance(task.queries[rows], images)
-            product += time.perf_counter() - started
-            started = time.perf_counter()
+            product += time.process_time() - started
+            started = time.process_time()
             descending(scores)
-            sort += time.perf_counter() - started
+            sort += time.process_time() - started
     return product, sort
 
 
 def seconds_of(task: MiningTask, strategy: Strategy, draws: int) -> float:
     """Seconds of one `mine`."""
-    started = time.perf_counter()
+    started = time.process_time()
     mine(task, strategy, refresh=1, draws=draws, generator=torch.Generator().manual_seed(0), block=BLOCK)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def report(size: Size, draws: int) -> None:
@@ -111,7 +112,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=18_000)
     parser.add_argument("--images", type=int, default=6_000, help="per group; there are three groups")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     report(Size(options.queries, options.images), options.draws)
     report(Size(options.queries // 6, options.images, tokens=32), options.draws)
 

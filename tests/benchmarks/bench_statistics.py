@@ -1,6 +1,6 @@
 """Calibration of negbench.statistics at full scale: python tests/benchmarks/bench_statistics.py [--simulations 1000]
 
-Prints the tables of docs/statistics.md. Takes about ten minutes on two cores.
+Prints the tables of docs/statistics.md. Takes ten to twenty-five minutes on one core.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import json
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,17 +21,6 @@ from negbench.registry import registry
 
 QUERIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
 ORIGINAL = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
-
-
-def standin() -> ModuleType:
-    path = Path(__file__).parents[1] / "standin.py"
-    spec = importlib.util.spec_from_file_location("standin", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["standin"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 Files = dict[str, Any]  # relative path -> JSON value
@@ -337,23 +323,23 @@ def test_wrong_root(tmp_path: Path) -> None:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-def with_images(root: Path, split: str) -> Path:
+def with_images(standin: ModuleType, root: Path, split: str) -> Path:
     for category in ("dress", "shirt", "toptee"):
         ids = toy_files()[f"image_splits/split.{category}.{split}.json"]
-        standin().write_images(root / "images" / category, ids)
+        standin.write_images(root / "images" / category, ids)
     return root
 
 
-def test_images_are_found(root: Path) -> None:
-    data = FashionIQ.load(root=with_images(root, "val"))
+def test_images_are_found(standin: ModuleType, root: Path) -> None:
+    data = FashionIQ.load(root=with_images(standin, root, "val"))
     pixel = data.open_image("Sval2").getpixel((0, 0))
-    assert pixel == tuple(standin().color_of("Sval2"))
+    assert pixel == tuple(standin.color_of("Sval2"))
     assert not data.partial
     assert data.identity == load(root).identity
 
 
-def test_missing_images(root: Path) -> None:
-    with_images(root, "val")
+def test_missing_images(standin: ModuleType, root: Path) -> None:
+    with_images(standin, root, "val")
     with pytest.raises(DataError, match=r"9 of 9 images are missing .* Dtrain1 \(no file\), .*--allow-missing"):
         FashionIQ.load(root=root, split="train")
     (root / "images/dress/Dval2.png").unlink()  # a target
@@ -443,51 +429,15 @@ def test_a_byte_order_mark_is_dropped(root: Path) -> None:
     assert len(load(root).queries) == 6
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place inside a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, part in inner for place in places(part, (*path, key)))]
-
-
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["../x", "Dval0"]),
-    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=4), part, max_size=3),
-    max_leaves=4,
-)
-
-
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_file_makes_any_other_exception(tmp_path: Path, data: st.DataObject) -> None:
+def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
     files = toy_files()
     files["relevance.json"] = {"train": {"dress": [["Dtrain1"], ["Dtrain2", "Dtrain1"]]}}
     files["asin2attr.dress.train.json"] = {"Dtrain0": [["red"], ["long"]]}
     readable = [name for name in files if ".dress.train" in name or name == "relevance.json"]
-    name = data.draw(st.sampled_from(readable))
-    value = copy.deepcopy(files[name])
-    place = data.draw(st.sampled_from(places(value)))
-    action = data.draw(st.sampled_from(["replace", "drop", "double", "cut", "bytes"]))
-    if action in ("cut", "bytes"):
-        raw = json.dumps(value).encode()
-        at = data.draw(st.integers(0, len(raw)))
-        files[name] = (
-            raw[:at] if action == "cut" else raw[:at] + data.draw(st.binary(min_size=1, max_size=3)) + raw[at:]
-        )
-    elif not place:
-        files[name] = data.draw(JUNK)
-    else:
-        parent = value
-        for key in place[:-1]:
-            parent = parent[key]
-        if action == "replace":
-            parent[place[-1]] = data.draw(JUNK)
-        elif action == "drop":
-            del parent[place[-1]]
-        elif isinstance(parent, list):
-            parent.append(parent[place[-1]])
-        files[name] = value
     corpus = data.draw(st.sampled_from(["targets", "images"]))
-    root = write(tmp_path / "fuzz", files)
+    root = write(tmp_path / "fuzz", flaws.damaged(data, files, readable))
     try:
         loaded = load(root, split="train", corpus=corpus, categories=("dress",))
     except NegbenchError as error:
@@ -503,12 +453,12 @@ def test_no_file_makes_any_other_exception(tmp_path: Path, data: st.DataObject) 
 # --- the stand-in data -------------------------------------------------------------------------------------------
 
 
-def test_standin_makes_a_root_that_loads(root: Path, tmp_path: Path) -> None:
+def test_standin_makes_a_root_that_loads(standin: ModuleType, root: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert standin().write_standin(root, out) == 24
+    assert standin.write_standin(root, out) == 24
     data = FashionIQ.load(root=out)
     assert data.identity == load(root).identity
     assert FashionIQ.load(root=out, split="train", corpus="images").missing == ()
     assert data.open_image("Tval1").size == (8, 8)
-    assert data.open_image("Tval1").tobytes() == bytes(standin().color_of("Tval1")) * 64
+    assert data.open_image("Tval1").tobytes() == bytes(standin.color_of("Tval1")) * 64
     assert not (out / "captions/cap.dress.test.json").exists()

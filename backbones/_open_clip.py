@@ -1,0 +1,412 @@
+"""open_clip's models: which architecture, weights, activation and preprocessing a `clip` backbone really has.
+
+Weights that were trained with QuickGELU give other embeddings under GELU, and nothing fails: a state dict does not say
+which it wants. So the activation is taken from where the weights come from, and where that cannot be known, asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from negbench.backbones._lavis import read_checkpoint
+from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD
+from torch import Tensor, nn
+
+from negbench.errors import OptionError, UnknownNameError, WeightsError
+
+Activation = Literal["auto", "quick_gelu", "gelu"]
+
+TOY: dict[str, Any] = {
+    "embed_dim": 32,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
+}
+DEFAULT_MODEL = "ViT-B-32"
+WITHOUT_WEIGHTS = "to try a run without weights: backbone.init=random backbone.size=toy"
+
+_SUFFIX = "-quickgelu"
+_HUB = "hf-hub:"
+_CONFIG_FILE = "open_clip_config.json"
+_WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
+_FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")  # numbers that only OpenAI's own files hold
+# class of an activation module -> its name; timm's blocks have classes of the same names
+_ACTIVATIONS = {"QuickGELU": "quick_gelu", "GELU": "gelu", "GELUTanh": "gelu_tanh", "ReLU": "relu", "SiLU": "silu"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a backbone is built from.
+
+    Args:
+        name: of the architecture.
+        config: of open_clip's model, `quick_gelu` resolved.
+        label: hub id, file name or "random:SEED".
+        revision: of the hub, "local" or "".
+        state: tensors by name; None for random weights.
+        mean: of the pixels' channels.
+        std: of the pixels' channels.
+        interpolation: of the resize.
+    """
+
+    name: str
+    config: dict[str, Any]
+    label: str
+    revision: str
+    state: dict[str, Tensor] | None = None
+    mean: tuple[float, float, float] = CLIP_MEAN
+    std: tuple[float, float, float] = CLIP_STD
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- finding -----------------------------------------------------------------------------------------------------
+
+
+def random_source(model: str | None, toy: bool, activation: Activation, seed: int) -> Source:
+    """Source without weights: the toy size, or an architecture by name."""
+    if toy and model is not None:
+        raise OptionError(f"backbone.model {model!r}: leave it out with backbone.size=toy")
+    name, config = ("toy", copy.deepcopy(TOY)) if toy else architecture(model or DEFAULT_MODEL)
+    if activation != "auto":
+        config["quick_gelu"] = activation == "quick_gelu"
+    return Source(name, config, f"random:{seed}", "")
+
+
+def find(model: str | None, weights: str, activation: Activation) -> Source:
+    """Source of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
+
+    Raises:
+        WeightsError: nothing there, or nothing that can be read.
+        OptionError: an activation that is unknown and not told, or told wrongly.
+        UnknownNameError: an architecture or tag that open_clip does not know.
+    """
+    if weights.startswith(_HUB):
+        return _of_hub(model, weights, activation)
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return _of_folder(model, path, activation, path.name, "local")
+    if path.suffix in _FILE_SUFFIXES or path.is_file():
+        return _of_file(model, path, activation)
+    return _of_tag(model or DEFAULT_MODEL, weights, activation)
+
+
+def architecture(model: str) -> tuple[str, dict[str, Any]]:
+    """open_clip's name and configuration of a model; OpenAI's spelling ("ViT-B/32", "ViT-L/14@336px") is read too."""
+    from open_clip import list_models
+    from open_clip.factory import get_model_config
+
+    name = model.replace("/", "-").replace("@336px", "-336")
+    if name not in list_models():
+        raise UnknownNameError("model", model, list_models(), where="open_clip")
+    config: dict[str, Any] = get_model_config(name)
+    return name, config
+
+
+def _of_tag(model: str, tag: str, activation: Activation) -> Source:
+    from open_clip import pretrained
+
+    name, config = architecture(model)
+    plain = name.removesuffix(_SUFFIX)
+    found = name if pretrained.is_pretrained_cfg(name, tag) else plain
+    known = pretrained.get_pretrained_cfg(found, tag)
+    if not known:
+        tags = {*pretrained.list_pretrained_tags_by_model(name), *pretrained.list_pretrained_tags_by_model(plain)}
+        raise UnknownNameError("weights", tag, tags, where=f"open_clip's {name} (nor is there such a file)")
+    quick = bool(known.get("quick_gelu") or architecture(found)[1].get("quick_gelu"))
+    if name.endswith(_SUFFIX) and not quick:
+        raise OptionError(f"backbone.model {model!r}: the weights {tag} were trained with gelu: backbone.model={plain}")
+    config["quick_gelu"] = _resolved(activation, quick, f"{plain} {tag}")
+    if quick and not name.endswith(_SUFFIX) and _has_twin(name):
+        name += _SUFFIX
+    hub_id, _, filename = known["hf_hub"].rpartition("/")
+    told = f" backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
+    file = hub_file(hub_id, [_safe(filename), filename] if filename else _WEIGHT_FILES, None, told)
+    return Source(name, config, hub_id, file.parent.name, read_state(file), **_pixels(known), details={"tag": tag})
+
+
+def _of_file(model: str | None, path: Path, activation: Activation) -> Source:
+    if not path.is_file():
+        raise WeightsError(f"backbone.weights: there is no file {path}; {WITHOUT_WEIGHTS}")
+    beside = path.parent / _CONFIG_FILE
+    if model is None and beside.is_file():
+        return _configured(beside, path, activation, path.name, "local")
+    if model is None:
+        raise OptionError(f"backbone.weights {path}: name its architecture, e.g. backbone.model=ViT-B/32")
+    name, config = architecture(model)
+    state = read_state(path)
+    quick: bool | None = bool(config.get("quick_gelu"))
+    if _from_openai(state):
+        quick = True
+    elif _has_twin(name):
+        quick = None
+    config["quick_gelu"] = _resolved(activation, quick, str(path))
+    return Source(name, config, path.name, "local", state)
+
+
+def _of_folder(model: str | None, folder: Path, activation: Activation, label: str, revision: str) -> Source:
+    if model is not None:
+        raise OptionError(f"backbone.model {model!r}: leave it out, {label} has its own {_CONFIG_FILE}")
+    if not (folder / _CONFIG_FILE).is_file():
+        raise WeightsError(f"{folder} has no {_CONFIG_FILE}: put the one that was saved with the weights there")
+    files = [folder / name for name in _WEIGHT_FILES if (folder / name).is_file()]
+    files = files or sorted(file for file in folder.iterdir() if file.suffix in _FILE_SUFFIXES)
+    if not files:
+        raise WeightsError(f"{folder} has no weights: put {_WEIGHT_FILES[0]} there")
+    return _configured(folder / _CONFIG_FILE, files[0], activation, label, revision)
+
+
+def _of_hub(model: str | None, weights: str, activation: Activation) -> Source:
+    hub_id, _, revision = weights.removeprefix(_HUB).partition("@")
+    config = hub_file(hub_id, [_CONFIG_FILE], revision or None)
+    hub_file(hub_id, _WEIGHT_FILES, revision or None)
+    return _of_folder(model, config.parent, activation, hub_id, config.parent.name)
+
+
+def _configured(config_file: Path, weights: Path, activation: Activation, label: str, revision: str) -> Source:
+    """Source whose open_clip_config.json says everything."""
+    try:
+        told = json.loads(config_file.read_text(encoding="utf-8"))
+        config = dict(told["model_cfg"])
+        pixels = _pixels(told.get("preprocess_cfg") or {})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(
+            f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
+        ) from error
+    config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
+    return Source(label, config, label, revision, read_state(weights), **pixels)
+
+
+def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean, std and interpolation where open_clip's preprocessing names them."""
+    found = {key: tuple(told[key]) for key in ("mean", "std") if told.get(key) is not None}
+    if told.get("interpolation") in ("bicubic", "bilinear"):
+        found["interpolation"] = told["interpolation"]
+    return found
+
+
+def _has_twin(name: str) -> bool:
+    """Whether open_clip has the architecture with either activation, so that its plain name does not tell."""
+    from open_clip import list_models
+
+    return f"{name}{_SUFFIX}" in list_models()
+
+
+def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
+    """Is it QuickGELU: as known of the weights, or as told."""
+    if known is None:
+        if asked == "auto":
+            raise OptionError(
+                f"backbone.weights {what} does not tell its activation: set backbone.activation=quick_gelu (weights of "
+                "OpenAI, DFN or MetaCLIP and what was fine-tuned from them) or gelu (most of LAION and DataComp)"
+            )
+        return asked == "quick_gelu"
+    right = "quick_gelu" if known else "gelu"
+    if asked not in ("auto", right):
+        raise OptionError(f"backbone.activation {asked!r}: {what} was trained with {right}: leave the option out")
+    return known
+
+
+def _safe(filename: str) -> str:
+    return str(Path(filename).with_suffix(".safetensors"))
+
+
+def hub_file(hub_id: str, names: Sequence[str], revision: str | None, told: str = "") -> Path:
+    """First of `names` in a hub repository: from the local cache, else fetched once.
+
+    Args:
+        hub_id: ORG/NAME.
+        names: of files, the preferred one first.
+        revision: None is the newest.
+        told: further options that a file given by hand needs.
+
+    Raises:
+        WeightsError: neither in the cache nor to be fetched, with what to fetch.
+    """
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+
+    for name in names:
+        cached = try_to_load_from_cache(hub_id, name, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached)
+    why = "HF_HUB_OFFLINE is set"
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            # one plain request first: the download itself would go on retrying where there is no network
+            there = {
+                file.rfilename for file in HfApi().model_info(hub_id, revision=revision, timeout=10).siblings or ()
+            }
+            for name in names:
+                if name in there:
+                    return Path(hf_hub_download(hub_id, name, revision=revision))
+            why = f"it has no {' or '.join(names)}"
+        except Exception as error:  # hub errors share no base class
+            why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    at = f" --revision {revision}" if revision else ""
+    raise WeightsError(
+        f"backbone.weights {hub_id}: {names[0]} is neither in the local cache nor to be fetched ({why}): "
+        f"`hf download {hub_id} {names[0]}{at}`, or put the file anywhere and give backbone.weights=FILE{told}; "
+        f"{WITHOUT_WEIGHTS}"
+    )
+
+
+# --- reading and building ----------------------------------------------------------------------------------------
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Tensors of a checkpoint, without the "module." of several processes. Raises WeightsError."""
+    if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
+                raise WeightsError(
+                    f"{path} is a TorchScript archive, which holds code: give the same weights as safetensors (OpenAI's "
+                    "ViT-B/32: `hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors`)"
+                )
+    state: dict[str, Tensor] = read_checkpoint(path)
+    if all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    return state
+
+
+def _from_openai(state: Mapping[str, Tensor]) -> bool:
+    return all(key in state for key in _OPENAI_KEYS)
+
+
+def build(config: Mapping[str, Any], seed: int) -> nn.Module:
+    """open_clip's module with random weights from `seed`; the global generators stay as they were.
+
+    Raises:
+        WeightsError: a text tower of the hub whose configuration is not to be had.
+    """
+    import open_clip
+
+    config = copy.deepcopy(dict(config))
+    hub_text = "hf_model_name" in config["text_cfg"]
+    if hub_text:
+        config["text_cfg"]["hf_model_pretrained"] = False
+    if "timm_model_name" in config["vision_cfg"]:
+        config["vision_cfg"]["timm_model_pretrained"] = False
+    custom = config.pop("custom_text", False) or hub_text
+    cls = open_clip.CLIP
+    if custom:
+        cls = open_clip.CoCa if "multimodal_cfg" in config else open_clip.CustomTextCLIP
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            model: nn.Module = cls(**config)
+        except OSError as error:
+            raise WeightsError(
+                f"the text tower {config['text_cfg'].get('hf_model_name')} is not in the local cache: "
+                f"{(str(error).splitlines() or ['?'])[0]}"
+            ) from error
+    return model.eval()
+
+
+def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Fill `model` from a state dict, strictly.
+
+    Two things are not held against a file: OpenAI's three plain numbers, and a logit scale of shape [1] or [].
+
+    Raises:
+        WeightsError: names every key that is missing, unexpected or of another shape.
+    """
+    from open_clip.model import convert_to_custom_text_state_dict
+
+    wanted = model.state_dict()
+    state = {name: tensor for name, tensor in state.items() if not (name in _OPENAI_KEYS and _from_openai(state))}
+    if "positional_embedding" in state and "positional_embedding" not in wanted:
+        state = convert_to_custom_text_state_dict(state)
+    if "logit_scale" in state and state["logit_scale"].numel() == 1:
+        state["logit_scale"] = state["logit_scale"].reshape(wanted["logit_scale"].shape)
+    problems = {
+        "missing": sorted(set(wanted) - set(state)),
+        "unexpected": sorted(set(state) - set(wanted)),
+        "wrong shape": [
+            f"{name} {list(state[name].shape)} for {list(wanted[name].shape)}"
+            for name in sorted(set(wanted) & set(state))
+            if wanted[name].shape != state[name].shape
+        ],
+    }
+    if any(problems.values()):
+        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
+        raise WeightsError(f"{where} does not fit its architecture: {text}")
+    model.load_state_dict(state)
+
+
+def resized(model: nn.Module, config: Mapping[str, Any], size: int) -> nn.Module:
+    """The same weights at another image size, position embeddings interpolated as open_clip does.
+
+    Raises:
+        OptionError: a tower other than open_clip's own ViT, or a size that its patches do not divide.
+    """
+    from open_clip.model import resize_pos_embed
+
+    patch = config["vision_cfg"].get("patch_size", 16)
+    if not hasattr(model.visual, "grid_size"):
+        raise OptionError(f"backbone.image_size {size}: only open_clip's own ViT can be resized")
+    if size < patch or size % patch:
+        raise OptionError(f"backbone.image_size must be a multiple of the patch size {patch}, got {size}")
+    config = {**config, "vision_cfg": {**config["vision_cfg"], "image_size": size}}
+    larger = build(config, 0)
+    state = model.state_dict()
+    resize_pos_embed(state, larger)
+    larger.load_state_dict(state)
+    return larger
+
+
+def image_size(model: nn.Module) -> int:
+    """Pixels of a side. Raises WeightsError where the tower wants no square."""
+    size: Any = model.visual.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width:
+        raise WeightsError(f"the visual tower wants {height} x {width} pixels: only square ones are supported")
+    return int(height)
+
+
+def make_tokenizer(source: Source) -> Any:
+    """open_clip's tokenizer: texts -> [B, context length] int64.
+
+    Raises:
+        WeightsError: a tokenizer of the hub that is not to be had.
+    """
+    from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+
+    text = source.config["text_cfg"]
+    hub_id = text.get("hf_tokenizer_name") or text.get("hf_model_name")
+    options = text.get("tokenizer_kwargs") or {}
+    length = text.get("context_length", 77)
+    if not hub_id:
+        return SimpleTokenizer(context_length=length, **options)
+    try:
+        return HFTokenizer(hub_id, context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
+    except Exception as error:  # transformers and tokenizers raise what they like
+        raise WeightsError(
+            f"{source.name} needs the tokenizer {hub_id} (`hf download {hub_id}`): {(str(error).splitlines() or ['?'])[0]}"
+        ) from error
+
+
+def activation_of(model: nn.Module) -> str:
+    """Activation functions as built, e.g. "quick_gelu", or "image relu, text quick_gelu" where the towers differ."""
+
+    def used(modules: Mapping[str, nn.Module]) -> str:
+        classes = {type(part).__name__ for module in modules.values() for part in module.modules()}
+        return "+".join(sorted(name for cls, name in _ACTIVATIONS.items() if cls in classes)) or "unknown"
+
+    parts = dict(model.named_children())
+    image = used({"visual": parts.pop("visual")})
+    text = used(parts)
+    return image if image == text else f"image {image}, text {text}"
+
+
+def final_norm(model: nn.Module) -> nn.Module | None:
+    """The layer whose output are the text's token features; None where the text tower has none over all tokens."""
+    text = getattr(model, "text", model)
+    return getattr(text, "ln_final", None) if getattr(text, "cls_emb", None) is None else None

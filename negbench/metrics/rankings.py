@@ -1,0 +1,176 @@
+"""Ready-made rankings (a submission file, a TREC run, another program's output) scored by a data set's own protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from negbench.errors import NegbenchError
+
+if TYPE_CHECKING:
+    from negbench.contracts import Query
+    from negbench.datasets.dataset import Dataset, ScoreBlock
+    from negbench.metrics.query_ranks import QueryRanks
+
+Ranking = Sequence[str | int] | Mapping[str, float]  # ids, best first; or id -> score
+
+_HEADER = ("version", "metric")  # of CIRR's submission files, beside the queries
+_UNLISTED = torch.finfo(torch.float32).min
+_BLOCK = 128  # queries whose scores are held at once
+
+
+def evaluate_rankings(
+    dataset: Dataset, rankings: Mapping[str, Ranking], subset_rankings: Mapping[str, Ranking] | None = None
+) -> dict[str, float]:
+    """The benchmark's metrics of ready-made rankings.
+
+    Args:
+        dataset: loaded with or without images.
+        rankings: query id -> image ids, best first (integers stand for their digits), or -> {image id: score}; every
+            query must be there. A list may be cut: images that it leaves out rank behind all that it names, irrelevant
+            ones first. A reference that the protocol excludes is skipped. CIRR's submission files may be given as they
+            are, with their keys "version" and "metric".
+        subset_rankings: likewise for the ranks within each query's subset (CIRR's `recall_subset` file); left out, they
+            follow from `rankings`.
+
+    Returns:
+        Metric name -> value in [0, 1].
+
+    Raises:
+        NegbenchError: a query without a ranking; an unknown query or image; an image twice, or outside the query's
+            gallery; a score that is not finite.
+        DataError: the labels of this split are closed.
+    """
+    dataset.require_labels()
+    return dataset.summarise(ranks_of_rankings(dataset, rankings, subset_rankings))
+
+
+def ranks_of_rankings(
+    dataset: Dataset, rankings: Mapping[str, Ranking], subset_rankings: Mapping[str, Ranking] | None = None
+) -> QueryRanks:
+    """Per-query ranks of ready-made rankings; arguments and errors as `evaluate_rankings`."""
+    ranks = dataset.rank(_scorer(dataset, _checked(dataset, rankings, "recall")), block=_BLOCK)
+    if subset_rankings is None:
+        return ranks
+    if ranks.subset_rank is None:
+        raise NegbenchError(f"{dataset.card.name} has no subsets: leave the subset rankings out")
+    within = _checked(dataset, subset_rankings, "recall_subset")
+    subset = dataset.rank(_scorer(dataset, within, within_subset=True), block=_BLOCK)
+    return dataclasses.replace(ranks, subset_rank=subset.subset_rank)
+
+
+def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
+    """Queries whose ranking leaves out a member of their subset: for these the subset rank is only an upper bound."""
+    cut = 0
+    for query in dataset.queries:
+        listed = {str(image) for image in rankings.get(query.id, ())}
+        cut += any(member not in listed for member in query.subset)
+    return cut
+
+
+def _checked(dataset: Dataset, rankings: Mapping[str, Ranking], metric: str) -> dict[str, Ranking]:
+    """Rankings without the header; every query of the data set has one, and no other."""
+    if not isinstance(rankings, Mapping):
+        raise NegbenchError(f"rankings must map query ids to lists of image ids, got {_short(rankings)}")
+    said = rankings.get("metric")
+    if isinstance(said, str) and said != metric:
+        raise NegbenchError(
+            f"this is a submission file for the metric '{said}', want '{metric}': recall_subset files go into "
+            "subset_rankings (--subset-ranks), recall files into rankings (--ranks)"
+        )
+    kept = {
+        str(query): ranking
+        for query, ranking in rankings.items()
+        if not (query in _HEADER and isinstance(ranking, str))
+    }
+    known = {query.id for query in dataset.queries}
+    unknown = [query for query in kept if query not in known]
+    if unknown:
+        raise NegbenchError(
+            f"unknown query {_short(unknown[0])} in the rankings ({len(unknown):,} of {len(kept):,} are not in "
+            f"{dataset.card.name} {dataset.split})"
+        )
+    absent = [query.id for query in dataset.queries if query.id not in kept]
+    if absent:
+        raise NegbenchError(
+            f"no ranking for query {_short(absent[0])} ({len(absent):,} of {len(known):,} queries of "
+            f"{dataset.card.name} {dataset.split} have none)"
+        )
+    return kept
+
+
+def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking], *, within_subset: bool = False) -> ScoreBlock:
+    """A score per listed image that falls with its place, the least there is for all others: ties are pessimistic."""
+    galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
+    columns_of, scores_of = [], []
+    for query in dataset.queries:
+        columns, scores = [], []
+        allowed = frozenset(query.subset) if within_subset else None
+        for image, score in _entries(query, rankings[query.id]):
+            if dataset.card.exclude_reference and image == query.reference:
+                continue
+            column = dataset.column_of.get(image)
+            if column is None:
+                raise NegbenchError(f"unknown image {_short(image)} in the ranking of query {_short(query.id)}")
+            if column not in galleries[query.group] or (allowed is not None and image not in allowed):
+                where = "subset" if allowed is not None else f"gallery '{query.group}'"
+                raise NegbenchError(
+                    f"image {_short(image)} in the ranking of query {_short(query.id)} is not in its {where}"
+                )
+            columns.append(column)
+            scores.append(score)
+        columns_of.append(torch.tensor(columns, dtype=torch.int64))
+        scores_of.append(torch.tensor(scores, dtype=torch.float32))
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        table = torch.full((len(rows), len(dataset.images)), _UNLISTED)
+        for line, row in zip(table, rows.tolist(), strict=True):
+            line[columns_of[row]] = scores_of[row]
+        return table[:, columns]
+
+    return score_block
+
+
+def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
+    """(image id, score) of each listed image."""
+    where = f"the ranking of query {_short(query.id)}"
+    if isinstance(ranking, Mapping):
+        for image, score in ranking.items():
+            if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
+                raise NegbenchError(f"{where}: the score of image {_short(image)} is {_short(score)}: want a number")
+            yield _image(image, where), float(score)
+        return
+    if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
+        raise NegbenchError(f"{where}: want a list of image ids, got {_short(ranking)}")
+    seen: set[str] = set()
+    for place, entry in enumerate(ranking):
+        image = _image(entry, where)
+        if image in seen:
+            raise NegbenchError(f"{where}: image {_short(image)} is there twice")
+        seen.add(image)
+        yield image, -float(place)
+
+
+def _is_finite(score: float) -> bool:
+    """Whether the score is a finite float32 above that of the images that are not listed."""
+    try:
+        return math.isfinite(score) and abs(score) < -_UNLISTED
+    except OverflowError:
+        return False
+
+
+def _image(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise NegbenchError(f"{where}: want image ids, got {_short(value)}")
+    return str(value)
+
+
+def _short(value: Any) -> str:
+    """One short line for any value."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

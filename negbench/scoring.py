@@ -1,0 +1,339 @@
+"""Scoring again: a finished run on any data set, or stored ranks and rankings without any model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from negbench import evaluation
+from negbench.config import PluginConfig, RunConfig, build_config, merged
+from negbench.contracts import Backbone, BackboneIdentity
+from negbench.datasets.dataset import Dataset, Top
+from negbench.display import Display
+from negbench.errors import NegbenchError, OptionError, WeightsError
+from negbench.exports import read_trec
+from negbench.files import read_json, write_json
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
+from negbench.world import Split, load_backbone, load_split, prepare_split
+
+Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
+_BY_RUN = ("split", "images")  # options of `load` that are decided here
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Ranks and what they come from."""
+
+    title: str
+    ranks: QueryRanks
+    metrics: dict[str, float]
+    main: str | None  # None where the data set was not loaded
+    remarks: tuple[str, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A run's model applied to one split: all that ranks, lists and submissions are made from."""
+
+    run_id: str
+    split: Split
+    embeddings: evaluation.Embeddings
+    backbone: BackboneIdentity
+    remarks: tuple[str, ...]
+
+    @property
+    def dataset(self) -> Dataset:
+        """The split's data set."""
+        return self.split.dataset
+
+    def scored(self) -> Scored:
+        """Ranks and metrics; DataError where the labels are closed."""
+        self.dataset.require_labels()
+        ranks = evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
+        return scored(self.dataset, ranks, self.run_id, self.remarks)
+
+    def top(self, k: int) -> Top:
+        """Each query's k best images."""
+        return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
+
+    def write_submission(self, folder: Path) -> list[Path]:
+        """Write the files of the benchmark's test server; returns their paths. DataError where there is no server."""
+        score_block = evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates)
+        paths = []
+        for name, content in self.dataset.submission(score_block).items():
+            paths.append(folder / name)
+            write_json(paths[-1], content)
+        return paths
+
+
+def scored(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scored:
+    """Metrics of ranks on a loaded data set."""
+    return Scored(
+        title=f"{what} on {dataset.identity}",
+        ranks=ranks,
+        metrics=dataset.summarise(ranks),
+        main=dataset.card.main,
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def encode_run(
+    folder: RunFolder,
+    layers: Layers,
+    split: str,
+    queries: Path | None,
+    display: Display,
+    *,
+    check: Callable[[Dataset], None] = Dataset.require_labels,
+) -> Encoded:
+    """Rebuild a run's trained model and apply it to a split of its own data set or of another one.
+
+    Args:
+        folder: a finished run's.
+        layers: changes to the run's sections `dataset` and `compute`.
+        split: name of the split.
+        queries: file of the query ids to keep (`read_queries`), or None for all.
+        display: shows the stages.
+        check: raises where the split does not do for what is wanted of it, before anything is encoded.
+
+    Raises:
+        RunError: the run holds no weights.
+        WeightsError: its weights are not those of the backbone that its configuration names.
+        NegbenchError: a wrong option, or data that are not there.
+    """
+    config = _config(folder.config, layers)
+    for path in config.plugins:
+        registry.add_file(Path(path))
+    with _threads(config.compute.threads):
+        backbone = load_backbone(config.backbone, config.seed)
+        load_weights(backbone, folder)
+        provided = getattr(backbone, "provides_features", False)
+        whole = load_split(config.dataset, split, images=not provided)
+        dataset = whole if queries is None else with_queries(whole, queries)
+        check(dataset)
+        device = _device(config.compute.device)
+        backbone.to(device)
+        with display.stage("prepare"):
+            prepared, features = prepare_split(config, dataset, backbone, device, display)
+        with display.stage("evaluate", note=folder.run_id):
+            embeddings = evaluation.embed(backbone, features, prepared)
+    trained = folder.manifest["dataset"]
+    remarks: tuple[str, ...] = ()
+    if config.dataset.name != folder.config.dataset.name:
+        remarks = (f"trained on {trained['train']}: this is zero-shot",)
+    elif split == "val" and whole.identity != trained["val"]:
+        remarks = (f"the run itself was scored on {trained['val']}",)
+    return Encoded(folder.run_id, prepared, embeddings, backbone.identity, remarks)
+
+
+def load_weights(backbone: Backbone, folder: RunFolder) -> None:
+    """Put a run's trained weights into its backbone, strict about names and shapes, in place.
+
+    Raises:
+        RunError: the run holds no weights.
+        WeightsError: the backbone starts from other weights than the run did, or names or shapes differ.
+    """
+    from safetensors import SafetensorError
+
+    from negbench.engine import trained_state
+
+    started = folder.manifest["backbone"]["sha256"]
+    if backbone.identity.sha256 != started:
+        raise WeightsError(
+            f"run {folder.run_id} started from backbone weights {started[:12]}, this backbone is "
+            f"{backbone.identity.sha256[:12]}: its files have changed since"
+        )
+    try:
+        state = folder.weights()
+    except SafetensorError as error:
+        raise WeightsError(f"the weights of run {folder.run_id} are damaged: {error}") from error
+    want = trained_state(backbone)
+    lacking, unknown = sorted(want.keys() - state.keys()), sorted(state.keys() - want.keys())
+    misfits = [name for name in want if name in state and want[name].shape != state[name].shape]
+    for names, problem in ((lacking, "lack"), (unknown, "hold the unknown"), (misfits, "have another shape for")):
+        if names:
+            raise WeightsError(
+                f"the weights of run {folder.run_id} {problem} {', '.join(names[:3])}{', ...' * (len(names) > 3)}: "
+                "they are not of this backbone"
+            )
+    backbone.load_state_dict(state, strict=False)  # what is frozen is not stored; all that is was checked above
+
+
+def _config(config: RunConfig, layers: Layers) -> RunConfig:
+    """The run's configuration with another data set or device."""
+    _check_sections(layers, ("dataset", "compute"))
+    return build_config([config.model_dump(mode="json"), *layers])
+
+
+def _check_sections(layers: Layers, known: tuple[str, ...]) -> None:
+    for layer in layers:
+        for section, value in layer.items():
+            if section not in known:
+                raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
+            for key in _BY_RUN:
+                if section == "dataset" and isinstance(value, Mapping) and key in value:
+                    raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
+    return torch.device("cuda" if name in ("auto", "cuda") and torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """The run's own number of threads, on which the last bits of a score can depend."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- without a model ---------------------------------------------------------------------------------------------
+
+
+def score_file(path: Path, layers: Layers, split: str, queries: Path | None, subset: Path | None) -> Scored:
+    """Score stored ranks or a ready-made ranking.
+
+    Args:
+        path: `.parquet` with per-query ranks (a run's `ranks.parquet`; needs no data), `.json` with
+            {query id: [image ids]}, or a TREC run file.
+        layers: the section `dataset`; may be empty for the ranks in a run's folder.
+        split: of the data set, for rankings.
+        queries: file of the query ids to keep (`read_queries`), or None for all.
+        subset: ranking file for the ranks within each query's subset (CIRR).
+
+    Raises:
+        NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
+    """
+    _check_sections(layers, ("dataset",))
+    section = merged(layers).get("dataset", {})
+    if path.suffix == ".parquet":
+        if subset is not None:
+            raise OptionError(f"--subset-ranks: {path} holds the ranks within subsets already")
+        name = _dataset_of(path, section.get("name"))
+        ranks = read_ranks(path)
+        if queries is not None:
+            ranks = ranks.select(_rows(read_queries(queries), ranks.query, queries))
+        return Scored(f"{name}: {path}", ranks, registry.get("datasets", name).summarise(ranks), None)  # type: ignore[attr-defined]
+    if "name" not in section:
+        raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
+    dataset = load_split(PluginConfig(**section), split, images=False)
+    rankings = read_rankings(path)
+    within = None if subset is None else read_rankings(subset)
+    if queries is not None:
+        dataset = with_queries(dataset, queries)
+        kept = {query.id for query in dataset.queries}
+        rankings, within = _only(rankings, kept), None if within is None else _only(within, kept)
+    dataset.require_labels()
+    remarks: tuple[str, ...] = ()
+    cut = count_cut_subsets(dataset, rankings) if within is None else 0
+    if cut:
+        remarks = (
+            f"{cut:,} rankings leave out part of their query's subset, and what is left out counts as last: subset "
+            "recall is a lower bound (--subset-ranks FILE gives it exactly)",
+        )
+    return scored(dataset, ranks_of_rankings(dataset, rankings, within), str(path), remarks)
+
+
+def read_ranks(path: Path) -> QueryRanks:
+    """Per-query ranks from a parquet file. Raises NegbenchError where it is none."""
+    import pandas as pd
+    from pyarrow import ArrowException
+
+    try:
+        return QueryRanks.from_frame(pd.read_parquet(path))
+    except OSError as error:
+        raise NegbenchError(f"cannot read {path}: {error.strerror or str(error).splitlines()[0]}") from error
+    except (ArrowException, ValueError, TypeError) as error:
+        raise NegbenchError(f"{path} holds no table of ranks: {str(error).splitlines()[0]}") from error
+
+
+def read_rankings(path: Path) -> dict[str, Ranking]:
+    """Query id -> ranking, from a `.json` file or else a TREC run file."""
+    if path.suffix != ".json":
+        return {**read_trec(path)}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
+    return value
+
+
+def read_queries(path: Path) -> list[str]:
+    """Query ids: a JSON list, or one a line; distinct.
+
+    Raises:
+        NegbenchError: a file that cannot be read, holds no id or holds one twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        values = json.loads(text) if text.lstrip().startswith("[") else text.split("\n")
+    except OSError as error:
+        raise NegbenchError(f"--queries {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise NegbenchError(f"--queries {path}: neither a JSON list nor UTF-8 text: {error}") from error
+    ids: list[str] = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise NegbenchError(f"--queries {path}: want query ids, got {ascii(value)[:60]}")
+        if str(value).strip():
+            ids.append(str(value).strip())
+    if not ids:
+        raise NegbenchError(f"--queries {path} names no query")
+    if len(set(ids)) != len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise NegbenchError(f"--queries {path}: query {twice!a} is there twice")
+    return ids
+
+
+def with_queries(dataset: Dataset, path: Path) -> Dataset:
+    """The data set with only the queries that a file names; its identity tells them."""
+    ids = read_queries(path)
+    rows = _rows(ids, [query.id for query in dataset.queries], path)
+    digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:8]
+    return dataset.with_queries(rows, f"{len(ids)} queries {digest}")
+
+
+def _rows(ids: Sequence[str], known: Sequence[str], path: Path) -> list[int]:
+    row = {name: index for index, name in enumerate(known)}
+    unknown = [name for name in ids if name not in row]
+    if unknown:
+        raise NegbenchError(
+            f"--queries {path}: unknown query {ascii(unknown[0])[:60]} ({len(unknown):,} of {len(ids):,} unknown)"
+        )
+    return [row[name] for name in ids]
+
+
+def _only(rankings: Mapping[str, Ranking], kept: set[str]) -> dict[str, Ranking]:
+    return {name: ranking for name, ranking in rankings.items() if name in kept or name == "metric"}
+
+
+def _dataset_of(path: Path, given: str | None) -> str:
+    """Name of the data set of a parquet file: as given, or that of the run in whose folder the file lies."""
+    beside = path.parent / "config.json"
+    if not beside.exists():
+        if given is None:
+            raise OptionError(f"--ranks {path}: name the data set of these ranks with --dataset")
+        return given
+    name = RunFolder(path.parent).config.dataset.name
+    if given is not None and given != name:
+        raise OptionError(f"--ranks {path}: these ranks are of {name}, not of {given}")
+    return name

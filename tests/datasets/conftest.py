@@ -1,0 +1,32 @@
+"""Helper modules of the loaders' tests, as fixtures: pytest's import mode lets no test import another file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def flaws() -> ModuleType:
+    """tests/datasets/flaws.py."""
+    return load(Path(__file__).with_name("flaws.py"))
+
+
+@pytest.fixture(scope="session")
+def standin() -> ModuleType:
+    """tests/standin.py."""
+    return load(Path(__file__).parents[1] / "standin.py")

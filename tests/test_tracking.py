@@ -1,0 +1,116 @@
+"""The MLflow copy: what it holds, resuming, many processes at once, a store that fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from negbench import engine
+from negbench.config import load_config
+from negbench.runfolder import RunFolder
+from negbench.tracking import Tracker, default_uri, final_values
+
+
+def run(toy_sets: list[str], where: Path, uri: str | None = None) -> engine.RunResult:
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, "train.epochs=2"])
+    return engine.run_config(config, runs_dir=where, tracking_uri=uri)
+
+
+def runs_in(where: Path) -> list[Any]:
+    client = MlflowClient(default_uri(where))
+    ids = [e.experiment_id for e in client.search_experiments() if e.name == "negbench"]
+    return list(client.search_runs(ids)) if ids else []
+
+
+def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str]) -> None:
+    result = run(toy_sets, tmp_path)
+    assert result.tracking_error is None
+    (found,) = runs_in(tmp_path)
+    assert found.info.status == "FINISHED"
+    assert found.data.params["strategy.name"] == "qure"
+    assert found.data.params["strategy.variant"] == "paper"
+    assert found.data.tags["seed"] == "0"
+    assert found.data.tags["negbench.run"] == result.run_id
+    assert "@" not in "".join(found.data.metrics)
+    for name, value in final_values(result.details).items():
+        assert found.data.metrics[name] == pytest.approx(value)
+    client = MlflowClient(default_uri(tmp_path))
+    curve = client.get_metric_history(found.info.run_id, "val/average/recall_at_10")
+    points = [p for p in result.folder.metrics() if "val/average/recall_at_10" in p]
+    assert [(p.step, p.value) for p in curve] == [(p["step"], p["val/average/recall_at_10"]) for p in points]
+    assert {a.path for a in client.list_artifacts(found.info.run_id)} == {
+        "config.json",
+        "result.json",
+        "metrics.jsonl",
+        "ranks.parquet",
+        "model.safetensors",
+        "curve.png",
+    }
+    assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
+
+
+def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) -> None:
+    result = run(toy_sets, tmp_path)
+    (before,) = runs_in(tmp_path)
+    Tracker.open(tmp_path).export(result.folder)
+    (after,) = runs_in(tmp_path)
+    assert after.info.run_id != before.info.run_id
+    assert after.data.metrics == before.data.metrics
+    assert after.data.params == before.data.params
+
+
+def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
+    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_sets, tmp_path)
+    (found,) = runs_in(tmp_path)
+    assert found.info.status == "KILLED"
+    monkeypatch.undo()
+    engine.resume("qure", runs_dir=tmp_path)
+    (found,) = runs_in(tmp_path)
+    assert found.info.status == "FINISHED"
+
+
+def test_a_failing_store_costs_a_remark_not_the_run(tmp_path: Path, toy_sets: list[str]) -> None:
+    result = run(toy_sets, tmp_path, uri="sqlite:////dev/null/mlflow.db")
+    assert result.tracking_error
+    assert RunFolder(result.path).status == "finished"
+
+
+def test_none_keeps_no_copy(tmp_path: Path, toy_sets: list[str]) -> None:
+    run(toy_sets, tmp_path, uri="none")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def _log_one(where: Path, number: int, failures: Any) -> None:
+    try:
+        tracker = Tracker.open(where)
+        folder = RunFolder(where / f"run-{number}")
+        folder.path.mkdir(parents=True)
+        folder.append_metrics({"step": 1, "epoch": 0, "a": float(number)})
+        with tracker.run(folder, {"p": number}, {}) as log:
+            for step in range(5):
+                log.metrics({"b": float(step)}, step)
+        if log.error:
+            failures.put(log.error)
+    except Exception as error:
+        failures.put(repr(error))
+
+
+@pytest.mark.slow
+def test_eight_processes_start_on_an_empty_store(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    failures = context.Queue()
+    processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert failures.empty(), failures.get()
+    assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(8))
