@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -334,13 +335,17 @@ def make_caption_tokenizer(
 def randomise(module: nn.Module, seed: int) -> None:
     """Fill a module on the meta device with random weights, from `seed` alone.
 
-    Layer norms are 1 and 0, biases 0, everything else N(0, 0.02), `temp` 0.07; the Q-Former's feed-forward layers for
-    query tokens start as copies of those for text, as in LAVIS. (transformers' own initial weights would not do: its
-    query tokens are zeros, so that all candidate tokens of an image agree, and its towers' deviation is 1e-10.)
+    Layer norms are 1 and 0, biases 0, `temp` 0.07. Everything else is N(0, s): s is 0.02 for embeddings and query
+    tokens, and 0.02 sqrt(768 / inputs) for linear layers and convolutions, BERT's deviation at BERT's width, so that a
+    narrow model is not deaf to its inputs. The Q-Former's feed-forward layers for query tokens start as copies of those
+    for text, as in LAVIS. (transformers' own initial weights would not do: its query tokens are zeros, so that all
+    candidate tokens of an image agree, and its towers' deviation is 1e-10.)
     """
     module.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    norms = {f"{name}.weight" for name, part in module.named_modules() if isinstance(part, nn.LayerNorm)}
+    parts = list(module.named_modules())
+    norms = {f"{name}.weight" for name, part in parts if isinstance(part, nn.LayerNorm)}
+    layers = {f"{name}.weight" for name, part in parts if isinstance(part, nn.Linear | nn.Conv2d)}
     with torch.no_grad():
         named = dict(sorted(module.named_parameters()))
         for name, parameter in named.items():
@@ -351,7 +356,8 @@ def randomise(module: nn.Module, seed: int) -> None:
             elif name.endswith("bias"):
                 parameter.zero_()
             else:
-                parameter.normal_(0.0, INITIAL_STD, generator=generator)
+                scale = math.sqrt(768 / parameter[0].numel()) if name in layers else 1.0
+                parameter.normal_(0.0, INITIAL_STD * scale, generator=generator)
         for name, parameter in named.items():
             if "_query." in name:
                 parameter.copy_(named[name.replace("_query.", ".")])

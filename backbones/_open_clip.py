@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD
 from torch import Tensor, nn
 
+from negbench.backbones._lavis import read_checkpoint
+from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -128,8 +128,10 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Source:
     if quick and not name.endswith(_SUFFIX) and _has_twin(name):
         name += _SUFFIX
     hub_id, _, filename = known["hf_hub"].rpartition("/")
-    told = f" backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
-    file = hub_file(hub_id, [_safe(filename), filename] if filename else _WEIGHT_FILES, None, told)
+    names = [_safe(filename), filename] if filename else list(_WEIGHT_FILES)
+    told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
+    mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
+    file = hub_file(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
     return Source(name, config, hub_id, file.parent.name, read_state(file), **_pixels(known), details={"tag": tag})
 
 
@@ -166,8 +168,10 @@ def _of_folder(model: str | None, folder: Path, activation: Activation, label: s
 
 def _of_hub(model: str | None, weights: str, activation: Activation) -> Source:
     hub_id, _, revision = weights.removeprefix(_HUB).partition("@")
-    config = hub_file(hub_id, [_CONFIG_FILE], revision or None)
-    hub_file(hub_id, _WEIGHT_FILES, revision or None)
+    at = f" --revision {revision}" if revision else ""
+    mend = f"`hf download {hub_id}{at}`, or put its files into FOLDER and give backbone.weights=FOLDER"
+    config = hub_file(hub_id, [_CONFIG_FILE], f"{mend}; {WITHOUT_WEIGHTS}", revision or None)
+    hub_file(hub_id, _WEIGHT_FILES, f"{mend}; {WITHOUT_WEIGHTS}", revision or None)
     return _of_folder(model, config.parent, activation, hub_id, config.parent.name)
 
 
@@ -219,17 +223,17 @@ def _safe(filename: str) -> str:
     return str(Path(filename).with_suffix(".safetensors"))
 
 
-def hub_file(hub_id: str, names: Sequence[str], revision: str | None, told: str = "") -> Path:
+def hub_file(hub_id: str, names: Sequence[str], mend: str, revision: str | None = None) -> Path:
     """First of `names` in a hub repository: from the local cache, else fetched once.
 
     Args:
         hub_id: ORG/NAME.
         names: of files, the preferred one first.
+        mend: second half of the error line.
         revision: None is the newest.
-        told: further options that a file given by hand needs.
 
     Raises:
-        WeightsError: neither in the cache nor to be fetched, with what to fetch.
+        WeightsError: neither in the cache nor to be fetched.
     """
     from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 
@@ -241,21 +245,19 @@ def hub_file(hub_id: str, names: Sequence[str], revision: str | None, told: str 
     if not constants.HF_HUB_OFFLINE:
         try:
             # one plain request first: the download itself would go on retrying where there is no network
-            there = {
-                file.rfilename for file in HfApi().model_info(hub_id, revision=revision, timeout=10).siblings or ()
-            }
+            info = HfApi().model_info(hub_id, revision=revision, timeout=10)
+            there = {file.rfilename for file in info.siblings or ()}
             for name in names:
                 if name in there:
                     return Path(hf_hub_download(hub_id, name, revision=revision))
-            why = f"it has no {' or '.join(names)}"
+            why = "the hub has none"
         except Exception as error:  # hub errors share no base class
-            why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    at = f" --revision {revision}" if revision else ""
-    raise WeightsError(
-        f"backbone.weights {hub_id}: {names[0]} is neither in the local cache nor to be fetched ({why}): "
-        f"`hf download {hub_id} {names[0]}{at}`, or put the file anywhere and give backbone.weights=FILE{told}; "
-        f"{WITHOUT_WEIGHTS}"
-    )
+            why = f"{type(error).__name__}: {_first_line(error)}"
+    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({why}): {mend}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["?"])[0]
 
 
 # --- reading and building ----------------------------------------------------------------------------------------
@@ -267,8 +269,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive:
             if any(Path(name).name == "constants.pkl" for name in archive.namelist()):
                 raise WeightsError(
-                    f"{path} is a TorchScript archive, which holds code: give the same weights as safetensors (OpenAI's "
-                    "ViT-B/32: `hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors`)"
+                    f"{path} is a TorchScript archive, which holds code: give the same weights as safetensors, for "
+                    "OpenAI's ViT-B/32 `hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors`"
                 )
     state: dict[str, Tensor] = read_checkpoint(path)
     if all(name.startswith("module.") for name in state):
@@ -280,7 +282,7 @@ def _from_openai(state: Mapping[str, Tensor]) -> bool:
     return all(key in state for key in _OPENAI_KEYS)
 
 
-def build(config: Mapping[str, Any], seed: int) -> nn.Module:
+def build(config: dict[str, Any], seed: int) -> nn.Module:
     """open_clip's module with random weights from `seed`; the global generators stay as they were.
 
     Raises:
@@ -288,29 +290,25 @@ def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     """
     import open_clip
 
-    config = copy.deepcopy(dict(config))
-    hub_text = "hf_model_name" in config["text_cfg"]
-    if hub_text:
-        config["text_cfg"]["hf_model_pretrained"] = False
-    if "timm_model_name" in config["vision_cfg"]:
-        config["vision_cfg"]["timm_model_pretrained"] = False
-    custom = config.pop("custom_text", False) or hub_text
+    config = copy.deepcopy(config)
+    text, vision = config["text_cfg"], config["vision_cfg"]
+    custom = config.pop("custom_text", False) or "hf_model_name" in text
+    if "hf_model_name" in text:
+        hub_id = text["hf_model_name"]
+        text["hf_model_name"] = str(hub_file(hub_id, ["config.json"], f"`hf download {hub_id}`").parent)
+        text["hf_model_pretrained"] = False
+    if "timm_model_name" in vision:
+        vision["timm_model_pretrained"] = False
     cls = open_clip.CLIP
     if custom:
         cls = open_clip.CoCa if "multimodal_cfg" in config else open_clip.CustomTextCLIP
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        try:
-            model: nn.Module = cls(**config)
-        except OSError as error:
-            raise WeightsError(
-                f"the text tower {config['text_cfg'].get('hf_model_name')} is not in the local cache: "
-                f"{(str(error).splitlines() or ['?'])[0]}"
-            ) from error
+        model: nn.Module = cls(**config)
     return model.eval()
 
 
-def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     """Fill `model` from a state dict, strictly.
 
     Two things are not held against a file: OpenAI's three plain numbers, and a logit scale of shape [1] or [].
@@ -341,7 +339,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     model.load_state_dict(state)
 
 
-def resized(model: nn.Module, config: Mapping[str, Any], size: int) -> nn.Module:
+def resized(model: nn.Module, config: dict[str, Any], size: int) -> nn.Module:
     """The same weights at another image size, position embeddings interpolated as open_clip does.
 
     Raises:
@@ -362,7 +360,7 @@ def resized(model: nn.Module, config: Mapping[str, Any], size: int) -> nn.Module
     return larger
 
 
-def image_size(model: nn.Module) -> int:
+def image_size(model: Any) -> int:
     """Pixels of a side. Raises WeightsError where the tower wants no square."""
     size: Any = model.visual.image_size
     height, width = (size, size) if isinstance(size, int) else size
@@ -385,12 +383,12 @@ def make_tokenizer(source: Source) -> Any:
     length = text.get("context_length", 77)
     if not hub_id:
         return SimpleTokenizer(context_length=length, **options)
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        folder = hub_file(hub_id, [name], f"{source.name} needs this tokenizer: `hf download {hub_id}`").parent
     try:
-        return HFTokenizer(hub_id, context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
+        return HFTokenizer(str(folder), context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
     except Exception as error:  # transformers and tokenizers raise what they like
-        raise WeightsError(
-            f"{source.name} needs the tokenizer {hub_id} (`hf download {hub_id}`): {(str(error).splitlines() or ['?'])[0]}"
-        ) from error
+        raise WeightsError(f"the tokenizer of {hub_id} cannot be read: {_first_line(error)}") from error
 
 
 def activation_of(model: nn.Module) -> str:
@@ -406,7 +404,7 @@ def activation_of(model: nn.Module) -> str:
     return image if image == text else f"image {image}, text {text}"
 
 
-def final_norm(model: nn.Module) -> nn.Module | None:
+def final_norm(model: nn.Module) -> nn.LayerNorm | None:
     """The layer whose output are the text's token features; None where the text tower has none over all tokens."""
     text = getattr(model, "text", model)
     return getattr(text, "ln_final", None) if getattr(text, "cls_emb", None) is None else None

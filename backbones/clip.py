@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from negbench.backbones._attributes import ASPECTS, AttributeWeights, attribute_masks, words_of_clip_pieces
 from negbench.backbones._fusion import FusionKind, make_fusion
 from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
@@ -31,8 +33,6 @@ from negbench.backbones._open_clip import (
     resized,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
-from torch import Tensor, nn
-
 from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
 from negbench.errors import OptionError
 
@@ -70,7 +70,7 @@ class Options:
             raise OptionError(f"backbone.{name} is for fine-tuning: leave it out, or set backbone.frozen=false")
 
 
-class Clip(Backbone):  # type: ignore[misc]  # mypy sees the folder as `backbones`
+class Clip(Backbone):
     """CLIP for composed image retrieval. Built by `load`; see `Backbone` for the methods' shapes.
 
     Features are [B, 1, D], the image embedding before its normalisation; a candidate has one token. Fine-tuned batch
@@ -90,9 +90,9 @@ class Clip(Backbone):  # type: ignore[misc]  # mypy sees the folder as `backbone
         "epochs": 64,
     }
 
-    def __init__(self, clip: nn.Module, source: Source, transform: Preprocess, options: Options) -> None:
+    def __init__(self, clip: Any, source: Source, transform: Preprocess, options: Options) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip: Any = clip
         self.transform = transform
         self.options = options
         self.frozen_images = options.frozen
@@ -104,14 +104,12 @@ class Clip(Backbone):  # type: ignore[misc]  # mypy sees the folder as `backbone
         self.fusion = make_fusion(options.fusion, self.embed_dim, generator)
         self.attributes: AttributeWeights | None = None
         if options.attribute_weights:
-            if self._pieces is None or final_norm(clip) is None:
+            norm = final_norm(clip)
+            if self._pieces is None or norm is None:
                 raise OptionError(
-                    f"backbone.attribute_weights: the text tower of {source.name} gives no token features"
+                    f"backbone.attribute_weights: the text tower of {source.name} gives no token features of words"
                 )
-            width = int(
-                clip.get_parameter("ln_final.weight" if hasattr(clip, "ln_final") else "text.ln_final.weight").numel()
-            )
-            self.attributes = AttributeWeights(self.embed_dim, width, generator)
+            self.attributes = AttributeWeights(self.embed_dim, norm.normalized_shape[0], generator)
         self._choose_trained()
         self._feature_key: str = key_sha256({"tower": module_sha256(clip.visual), "preprocessing": repr(transform)})
         self._identity = self._describe(source)
@@ -266,7 +264,7 @@ class Clip(Backbone):  # type: ignore[misc]  # mypy sees the folder as `backbone
         return self._composed(self._reference(features), self._tokens(text))[1]
 
     def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """[R, 1, D] and P texts -> [R, P, D], unit norm; every text is encoded once, `chunk` bounds the pairs of a step."""
+        """[R, 1, D] and P texts -> [R, P, D], unit norm; a text is encoded once, `chunk` bounds the pairs of a step."""
         return self._crossed(self._reference(features), self._tokens(text), chunk)
 
     def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:

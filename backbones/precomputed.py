@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from negbench.backbones._fusion import make_fusion, make_linear
-from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from negbench.backbones._fusion import make_fusion, make_linear
+from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, TextBatch, check_option
 from negbench.errors import DataError, NegbenchError, OptionError
 

@@ -91,7 +91,7 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
 def parse_seeds(text: str) -> tuple[int, ...]:
     """'3' -> 0, 1, 2; '0,5,7' -> as listed."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise OptionError(f"--seeds {text!r}: want a count (3) or a list (0,1,2)") from error
     if len(numbers) == 1 and "," not in text:

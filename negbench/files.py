@@ -14,6 +14,9 @@ from typing import IO, Any, Literal
 
 from negbench.errors import NegbenchError
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
+
 
 def cache_dir() -> Path:
     """NEGBENCH_CACHE, or ~/.cache/negbench: data sets built on first use and stored features."""
@@ -38,6 +41,7 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
     except OSError as error:
         raise NegbenchError(f"cannot write {path}: {error.strerror or error}") from error
     temporary = Path(name)
+    os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp's 0600 would keep a shared cache from its other users
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file

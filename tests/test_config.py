@@ -102,7 +102,11 @@ def test_bad_recipe(tmp_path: Path, content: bytes | None, message: str) -> None
 @pytest.mark.parametrize(
     ("sets", "error", "message"),
     [
-        (["strategy.varaint=paper"], UnknownNameError, "unknown option 'varaint' in strategy 'qure': did you mean 'variant'"),
+        (
+            ["strategy.varaint=paper"],
+            UnknownNameError,
+            "unknown option 'varaint' in strategy 'qure': did you mean 'variant'",
+        ),
         (["strategy.variant=both"], OptionError, "strategy.variant = 'both'"),
         (["backbone.seed=3"], OptionError, "backbone.seed is set by the run itself"),
         (["dataset.split=test"], OptionError, "dataset.split is set by the run itself"),

@@ -139,7 +139,18 @@ def test_strategies_of_one_seed_share_weights_and_batches(
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
 @pytest.mark.parametrize(
     "strategy",
-    ["all-corpus", "top-k", "after-target", "qure", "cirqrs", "dqe", "hycole", "in-batch", "oracle-after-target", "oracle-all"],
+    [
+        "all-corpus",
+        "top-k",
+        "after-target",
+        "qure",
+        "cirqrs",
+        "dqe",
+        "hycole",
+        "in-batch",
+        "oracle-after-target",
+        "oracle-all",
+    ],
 )
 def test_every_strategy_runs_with_every_loss(tmp_path: Path, toy_sets: list[str], strategy: str, loss: str) -> None:
     result = run(config_of(strategy, toy_sets, "train.epochs=2", loss=loss), tmp_path)

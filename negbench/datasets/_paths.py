@@ -18,7 +18,9 @@ def relative_path(value: str, where: str) -> PurePosixPath:
     path = PurePosixPath(value)
     good = bool(value) and value.isprintable() and "\\" not in value and bool(path.parts)
     if not good or path.is_absolute() or ".." in path.parts:
-        raise DataError(f"{where}: {quoted(value)} is no path below the images' folder")
+        raise DataError(
+            f"{where}: {quoted(value)} is no path below the images' folder: want a relative one, without '..'"
+        )
     return path
 
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from negbench.backbones.precomputed import Precomputed
 from PIL import Image
 from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
+from negbench.backbones.precomputed import Precomputed
 from negbench.contracts import Backbone
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
 from negbench.registry import registry

@@ -8,9 +8,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD, Preprocess
 from PIL import Image
 
+from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD, Preprocess
 from negbench.errors import OptionError
 
 

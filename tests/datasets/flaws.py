@@ -39,7 +39,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def damaged(data: st.DataObject, files: Files, names: list[str]) -> Files:
-    """A copy of `files` with one of `names` damaged: a value replaced, dropped or doubled, the file cut or corrupted."""
+    """A copy of `files` with one of `names` damaged: a value replaced, dropped or doubled, bytes cut or put in."""
     files = dict(files)
     name = data.draw(st.sampled_from(names))
     value = copy.deepcopy(files[name])

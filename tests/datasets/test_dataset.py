@@ -359,3 +359,27 @@ def test_a_worker_process_can_take_it() -> None:
 def test_open_image_without_images() -> None:
     with pytest.raises(DataError, match="loaded without images"):
         toy().open_image("i0")
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("k", [1, 4, 100])
+def test_top_against_sorted_ids(k: int, exclude: bool, block: int) -> None:
+    data = toy(exclude=exclude, subset=True)
+    scores = scores_of(data, levels=3)
+    for within in (False, True):
+        top = data.top(lambda rows, columns: scores[rows][:, columns], k, within_subset=within, block=block)
+        assert top.columns.shape == top.scores.shape == (25, min(k, 17))
+        for index, query in enumerate(data.queries):
+            pool = [c for c in data.groups[query.group].tolist() if not within or data.images[c] in query.subset]
+            if exclude or within:  # a subset never holds the reference
+                pool = [c for c in pool if data.images[c] != query.reference]
+            best = sorted(pool, key=lambda c: (-float(scores[index, c]), pool.index(c)))[:k]
+            rest = top.columns.shape[1] - len(best)
+            assert top.columns[index].tolist() == best + [-1] * rest
+            assert top.scores[index].tolist() == [float(scores[index, c]) for c in best] + [-torch.inf] * rest
+
+
+def test_a_data_set_without_a_test_server() -> None:
+    with pytest.raises(DataError, match="toy has no test server"):
+        toy().submission(lambda rows, columns: torch.zeros(len(rows), len(columns)))

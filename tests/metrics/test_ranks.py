@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError
-from negbench.metrics.ranks import descending, relevant_ranks, sorted_rows, target_ranks
+from negbench.metrics.ranks import descending, relevant_ranks, sorted_rows, target_ranks, top_columns
 from negbench.ragged import Ragged
 
 
@@ -122,3 +122,33 @@ def test_sorted_rows_against_loop() -> None:
 
 def test_descending_breaks_ties_by_index() -> None:
     assert descending(torch.tensor([[-1.0, 2.0, -1.0, 2.0]])).tolist() == [[1, 3, 0, 2]]
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("k", [1, 3, 9, 40])
+def test_top_columns_against_a_sorted_list(levels: int | None, k: int) -> None:
+    generator = torch.Generator().manual_seed(k)
+    if levels is None:
+        scores = torch.randn(30, 12, generator=generator) - 3
+    else:
+        scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
+    scores[0, 3], scores[1] = -torch.inf, -torch.inf
+    allowed = torch.rand(30, 12, generator=generator) < 0.6
+    allowed[2], allowed[3] = False, True
+    for mask in (None, allowed):
+        found = top_columns(scores, k, mask)
+        assert found.shape == (30, min(k, 12))
+        for row in range(30):
+            pool = [c for c in range(12) if mask is None or mask[row, c]]
+            best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
+            assert found[row].tolist() == best + [-1] * (found.shape[1] - len(best))
+    assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
+
+
+def test_top_columns_of_nothing_and_of_nan() -> None:
+    assert top_columns(torch.zeros(0, 4), 3).shape == (0, 3)
+    assert top_columns(torch.zeros(4, 0), 3).shape == (4, 0)
+    with pytest.raises(NegbenchError, match="NaN"):
+        top_columns(torch.tensor([[0.0, torch.nan]]), 1)
+    with pytest.raises(NegbenchError, match="k must be >= 1, got 0"):
+        top_columns(torch.zeros(1, 1), 0)

@@ -1,0 +1,5 @@
+"""`python -m negbench` is `negbench`."""
+
+from negbench.cli.main import main
+
+main()

@@ -1,0 +1,207 @@
+"""Reading files of triplets (.jsonl, .csv, .parquet): every flaw is one line that names the file, row and column."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from negbench.datasets._paths import relative_path
+from negbench.datasets._read import Reader, quoted
+from negbench.errors import DataError, OptionError
+
+EXTENSIONS = (".jsonl", ".csv", ".parquet")
+REQUIRED = ("reference", "text", "target")
+OPTIONAL = ("relevant", "group", "split")
+SEPARATOR = ";"  # of a list within one cell of a CSV file
+
+
+@dataclass(frozen=True)
+class Row:
+    """One triplet, checked. `where` is its place in the file, `number` the line (parquet: the row), from 1."""
+
+    where: str
+    number: int
+    reference: str
+    text: str
+    target: str
+    relevant: tuple[str, ...]
+    group: str | None
+    split: str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a file of triplets holds: its rows, columns that are not read, and the hash of its bytes."""
+
+    rows: list[Row]
+    unread: tuple[str, ...]
+    content: str
+
+
+def read_triplets(path: Path) -> Table:
+    """Every row of a file.
+
+    Args:
+        path: .jsonl (one object a line), .csv (with a header) or .parquet; columns reference, text, target, and, where
+            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
+
+    Raises:
+        OptionError: another extension.
+        DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
+    """
+    kind = path.suffix.lower()
+    if kind not in EXTENSIONS:
+        raise OptionError(f"file must end in {', '.join(EXTENSIONS)}, got {str(path)!r}")
+    if not path.is_file():
+        raise DataError(f"triplets: there is no file {path}")
+    reader = Reader(path.parent)
+    entries = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}[kind](reader, path)
+    unit = "row" if kind == ".parquet" else "line"
+    rows, columns = [], dict[str, None]()
+    for number, entry in entries:
+        columns |= dict.fromkeys(entry)
+        rows.append(_row(entry, number, f"{path}: {unit} {number}"))
+    if not rows:
+        raise DataError(f"{path}: there is no triplet in it")
+    return Table(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
+
+
+def read_names(path: Path) -> tuple[list[str], str]:
+    """(images of a gallery file, one name a line; hash of its bytes). Raises DataError naming a bad line."""
+    reader = Reader(path.parent)
+    lines = enumerate(reader.text(path).split("\n"), start=1)
+    names = [_image(line.strip(), f"{path}: line {number}") for number, line in lines if line.strip()]
+    return list(dict.fromkeys(names)), reader.content
+
+
+# --- formats -----------------------------------------------------------------------------------------------------
+
+
+def _jsonl(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(reader.text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}: line {number}, column {error.colno}: not valid JSON: {error.msg}") from error
+        except (RecursionError, ValueError) as error:
+            raise DataError(f"{path}: line {number}: not valid JSON: {str(error).splitlines()[0]}") from error
+        if not isinstance(entry, dict):
+            raise DataError(f"{path}: line {number}: want an object, got {quoted(entry)}")
+        yield number, entry
+
+
+def _csv(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    records = csv.reader(io.StringIO(reader.text(path), newline=""), strict=True)
+    header: list[str] | None = None
+    start = 1
+    try:
+        for record in records:
+            number, start = start, records.line_num + 1  # a quoted cell may span lines: a record is named by its first
+            if not record:
+                continue
+            if header is None:
+                header = [name.strip() for name in record]
+                _check_header(header, f"{path}: line {number}")
+                continue
+            if len(record) != len(header):
+                raise DataError(f"{path}: line {number}: {len(record)} cells where the header has {len(header)}")
+            yield number, {name: _cell(name, value) for name, value in zip(header, record, strict=True)}
+    except csv.Error as error:
+        raise DataError(f"{path}: line {start}: not valid CSV: {error}") from error
+
+
+def _cell(column: str, value: str) -> Any:
+    """A cell as JSON would have it: empty is null, `relevant` is a list."""
+    if not value.strip():
+        return None
+    if column != "relevant":
+        return value
+    if value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except (RecursionError, ValueError):
+            return value  # named as no list, with its row
+    return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
+
+
+def _parquet(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        raw = path.read_bytes()
+        reader.hashes[path.name] = hashlib.sha256(raw).hexdigest()
+        table = parquet.read_table(io.BytesIO(raw))
+        names = list(table.column_names)
+        known = [name for name in dict.fromkeys(names) if name in REQUIRED + OPTIONAL and names.count(name) == 1]
+        entries = table.select(known).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} is no parquet file that can be read: {' '.join(str(error).split())[:120]}") from error
+    _check_header(names, str(path))
+    unread = {name: None for name in names if name not in known}
+    for number, entry in enumerate(entries, start=1):
+        yield number, {**unread, **entry}
+
+
+def _check_header(names: list[str], where: str) -> None:
+    for name in REQUIRED:
+        if name not in names:
+            raise DataError(f"{where}: column '{name}' is missing (it has {quoted(names)})")
+    for name in REQUIRED + OPTIONAL:
+        if names.count(name) > 1:
+            raise DataError(f"{where}: column '{name}' is there twice")
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def _row(entry: Mapping[str, Any], number: int, where: str) -> Row:
+    def place(column: str) -> str:
+        return f"{where}, column '{column}'"
+
+    def required(column: str) -> str:
+        if entry.get(column) is None:
+            raise DataError(f"{place(column)} is missing (it has {quoted([k for k, v in entry.items() if v])})")
+        return _string(entry[column], place(column))
+
+    def optional(column: str) -> str | None:
+        return None if entry.get(column) is None else _string(entry[column], place(column))
+
+    listed = [] if entry.get("relevant") is None else entry["relevant"]
+    if not isinstance(listed, list):
+        raise DataError(f"{place('relevant')}: want a list, got {quoted(listed)}")
+    return Row(
+        where=where,
+        number=number,
+        reference=_image(required("reference"), place("reference")),
+        text=required("text"),
+        target=_image(required("target"), place("target")),
+        relevant=tuple(_image(_string(value, place("relevant")), place("relevant")) for value in listed),
+        group=optional("group"),
+        split=optional("split"),
+    )
+
+
+def _string(value: Any, where: str) -> str:
+    """Text that can be written to a file, stripped and not empty."""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: want a string, got {quoted(value)}")
+    if not value.strip():
+        raise DataError(f"{where}: is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: {quoted(value)} is no valid text") from error
+    return value.strip()
+
+
+def _image(value: str, where: str) -> str:
+    return relative_path(value, where).as_posix()

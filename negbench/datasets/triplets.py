@@ -1,0 +1,238 @@
+"""Your own triplets: a .jsonl, .csv or .parquet file of reference, text and target; recall at 1, 5, 10 and 50."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from negbench.contracts import Query, check_option
+from negbench.datasets._triplet_files import Row, Table, read_names, read_triplets
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of, without_missing
+from negbench.datasets.image_files import EXTENSIONS, ImageFiles
+from negbench.errors import DataError, OptionError
+from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.recall import recall_at_k
+
+PAPER = "ours"
+
+RECALLS = (1, 5, 10, 50)
+CUTOFF = 10  # of mAP
+GROUP = "all"
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """The seeded split of a file that names none."""
+
+    fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_option("val_fraction", self.fraction, 0 < self.fraction < 1, "between 0 and 1")
+        check_option("seed", self.seed, self.seed >= 0, ">= 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Triplets(Dataset):
+    """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        root: Path | None = None,
+        split: str = "val",
+        images: bool = True,
+        allow_missing: bool = False,
+        file: Path | None = None,
+        gallery: Path | None = None,
+        val_fraction: float = 0.2,
+        seed: int = 0,
+        exclude_reference: bool = False,
+    ) -> Self:
+        """Read one split of a file.
+
+        Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
+        group share a gallery) and split, where the file has them. An image is named by its path below `root` or below
+        the file's folder, or by its file name, with or without extension, anywhere below `root`.
+
+        Args:
+            root: folder of the images; None takes the file's own folder.
+            split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
+                go to val until it holds `val_fraction` of the rows.
+            images: whether the image files must be there.
+            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+            file: .jsonl, .csv or .parquet.
+            gallery: text file with one image a line: added to every gallery of every split.
+            val_fraction: share of the rows that becomes val; used where the file has no column `split`.
+            seed: of that order.
+            exclude_reference: whether a query's own reference is left out when ranking.
+
+        Raises:
+            DataError: files or images missing, or not in the format; one line with row and column.
+            OptionError: an option with an unknown value.
+        """
+        if file is None:
+            raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet) or dataset.file")
+        halves = _Halves(val_fraction, seed)
+        table = read_triplets(file)
+        rows, part = _of_split(table, split, halves, file)
+        added, content = ([], table.content) if gallery is None else read_names(gallery)
+        if gallery is not None:
+            content = hashlib.sha256(f"{table.content} {content}".encode()).hexdigest()
+        queries = [_query(row, split, exclude_reference) for row in rows]
+        galleries = _galleries(queries, added)
+        found: ImageFiles | None = None
+        missing: tuple[str, ...] = ()
+        if images:
+            names = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
+            found = _find_images(names, [file.parent] if root is None else [root, file.parent])
+            missing = found.require(names, allow_missing=allow_missing)
+            queries, galleries = without_missing(queries, galleries, set(missing))
+        if not queries:
+            raise DataError(f"triplets {split}: no query of {file} is left ({len(missing)} images missing)")
+        unread = ", ".join(f"'{name}'" for name in table.unread)
+        names, groups = columns_of(galleries)
+        return cls(
+            card=card(exclude_reference, with_gallery=gallery is not None, with_relevant=_knows_more(queries)),
+            split=split,
+            queries=queries,
+            images=names,
+            groups=groups,
+            content=content,
+            files=found,
+            missing=missing,
+            remarks=(f"{file.name}: columns that are not read: {unread}",) if unread else (),
+            part=part,
+        )
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """R@1, 5, 10 and 50 of the target; mAP@10 too where one of these queries has more than one relevant image."""
+        values = {f"recall_at_{k}": recall_at_k(ranks.target_rank, k) for k in RECALLS}
+        if bool((ranks.relevant_ranks.lengths > 1).any()):
+            values[f"map_at_{CUTOFF}"] = map_at_k(ranks.relevant_ranks, CUTOFF)
+        return values
+
+
+def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_relevant: bool = False) -> DatasetCard:
+    """Card of a file that is read with these options."""
+    return DatasetCard(
+        name="triplets",
+        protocol="file",
+        version="1",
+        source="the user's own file",
+        licence="the user's own",
+        citation="",
+        gallery="all images that the group's rows of the split name" + (", and the gallery file" * with_gallery),
+        exclude_reference=exclude_reference,
+        text_template="as written, stripped",
+        metrics=(*(f"recall_at_{k}" for k in RECALLS), *([f"map_at_{CUTOFF}"] if with_relevant else [])),
+        main="recall_at_10",
+    )
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def _of_split(table: Table, split: str, halves: _Halves, file: Path) -> tuple[list[Row], str]:
+    """Rows of a split, and how they were chosen where the file does not say."""
+    names = list(dict.fromkeys(row.split for row in table.rows if row.split is not None))
+    if names:
+        lacking = next((row for row in table.rows if row.split is None), None)
+        if lacking is not None:
+            raise DataError(f"{lacking.where}, column 'split' is missing: other rows have one")
+        if split not in names:
+            raise DataError(f"{file}: no row of split {split!r}: it has {', '.join(map(repr, names))}")
+        return [row for row in table.rows if row.split == split], ""
+    check_option("split", split, split in ("train", "val"), f"train or val ({file.name} has no column 'split')")
+    in_val = _val_targets(table.rows, halves, file)
+    rows = [row for row in table.rows if (row.target in in_val) == (split == "val")]
+    return rows, f"{split} of a split by target: {halves.fraction} to val, seed {halves.seed}"
+
+
+def _val_targets(rows: Sequence[Row], halves: _Halves, file: Path) -> set[str]:
+    """Targets that go to val, all rows of one together."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.target] = counts.get(row.target, 0) + 1
+    targets = sorted(counts)
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(halves.seed)).tolist()
+    chosen: set[str] = set()
+    taken, quota = 0, round(halves.fraction * len(rows))
+    for position in order:
+        if taken < quota:
+            chosen.add(targets[position])
+            taken += counts[targets[position]]
+    if not chosen or len(chosen) == len(targets):
+        raise DataError(
+            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to make val of {halves.fraction}: give "
+            "it a column 'split'"
+        )
+    return chosen
+
+
+def _query(row: Row, split: str, exclude_reference: bool) -> Query:
+    if exclude_reference and row.reference == row.target:
+        raise DataError(f"{row.where}, column 'target': is the reference, which exclude_reference leaves out")
+    return Query(
+        id=f"{split}-{row.number}",
+        reference=row.reference,
+        text=row.text,
+        target=row.target,
+        group=row.group or GROUP,
+        relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
+        captions=(row.text,),
+    )
+
+
+def _knows_more(queries: Iterable[Query]) -> bool:
+    return any(len(query.relevant) > 1 for query in queries)
+
+
+def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list[str]]:
+    """Group -> images that its queries name, in order of appearance, then those of the gallery file."""
+    found: dict[str, dict[str, None]] = {}
+    for query in queries:
+        named = [query.reference, *([query.target] if query.target else []), *query.relevant]
+        found.setdefault(query.group, {}).update(dict.fromkeys(named))
+    return {group: list(dict.fromkeys([*names, *added])) for group, names in found.items()}
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
+    """Files by path below one of the folders; plain names also anywhere below the first."""
+    paths: dict[str, tuple[Path, ...]] = {}
+    for name in names:
+        direct = next((folder / name for folder in folders if _is_image(folder / name)), None)
+        direct = direct or next(
+            (path for folder in folders for end in sorted(EXTENSIONS) if (path := folder / f"{name}{end}").is_file()),
+            None,
+        )
+        if direct is not None:
+            paths[name] = (direct,)
+    elsewhere = [name for name in names if name not in paths and "/" not in name]
+    if elsewhere:
+        indexed = ImageFiles.scan(folders[0]).paths
+        for name in elsewhere:
+            known = indexed.get(name) or indexed.get(Path(name).stem if _has_extension(name) else "")
+            if known:
+                paths[name] = known
+    return ImageFiles(folders[0], paths)
+
+
+def _has_extension(name: str) -> bool:
+    return Path(name).suffix.lower() in EXTENSIONS
+
+
+def _is_image(path: Path) -> bool:
+    return _has_extension(path.name) and path.is_file()

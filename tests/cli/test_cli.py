@@ -1,0 +1,183 @@
+"""The command line: light start, one-line errors with exit code 2, run, resume after kill -9, compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.registry import KINDS, registry
+from negbench.runfolder import RunFolder
+
+HEAVY = ("torch", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "strategies"]])
+def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom negbench.cli.main import run\n"
+        f"code = run({arguments!r})\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("HEAVY [] 0"), done.stdout[-500:] + done.stderr
+
+
+def test_list_prints_every_key_with_source_and_ranges(capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["list"]) == 0
+    out = capsys.readouterr().out
+    for kind in KINDS:
+        assert f"{kind}\n" in out
+        for description in registry.describe(kind):
+            assert re.search(rf"^  {description.name} +{re.escape(description.summary)}", out, re.M)
+            assert description.paper in out
+    assert "tunable: n_neg = 50; 10..500 log" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rn"], "No such command 'rn'"),
+        (["run", "--stratgy", "qure"], "--strategy"),
+        (["run"], "no strategy is named"),
+        (["run", "--strategy", "quer"], "unknown strategy 'quer': did you mean 'qure'?"),
+        (["run", "--strategy", "qure", "--backbone", "tinny"], "unknown backbone 'tinny': did you mean 'tiny'?"),
+        (["run", "--strategy", "qure", "--loss", "infonce"], "did you mean 'info-nce'?"),
+        (["run", "--strategy", "qure", "--dataset", "fashionqi"], "did you mean 'fashioniq'?"),
+        (["run", "--strategy", "qure", "--set", "train.epoch=2"], "did you mean 'train.epochs'?"),
+        (["run", "--strategy", "dqe", "--set", "strategy.alpha=3"], "3"),
+        (["run", "--recipe", "none.toml"], "--recipe none.toml"),
+        (["run", "--resume", "x", "--strategy", "qure"], "--resume takes the run's own configuration"),
+        (["run", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
+        (["list", "strategy"], "did you mean 'strategies'?"),
+        (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
+        (["compare", "--seeds", "two"], "--seeds 'two'"),
+        (["compare", "--overwrite", "yes"], "value of --overwrite 'yes'"),
+        (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
+        (["export", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
+        (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert negbench(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("negbench: error: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def flags(toy_sets: list[str], where: Path, *more: str) -> list[str]:
+    sets = [part for text in (*toy_sets, *more) for part in ("--set", text)]
+    return [*sets, "--runs-dir", str(where), "--tracking-uri", "none"]
+
+
+def test_run_prints_metrics_place_and_cost(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(["run", "--strategy", "qure", *flags(toy_sets, tmp_path)]) == 0
+    out = capsys.readouterr().out
+    (folder,) = (RunFolder(p.parent) for p in tmp_path.glob("*/result.json"))
+    assert f"{100 * folder.result['metrics']['average/recall_at_10']:.1f}" in out
+    for text in (
+        "average R@10",
+        "untrained",
+        "image only",
+        "text only",
+        folder.run_id,
+        "gallery dress 16",
+        "negatives",
+    ):
+        assert text in out
+
+
+def test_a_plugin_file_runs_like_a_built_in(toy_sets: list[str], tmp_path: Path) -> None:
+    plugin = tmp_path / "lowest.py"
+    plugin.write_text(
+        '"""The lowest-scored image."""\n'
+        "from dataclasses import dataclass\n"
+        "from torch import Tensor, zeros_like\n"
+        "from negbench import ScoreView, Strategy\n"
+        'PAPER = "none"\n'
+        "@dataclass(frozen=True)\n"
+        "class Lowest(Strategy):\n"
+        '    """The lowest-scored image."""\n'
+        "    def pool(self, view: ScoreView) -> Tensor:\n"
+        "        lowest = view.scores.masked_fill(~view.allowed, float('inf')).argmin(1, keepdim=True)\n"
+        "        return zeros_like(view.allowed).scatter(1, lowest, True)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "negbench", "run", "--plugin", str(plugin), "--strategy", "lowest"]
+    done = subprocess.run([*command, *flags(toy_sets, tmp_path / "runs")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (result,) = (tmp_path / "runs").glob("*/result.json")
+    behaviour = json.loads(result.read_text(encoding="utf-8"))["behaviour"]
+    assert behaviour["pool_size"] == 1
+    assert behaviour["band_mean"] == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_ends_with_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None:
+    base = [sys.executable, "-m", "negbench", "run"]
+    more = ("train.epochs=40",)
+    process = subprocess.Popen([*base, "--strategy", "qure", *flags(toy_sets, tmp_path / "killed", *more)])
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("*/checkpoint.pt")):
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    (killed,) = (RunFolder(p.parent) for p in (tmp_path / "killed").glob("*/config.json"))
+    assert killed.status == "interrupted"
+    place = ["--runs-dir", str(tmp_path / "killed"), "--tracking-uri", "none"]
+    assert negbench(["run", "--resume", killed.run_id, *place]) == 0
+    assert negbench(["run", "--strategy", "qure", *flags(toy_sets, tmp_path / "straight", *more)]) == 0
+    straight = RunFolder(tmp_path / "straight" / killed.run_id)
+    assert killed.result["metrics"] == straight.result["metrics"]
+    assert killed.metrics() == straight.metrics()
+    assert killed.ranks().equals(straight.ranks())
+
+
+@pytest.mark.parametrize("flaw", ["image", "captions", "key"])
+def test_a_flaw_of_the_data_is_one_line(
+    flaw: str, toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    root = tmp_path / "data"
+    shutil.copytree(toy_root, root)
+    captions = root / "captions" / "cap.shirt.val.json"
+    if flaw == "image":
+        image = sorted((root / "images" / "shirt").glob("*.png"))[0]
+        image.unlink()
+        names = [image.stem, "--allow-missing"]
+    elif flaw == "captions":
+        captions.unlink()
+        names = ["cap.shirt.val.json"]
+    else:
+        entries = json.loads(captions.read_text(encoding="utf-8"))
+        del entries[3]["candidate"]
+        captions.write_text(json.dumps(entries), encoding="utf-8")
+        names = ["cap.shirt.val.json", "candidate", "3"]
+    arguments = ["run", "--strategy", "qure", "--dataset", "fashioniq", "--data-root", str(root)]
+    assert negbench([*arguments, "--set", "backbone.weights='random'", "--runs-dir", str(tmp_path / "r")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for name in names:
+        assert name in error

@@ -1,0 +1,391 @@
+"""CIRR: the real test1 files, toy files of the other splits, metrics against loops, both trees, submission files."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from negbench.datasets.cirr import Cirr
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.registry import registry
+
+Files = dict[str, Any]
+PREFIX = {"train": "train", "val": "dev", "test1": "test1"}
+CAPTIONS, SPLIT = "captions/cap.rc2.val.json", "image_splits/split.rc2.val.json"
+
+
+def toy_files(split: str = "val") -> Files:
+    """Nine images, three entries; the last image is in the split file alone."""
+    prefix = PREFIX[split]
+    ids = [f"{prefix}-{n}-0-img0" for n in range(9)]
+    folder = "train/34" if split == "train" else prefix
+    entries: list[dict[str, Any]] = []
+    for index, (reference, target, members) in enumerate(((0, 1, range(6)), (1, 5, range(6)), (7, 3, range(2, 8)))):
+        group: dict[str, Any] = {"id": index // 2, "members": [ids[m] for m in members], "reference_rank": 0}
+        entry: dict[str, Any] = {"pairid": 100 + index, "reference": ids[reference], "img_set": group}
+        entry["caption"] = f" Make it {index} times as big "
+        if split != "test1":
+            entry |= {"target_hard": ids[target], "target_soft": {ids[target]: 1.0}}
+            group["target_rank"] = 1
+        entries.append(entry)
+    return {
+        f"captions/cap.rc2.{split}.json": entries,
+        f"image_splits/split.rc2.{split}.json": {name: f"./{folder}/{name}.png" for name in ids},
+    }
+
+
+def write(root: Path, files: Files) -> Path:
+    for name, value in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write(tmp_path / "cirr", toy_files("train") | toy_files("val") | toy_files("test1"))
+
+
+def load(root: Path, **options: Any) -> Cirr:
+    return Cirr.load(root=root, **{"images": False, **options})
+
+
+def table_of(data: Cirr, seed: int, levels: int | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    if levels is None:
+        return torch.randn(shape, generator=generator) - 3  # negative as a rule
+    return torch.randint(-levels, 1, shape, generator=generator).float()
+
+
+def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda rows, columns: scores[rows][:, columns]
+
+
+def submission_faults(files: dict[str, Any], captions: list[dict[str, Any]], names: set[str]) -> list[str]:
+    """What the test server's description of the two files rules out, checked on the caption file itself."""
+    faults = []
+    for metric, count in (("recall", 50), ("recall_subset", 3)):
+        body = dict(files[f"cirr-test1-{metric}.json"])
+        if body.pop("version", None) != "rc2" or body.pop("metric", None) != metric:
+            faults.append(f"{metric}: header")
+        if sorted(body) != sorted(str(entry["pairid"]) for entry in captions):
+            faults.append(f"{metric}: queries")
+        for entry in captions:
+            listed = body.get(str(entry["pairid"]), [])
+            pool = set(entry["img_set"]["members"]) if metric == "recall_subset" else names
+            pool = pool - {entry["reference"]}
+            good = len(listed) == len(set(listed)) == min(count, len(pool)) and set(listed) <= pool
+            faults += [] if good else [f"{metric}: {entry['pairid']}"]
+        if len(json.dumps(body, separators=(",", ":"))) > 5_000_000:
+            faults.append(f"{metric}: size")
+    return faults
+
+
+# --- the real files ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+def test_published_counts(shared_data: Path) -> None:
+    data = load(shared_data / "cirr", split="test1")
+    assert (len(data.queries), len(data.images), list(data.groups)) == (4148, 2315, ["all"])
+    assert data.remarks == ()
+    assert load(shared_data, split="test1").identity == data.identity  # one level up is found as well
+    captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
+    names = json.loads((shared_data / "cirr/image_splits/split.rc2.test1.json").read_text())
+    assert data.images == list(names)
+    for query, entry in zip(data.queries, captions, strict=True):
+        assert (query.id, query.reference, query.target) == (str(entry["pairid"]), entry["reference"], None)
+        assert {*query.subset, query.reference} == set(entry["img_set"]["members"])
+        assert len(query.subset) == 5
+    with pytest.raises(DataError, match="the labels of cirr test1 are closed"):
+        data.evaluate(torch.zeros(4148, 2315))
+
+
+@pytest.mark.data
+def test_submission_of_random_scores_to_the_real_split(shared_data: Path) -> None:
+    data = load(shared_data / "cirr", split="test1")
+    scores = table_of(data, 0)
+    files = json.loads(json.dumps(data.submission(block(scores))))
+    captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
+    assert submission_faults(files, captions, set(data.images)) == []
+    for index in range(0, 4148, 211):
+        order = sorted(range(2315), key=lambda column: -float(scores[index, column]))
+        query = data.queries[index]
+        best = [data.images[c] for c in order if data.images[c] != query.reference]
+        assert files["cirr-test1-recall.json"][query.id] == best[:50]
+        inside = [image for image in best if image in query.subset]
+        assert files["cirr-test1-recall_subset.json"][query.id] == inside[:3]
+    # the checker sees a reference, a doubled id, a cut list
+    broken = json.loads(json.dumps(files))
+    broken["cirr-test1-recall.json"]["12063"][0] = data.queries[0].reference
+    broken["cirr-test1-recall.json"]["12064"][1] = broken["cirr-test1-recall.json"]["12064"][0]
+    broken["cirr-test1-recall_subset.json"]["12063"].pop()
+    assert len(submission_faults(broken, captions, set(data.images))) == 3
+
+
+# --- toy files ---------------------------------------------------------------------------------------------------
+
+
+def test_queries_of_the_toy(root: Path) -> None:
+    data = load(root)
+    first = data.queries[0]
+    assert (first.id, first.group) == ("100", "all")
+    assert (first.text, first.captions) == ("Make it 0 times as big", (" Make it 0 times as big ",))
+    assert (first.reference, first.target, first.relevant) == ("dev-0-0-img0", "dev-1-0-img0", ())
+    assert first.subset == tuple(f"dev-{n}-0-img0" for n in range(1, 6))
+    assert data.images == [f"dev-{n}-0-img0" for n in range(9)]  # the split file, in its order
+    assert data.extra_images == []
+    assert data.remarks == (
+        "all val: 3 queries where 4,181 are published",
+        "all val: 9 gallery where 2,297 are published",
+    )
+    assert data.identity.startswith("cirr@rc2-")
+
+
+def test_training_corpus(root: Path) -> None:
+    images = load(root, split="train")
+    assert len(images.images) == 9
+    targets = load(root, split="train", corpus="targets")
+    assert targets.images == ["train-1-0-img0", "train-5-0-img0", "train-3-0-img0"]
+    assert targets.extra_images == ["train-0-0-img0", "train-7-0-img0"]
+    assert targets.identity != images.identity
+    assert targets.remarks == ()
+    train, dev = targets.split_dev(0.3, 0)
+    assert len(train.queries) == 2
+    assert "average" in dev.evaluate(table_of(dev, 0))
+
+
+def test_options(root: Path) -> None:
+    with pytest.raises(OptionError, match="split must be one of train, val, test1, got 'test'"):
+        load(root, split="test")
+    with pytest.raises(OptionError, match="corpus must be images or targets, got 'all'"):
+        load(root, corpus="all")
+    assert registry.make("datasets", "cirr", root=str(root), images=False).identity == load(root).identity
+
+
+def test_identity_follows_the_annotations(root: Path) -> None:
+    before = load(root).identity
+    files = toy_files()
+    files[CAPTIONS][0]["caption"] = "smaller"
+    assert load(write(root, files)).identity != before
+
+
+def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
+    """The benchmark's metrics from ids alone, ties against the model."""
+    hits: dict[str, list[bool]] = {}
+    for query, row in zip(data.queries, scores.tolist(), strict=True):
+        score = dict(zip(data.images, row, strict=True))
+        for name, pool, ks in (("", data.images, (1, 5, 10, 50)), ("subset_", query.subset, (1, 2, 3))):
+            rivals = set(pool) - {query.reference, query.target}
+            rank = 1 + sum(score[image] >= score[str(query.target)] for image in rivals)
+            for k in ks:
+                hits.setdefault(f"{name}recall_at_{k}", []).append(rank <= k)
+    found = {name: sum(values) / len(values) for name, values in hits.items()}
+    return found | {"average": (found["recall_at_5"] + found["subset_recall_at_1"]) / 2}
+
+
+def large_files(queries: int, images: int, seed: int) -> Files:
+    """A val split of random groups of six."""
+    source = random.Random(seed)
+    ids = [f"dev-{n}-0-img1" for n in range(images)]
+    entries = []
+    for pair in range(queries):
+        members = source.sample(ids, 6)
+        reference, target = source.sample(members, 2)
+        entries.append(
+            {
+                "pairid": pair, "reference": reference, "target_hard": target, "target_soft": {target: 1.0},
+                "caption": "other", "img_set": {"id": pair, "members": members, "reference_rank": 0, "target_rank": 1},
+            }
+        )  # fmt: skip
+    return {CAPTIONS: entries, SPLIT: {name: f"./dev/{name}.png" for name in ids}}
+
+
+@pytest.mark.parametrize("levels", [None, 4, 1])
+def test_metrics_against_loops(tmp_path: Path, levels: int | None) -> None:
+    data = load(write(tmp_path, large_files(60, 80, seed=1)))
+    scores = table_of(data, 3, levels)
+    found = data.evaluate(scores)
+    assert list(found) == list(data.card.metrics)
+    assert data.card.main == "average"
+    assert found == pytest.approx(loop_metrics(data, scores), abs=1e-12)
+    part = data.with_queries([5, 2, 9], "three")
+    assert part.evaluate(scores[[5, 2, 9]]) == pytest.approx(loop_metrics(part, scores[[5, 2, 9]]), abs=1e-12)
+
+
+def test_chance_is_a_fifth_within_the_group(tmp_path: Path) -> None:
+    data = load(write(tmp_path, large_files(6000, 101, seed=2)))
+    found = data.evaluate(table_of(data, 4))
+    for k in (1, 2, 3):
+        deviation = (k / 5 * (1 - k / 5) / 6000) ** 0.5
+        assert abs(found[f"subset_recall_at_{k}"] - k / 5) < 4 * deviation
+    for k in (1, 5, 10, 50):  # 100 candidates: the reference is out
+        assert abs(found[f"recall_at_{k}"] - k / 100) < 4 * (k / 100 * (1 - k / 100) / 6000) ** 0.5
+
+
+def test_constant_and_perfect_scorers(root: Path) -> None:
+    data = load(root)
+    constant = data.evaluate(torch.full((3, 9), -1.0))
+    assert constant["recall_at_1"] == constant["recall_at_5"] == constant["subset_recall_at_3"] == 0
+    assert constant["recall_at_10"] == 1  # eight candidates
+    scores = torch.full((3, 9), -2.0)
+    scores[torch.arange(3), data.target_columns] = -1.0
+    scores[torch.arange(3), data.reference_columns] = 5.0  # the best of all, and never counted
+    assert set(data.evaluate(scores).values()) == {1.0}
+
+
+def test_one_candidate(tmp_path: Path) -> None:
+    files = toy_files("train")
+    entry = files["captions/cap.rc2.train.json"][0]
+    entry["img_set"]["members"] = [entry["reference"], entry["target_hard"]]
+    files["captions/cap.rc2.train.json"] = [entry]
+    files["image_splits/split.rc2.train.json"] = dict.fromkeys(entry["img_set"]["members"], "./x.png")
+    data = load(write(tmp_path, files), split="train")
+    assert set(data.evaluate(torch.tensor([[7.0, -3.0]])).values()) == {1.0}
+
+
+def test_ranks_of_another_data_set_are_refused(root: Path) -> None:
+    import dataclasses
+
+    ranks = load(root).rank(block(torch.zeros(3, 9)))
+    with pytest.raises(DataError, match="they are not CIRR's"):
+        Cirr.summarise(dataclasses.replace(ranks, subset_rank=None))
+
+
+def test_submission_of_a_part_is_refused(root: Path) -> None:
+    data = load(root, split="test1")
+    scores = table_of(data, 0)
+    files = data.submission(block(scores))
+    captions = toy_files("test1")["captions/cap.rc2.test1.json"]
+    assert submission_faults(files, captions, set(data.images)) == []  # lists end with the gallery
+    with pytest.raises(DataError, match="needs every query and image, but only two is loaded"):
+        data.with_queries([0, 1], "two").submission(block(scores[:2]))
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree", ["img_raw/train/34", "train/34", "train", "anything"])
+def test_both_trees(standin: ModuleType, root: Path, tree: str) -> None:
+    standin.write_images(root / tree, toy_files("train")["image_splits/split.rc2.train.json"])
+    data = load(root, split="train", images=True)
+    assert data.missing == ()
+    assert data.open_image("train-7-0-img0").getpixel((0, 0)) == tuple(standin.color_of("train-7-0-img0"))
+    assert data.identity == load(root, split="train").identity
+
+
+def test_annotations_beside_the_image_folders(standin: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standin.write_images(root.parent / "dev", toy_files()[SPLIT])
+    assert load(root.parent, images=True).files is not None
+    with pytest.raises(DataError, match="9 of 9 images are missing"):
+        load(root, images=True)  # nothing outside the folder that was named
+    monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
+    assert len(Cirr.load().queries) == 3
+
+
+def test_missing_images_name_the_tree_and_the_first_mismatch(standin: ModuleType, root: Path) -> None:
+    standin.write_images(root / "dev", toy_files()[SPLIT])
+    (root / "dev/dev-1-0-img0.png").unlink()
+    (root / "dev/dev-8-0-img0.png").write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        load(root, images=True)
+    message = str(caught.value)
+    assert "2 of 9 images are missing" in message
+    assert "first mismatch: dev/dev-1-0-img0.png (no file" in message
+    assert "train/0/ID.png ... train/99/ID.png (or train/ID.png), dev/ID.png, test1/ID.png" in message
+    data = load(root, images=True, allow_missing=True)
+    assert (data.missing, data.partial) == (("dev-1-0-img0", "dev-8-0-img0"), True)
+    assert [query.id for query in data.queries] == ["102"]
+    assert len(data.images) == 7
+    assert data.identity != load(root).identity
+    with pytest.raises(DataError, match="but 2 images are missing"):
+        data.submission(block(torch.zeros(1, 7)))
+    with pytest.raises(DataError, match="no query is left"):
+        load(root, images=True, allow_missing=True, split="train")
+
+
+# --- flawed files ------------------------------------------------------------------------------------------------
+
+
+def entry_change(key: str, value: Any) -> Callable[[Files], None]:
+    return lambda files: files[CAPTIONS][1].update({key: value})
+
+
+def group_change(key: str, value: Any) -> Callable[[Files], None]:
+    return lambda files: files[CAPTIONS][1]["img_set"].update({key: value})
+
+
+MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
+FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+    "no captions": (lambda f: f.pop(CAPTIONS), r"has no captions/cap\.rc2\.val\.json; the data come from https"),
+    "no split file": (lambda f: f.pop(SPLIT), r"split\.rc2\.val\.json is missing"),
+    "no target": (lambda f: f[CAPTIONS][1].pop("target_hard"), r"entry 1: key 'target_hard' is missing"),
+    "pairid": (entry_change("pairid", "101"), r"entry 1: key 'pairid': want an integer, got '101'"),
+    "pairid bool": (entry_change("pairid", True), r"want an integer, got True"),
+    "pairid twice": (entry_change("pairid", 100), r"entry 1: pairid 100 is there twice \(entries 0 and 1\)"),
+    "path": (entry_change("reference", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no image id"),
+    "outside": (entry_change("target_hard", "dev-99"), r"target 'dev-99' of query 101 is not in the gallery s"),
+    "reference": (entry_change("reference", "dev-99"), r"reference 'dev-99' of query 101 is not in the gallery"),
+    "group": (entry_change("img_set", 4), r"key 'img_set': want an object, got 4"),
+    "members": (group_change("members", "a"), r"key 'img_set': key 'members': want a list, got 'a'"),
+    "five members": (group_change("members", MEMBERS[:5]), r"want 6 distinct members, .* got 4 others"),
+    "a member twice": (group_change("members", MEMBERS[:5] + MEMBERS[:1]), r"want 6 distinct members"),
+    "reference not a member": (group_change("members", ["dev-6-0-img0", MEMBERS[0], *MEMBERS[2:]]), r"got 6 others"),
+    "member unknown": (group_change("members", [*MEMBERS[:5], "zzz"]), r"member 'zzz' is not in the gallery"),
+    "target not a member": (
+        group_change("members", [*MEMBERS[:5], "dev-8-0-img0"]), r"target .* is not in its image group"),
+    "split a list": (lambda f: f.update({SPLIT: MEMBERS}), r"split\.rc2\.val\.json: want an object"),
+    "split path": (lambda f: f[SPLIT].update({MEMBERS[0]: "../x.png"}), r"is no path below the images' folder"),
+    "split absolute": (lambda f: f[SPLIT].update({MEMBERS[0]: "/etc/x.png"}), r"is no path below the images' folder"),
+    "split value": (lambda f: f[SPLIT].update({MEMBERS[0]: None}), r"key 'dev-0-0-img0': want a string, got None"),
+    "split id": (lambda f: f[SPLIT].update({"a/b": "./dev/b.png"}), r"'a/b' is no image id"),
+    "truncated": (lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS]).encode()[:-9]}), r"is not valid JSON"),
+    "not UTF-8": (lambda f: f.update({SPLIT: b'{"\xff": 1}'}), r"is not UTF-8 \(byte 2\)"),
+    "empty": (lambda f: f.update({CAPTIONS: []}), r"cirr val: no query is left"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
+    change, message = FLAWS[flaw]
+    files = toy_files()
+    change(files)
+    with pytest.raises(DataError, match=message) as caught:
+        load(write(tmp_path, files))
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), split=st.sampled_from(["train", "val", "test1"]))
+def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject, split: str) -> None:
+    files = toy_files(split)
+    root = flaws.write(tmp_path / "fuzz", flaws.damaged(data, files, list(files)))
+    try:
+        loaded = load(root, split=split)
+    except NegbenchError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
+    else:
+        scores = torch.zeros(len(loaded.queries), len(loaded.images))
+        loaded.rank(block(scores))
+        if split == "test1":
+            assert all(set(rows) <= {*loaded.images} for rows in _lists(loaded.submission(block(scores))))
+        assert not any("/" in image or image == ".." for image in loaded.all_images)
+    finally:
+        shutil.rmtree(root)
+
+
+def _lists(files: dict[str, Any]) -> list[list[str]]:
+    return [value for body in files.values() for key, value in body.items() if key not in ("version", "metric")]

@@ -1,0 +1,209 @@
+"""Ready-made rankings: the same metrics as the scores they came from, cut lists counted pessimistically, clear errors."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import negbench.metrics
+from negbench.contracts import Query
+from negbench.datasets import circo, cirr, fashioniq
+from negbench.datasets._fashioniq_files import FashionIQOptions
+from negbench.datasets.dataset import Dataset, columns_of
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics import evaluate_rankings
+from negbench.metrics.rankings import count_cut_subsets, ranks_of_rankings
+
+
+def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:
+    """A data set under a real protocol, of random queries."""
+    source = random.Random(seed)
+    ids = [str(1000 + n) for n in range(size)]
+    made = []
+    groups = {"dress": ids[: size // 2], "shirt": ids[size // 3 :]} if kind == "fashioniq" else {"all": ids}
+    for n in range(queries):
+        group = source.choice(list(groups))
+        reference, target, *more = source.sample(groups[group], 6)
+        query: dict[str, Any] = {"id": str(n), "reference": reference, "text": "x", "target": target, "group": group}
+        if kind == "cirr":
+            query["subset"] = (*more, target)
+        if kind == "circo":
+            query["relevant"] = (target, *more[: n % 4])
+            query["aspects"] = (source.choice(circo.ASPECTS),)
+        made.append(Query(**query))
+    images, columns = columns_of(groups)
+    rest: dict[str, Any] = {"split": "val", "queries": made, "images": images, "groups": columns, "content": "c"}
+    if kind == "cirr":
+        return cirr.Cirr(card=cirr.card("val"), **rest)
+    if kind == "circo":
+        return circo.Circo(card=circo.card(), **rest)
+    return fashioniq.FashionIQ(card=fashioniq.card(FashionIQOptions()), **rest)
+
+
+def table_of(data: Dataset, seed: int, levels: int | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    if levels is None:
+        return torch.randn(shape, generator=generator) - 3
+    return torch.randint(-levels, 1, shape, generator=generator).float()
+
+
+def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda rows, columns: scores[rows][:, columns]
+
+
+def lists_of(data: Dataset, scores: Tensor, cut: int | None = None) -> dict[str, list[str]]:
+    """Best first within each query's gallery, the reference among them."""
+    lists = {}
+    for query, row in zip(data.queries, scores.tolist(), strict=True):
+        columns = sorted(data.groups[query.group].tolist(), key=lambda c: -row[c])
+        lists[query.id] = [data.images[c] for c in columns[:cut]]
+    return lists
+
+
+@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
+def test_a_full_ranking_scores_as_its_scores(kind: str) -> None:
+    data = make(kind)
+    scores = table_of(data, 1)
+    assert evaluate_rankings(data, lists_of(data, scores)) == data.evaluate(scores)
+
+
+@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
+@pytest.mark.parametrize("levels", [None, 3])
+def test_given_scores_count_with_their_ties(kind: str, levels: int | None) -> None:
+    data = make(kind, seed=2)
+    scores = table_of(data, 2, levels)
+    rankings = {
+        query.id: {data.images[c]: float(row[c]) for c in data.groups[query.group].tolist()}
+        for query, row in zip(data.queries, scores, strict=True)
+    }
+    assert evaluate_rankings(data, rankings) == data.evaluate(scores)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 60])
+@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
+def test_what_a_list_leaves_out_comes_last(kind: str, cut: int) -> None:
+    data = make(kind, seed=3)
+    lists = lists_of(data, table_of(data, 3), cut)
+    ranks = ranks_of_rankings(data, lists)
+    for index, query in enumerate(data.queries):
+        gallery = [data.images[c] for c in data.groups[query.group].tolist()]
+        if kind == "cirr":
+            gallery.remove(query.reference)
+        listed = [image for image in lists[query.id] if image in gallery]
+        relevant = list(query.relevant) or [str(query.target)]
+        # the worst completion: irrelevant images first, then the relevant ones as the data set lists them
+        rest = [image for image in gallery if image not in listed and image not in relevant]
+        order = [*listed, *rest, *(image for image in relevant if image not in listed)]
+        assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
+        place = 1 + order.index(str(query.target))
+        assert int(ranks.target_rank[index]) == (place if query.target in listed else len(gallery))
+        if kind == "cirr":
+            assert ranks.subset_rank is not None
+            inside = [image for image in listed if image in query.subset]
+            want = 1 + inside.index(str(query.target)) if query.target in inside else 5
+            assert int(ranks.subset_rank[index]) == want
+
+
+def test_submission_files_of_cirr_score_as_they_are() -> None:
+    data = make("cirr", queries=50, size=90, seed=4)
+    scores = table_of(data, 4)
+    files = json.loads(json.dumps(data.submission(block(scores))))
+    recall, subset = files["cirr-val-recall.json"], files["cirr-val-recall_subset.json"]
+    assert recall["metric"] == "recall"
+    assert evaluate_rankings(data, recall, subset) == data.evaluate(scores)
+    alone = evaluate_rankings(data, recall)
+    assert alone["recall_at_50"] == data.evaluate(scores)["recall_at_50"]
+    assert alone["subset_recall_at_1"] <= data.evaluate(scores)["subset_recall_at_1"]
+    assert count_cut_subsets(data, recall) == sum(any(m not in recall[q.id] for m in q.subset) for q in data.queries)
+    assert count_cut_subsets(data, recall) > 0
+    with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall_subset', want 'recall'"):
+        evaluate_rankings(data, subset)
+    with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall', want 'recall_subset'"):
+        evaluate_rankings(data, recall, recall)
+
+
+def test_submission_file_of_circo_scores_as_it_is() -> None:
+    data = make("circo", queries=40, size=120, seed=5)
+    scores = table_of(data, 5)
+    lists = json.loads(json.dumps(data.submission(block(scores))))["circo-val.json"]
+    assert isinstance(lists["0"][0], int)
+    assert evaluate_rankings(data, lists) == data.evaluate(scores)
+
+
+def test_a_reference_in_a_list_is_skipped_on_cirr_alone() -> None:
+    data = make("cirr", seed=6)
+    best = {q.id: [q.reference, str(q.target)] for q in data.queries}
+    assert evaluate_rankings(data, best)["recall_at_1"] == 1
+    data = make("circo", seed=6)
+    best = {q.id: [q.reference, str(q.target)] for q in data.queries}
+    assert ranks_of_rankings(data, best).target_rank.tolist() == [2] * len(data.queries)
+
+
+def test_closed_labels() -> None:
+    import dataclasses
+
+    data = make("cirr")
+    closed = dataclasses.replace(data, queries=[dataclasses.replace(q, target=None) for q in data.queries])
+    with pytest.raises(DataError, match="closed"):
+        evaluate_rankings(closed, lists_of(data, table_of(data, 0)))
+
+
+ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no list": (lambda r: r.pop("7"), r"no ranking for query '7' \(1 of 30 queries of cirr val have none\)"),
+    "unknown query": (lambda r: r.update({"99": []}), r"unknown query '99' in the rankings \(1 of 31 are not in"),
+    "unknown image": (lambda r: r["3"].append("../x"), r"unknown image '\.\./x' in the ranking of query '3'"),
+    "image twice": (lambda r: r["3"].append(r["3"][0]), r"the ranking of query '3': image '1\d\d\d' is there twice"),
+    "a string": (lambda r: r.update({"3": "1001"}), r"query '3': want a list of image ids, got '1001'"),
+    "a number": (lambda r: r.update({"3": 1001}), r"want a list of image ids, got 1001"),
+    "no id": (lambda r: r["3"].append(None), r"query '3': want image ids, got None"),
+    "true": (lambda r: r["3"].append(True), r"want image ids, got True"),
+    "nan": (lambda r: r.update({"3": {"1001": float("nan")}}), r"the score of image '1001' is nan: want a number"),
+    "inf": (lambda r: r.update({"3": {"1001": -float("inf")}}), r"is -inf: want a number"),
+    "huge": (lambda r: r.update({"3": {"1001": 10**400}}), r"the score of image '1001' is 1000+"),
+    "no score": (lambda r: r.update({"3": {"1001": "high"}}), r"is 'high': want a number"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_are_one_clear_line(error: str) -> None:
+    change, message = ERRORS[error]
+    data = make("cirr")
+    rankings: dict[str, Any] = lists_of(data, table_of(data, 0))
+    change(rankings)
+    with pytest.raises(NegbenchError, match=message) as caught:
+        evaluate_rankings(data, rankings)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_more_errors() -> None:
+    data = make("fashioniq")
+    lists = lists_of(data, table_of(data, 0))
+    query = next(q for q in data.queries if q.group == "dress")
+    lists[query.id].append(data.images[-1])  # a shirt
+    with pytest.raises(NegbenchError, match="is not in its gallery 'dress'"):
+        evaluate_rankings(data, lists)
+    lists[query.id].pop()
+    with pytest.raises(NegbenchError, match="fashioniq has no subsets"):
+        evaluate_rankings(data, lists, lists)
+    with pytest.raises(NegbenchError, match=r"rankings must map query ids to lists of image ids, got \[\]"):
+        evaluate_rankings(data, [])  # type: ignore[arg-type]
+    data = make("cirr")
+    lists = lists_of(data, table_of(data, 0))
+    with pytest.raises(NegbenchError, match="is not in its subset"):
+        evaluate_rankings(data, lists, lists)
+
+
+def test_the_package_stays_light() -> None:
+    code = "import sys, negbench.metrics; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'evaluate'"):
+        _ = negbench.metrics.evaluate
