@@ -51,8 +51,8 @@ class TrainConfig(Section):
 class ScheduleConfig(Section):
     """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed.
 
-    A strategy whose pools do not depend on the scores (its published number of definitions is 1) is defined once, before
-    the first epoch, whatever stands here.
+    A strategy whose pools do not depend on the scores (its published number of definitions is 1) is defined once,
+    before the first epoch, whatever stands here.
     """
 
     n_def: int | None = Field(None, ge=1)  # None: the strategy's published number

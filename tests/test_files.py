@@ -16,9 +16,14 @@ from negbench.files import atomic_write, locked, read_json, write_json
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old", encoding="utf-8")
-    with pytest.raises(RuntimeError), atomic_write(path) as file:
-        file.write("half")
-        raise RuntimeError
+
+    def fail_halfway() -> None:
+        with atomic_write(path) as file:
+            file.write("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 

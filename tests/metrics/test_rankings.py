@@ -1,4 +1,4 @@
-"""Ready-made rankings: the same metrics as the scores they came from, cut lists counted pessimistically, clear errors."""
+"""Ready-made rankings: metrics of the scores they came from; cut lists count pessimistically; errors are clear."""
 
 from __future__ import annotations
 

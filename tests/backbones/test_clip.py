@@ -1,0 +1,474 @@
+"""CLIP against open_clip's own encoders and formulas written out; files, activations and gradients at toy size."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+import torch.nn.functional as F
+from huggingface_hub import constants
+from open_clip import pretrained
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from negbench.backbones import _open_clip
+from negbench.backbones._fusion import FUSIONS
+from negbench.backbones.clip import Clip
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+
+TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
+REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, an empty cache of the hub, and the toy architecture under names that open_clip knows."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in TWO:
+        config = {**copy.deepcopy(_open_clip.TOY), "quick_gelu": name.endswith("quickgelu")}
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+    mean = (0.5, 0.5, 0.5)
+    tags = {
+        "openai": pretrained._pcfg(hf_hub="toys/openai/", quick_gelu=True),
+        "laion": pretrained._pcfg(hf_hub="toys/laion/", mean=mean, std=mean),
+    }
+    monkeypatch.setitem(pretrained._PRETRAINED, TWO[0], tags)
+    monkeypatch.setitem(pretrained._PRETRAINED, TWO[1], {"openai": tags["openai"]})
+
+
+def toy(**options: Any) -> Clip:
+    return Clip.load(**{"init": "random", "size": "toy", **options})
+
+
+def weights(seed: int = 1) -> dict[str, Tensor]:
+    """A state dict in open_clip's format whose every tensor shows in the output."""
+    model = _open_clip.build(_open_clip.TOY, seed)
+    generator = torch.Generator().manual_seed(seed)
+    state = {
+        name: t + 0.1 * torch.randn(t.shape, generator=generator) if name != "logit_scale" else torch.tensor(3.0)
+        for name, t in model.state_dict().items()
+    }
+    state["token_embedding.weight"] *= 10
+    return state
+
+
+def pixels(count: int = len(TEXTS), size: int = 32, seed: int = 5) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def reference_model(path: Path, *, quick: bool = True) -> Any:
+    """open_clip's own loading of a file of tensors."""
+    return open_clip.create_model(TWO[0], pretrained=str(path), force_quick_gelu=quick).eval()
+
+
+def tensors(path: Path, state: dict[str, Any]) -> Path:
+    if path.suffix == ".safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path)
+    return path
+
+
+def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
+    """The cache of the hub as it is after a download."""
+    home = tmp_path / "hub" / f"models--toys--{name}"
+    folder = home / "snapshots" / "abc123"
+    folder.mkdir(parents=True)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("abc123")
+    save_file(state, folder / "open_clip_model.safetensors")
+    if config is not None:
+        (folder / "open_clip_config.json").write_text(json.dumps(config))
+
+
+# --- against open_clip ---------------------------------------------------------------------------------------------
+
+
+def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
+    """HyCoLe eq. 2 with z written out."""
+    z = torch.cat([image, text, image * text, image - text], dim=-1)
+    m, g = (z @ clip.fusion.linear.weight.T + clip.fusion.linear.bias).chunk(2, -1)
+    g = torch.sigmoid(g)
+    return F.normalize(g * torch.tanh(m) + (1 - g) * image, dim=-1)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_scores_are_those_of_open_clips_encoders(tmp_path: Path, frozen: bool) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    clip = Clip.load(model="ViT-Toy", weights=str(file), activation="quick_gelu", frozen=frozen)
+    theirs = reference_model(file)
+    with torch.no_grad():
+        image = theirs.encode_image(pixels(), normalize=True)
+        text = theirs.encode_text(open_clip.tokenize(TEXTS), normalize=True)
+        described = theirs.encode_text(open_clip.tokenize(REFERENCES), normalize=True)
+        features = clip.image_features(pixels())
+        torch.testing.assert_close(clip.candidates(features)[:, 0], image)
+        torch.testing.assert_close(clip.text_queries(TEXTS), text)
+        torch.testing.assert_close(clip.text_embeddings(TEXTS), text)
+        torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
+        torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
+    assert features.shape == (4, 1, 32)
+    assert float(clip.temperature.detach()) == pytest.approx(torch.exp(torch.tensor(-3.0)).item())
+
+
+@pytest.mark.parametrize("attribute_weights", [False, True])
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_crossed_compositions_equal_single_ones_in_every_chunk(fusion: str, attribute_weights: bool) -> None:
+    clip = toy(fusion=fusion, attribute_weights=attribute_weights)
+    with torch.no_grad():
+        features = clip.image_features(pixels(3))
+        for chunk in (1, 5, 1024):
+            crossed = clip.cross_queries(features, TEXTS, chunk=chunk)
+            texts = clip.cross_texts(REFERENCES[:3], TEXTS, chunk=chunk)
+            for r in range(3):
+                for p in range(4):
+                    one = clip.queries(features[r : r + 1], TEXTS[p : p + 1])[0]
+                    torch.testing.assert_close(crossed[r, p], one, atol=1e-5, rtol=1e-5)
+                    two = clip.compose_texts(REFERENCES[r : r + 1], TEXTS[p : p + 1])[0]
+                    torch.testing.assert_close(texts[r, p], two, atol=1e-5, rtol=1e-5)
+    norms = torch.cat([crossed.norm(dim=-1).flatten(), texts.norm(dim=-1).flatten()])
+    torch.testing.assert_close(norms, torch.ones_like(norms))
+
+
+def test_an_image_size_interpolates_the_positions_as_open_clip_does(tmp_path: Path) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    clip = Clip.load(model="ViT-Toy", weights=str(file), activation="gelu", image_size=64)
+    theirs = open_clip.create_model("ViT-Toy", pretrained=str(file), force_image_size=64).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            clip.candidates(clip.image_features(pixels(2, 64)))[:, 0], theirs.encode_image(pixels(2, 64), normalize=True)
+        )
+    assert clip.identity.preprocessing == "target-pad 1.25, bicubic 64, mean/std clip"
+    with pytest.raises(OptionError, match=r"image_size must be a multiple of the patch size 16, got 50"):
+        Clip.load(model="ViT-Toy", weights=str(file), activation="gelu", image_size=50)
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
+    state = weights()
+    config = {"model_cfg": _open_clip.TOY, "preprocess_cfg": {"mean": [0.48145466, 0.4578275, 0.40821073]}}
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    inside = tensors(folder / "open_clip_model.safetensors", state)
+    hub(tmp_path, "whole", state, config)
+    hub(tmp_path, "openai", state)
+    wrapped = {"epoch": 3, "name": "run", "state_dict": {f"module.{k}": v for k, v in state.items()}, "optimizer": {}}
+    openai = {**state, **{k: torch.tensor(n) for k, n in zip(_open_clip._OPENAI_KEYS, (32, 77, 49408), strict=True)}}
+    named: dict[str, dict[str, Any]] = {
+        "plain": {"weights": str(tensors(tmp_path / "a.pt", state)), "activation": "quick_gelu"},
+        "training": {"weights": str(tensors(tmp_path / "b.pt", wrapped)), "activation": "quick_gelu"},
+        "safetensors": {"weights": str(tensors(tmp_path / "c.safetensors", state)), "activation": "quick_gelu"},
+        "named": {"weights": str(tmp_path / "c.safetensors"), "model": TWO[1], "activation": "quick_gelu"},
+        "openai": {"weights": str(tensors(tmp_path / "d.pt", openai))},
+        "tag": {"weights": "openai"},
+        "folder": {"weights": str(folder), "model": None},
+        "beside": {"weights": str(inside), "model": None},
+        "hub": {"weights": "hf-hub:toys/whole", "model": None},
+        "revision": {"weights": "hf-hub:toys/whole@abc123", "model": None},
+    }
+    scores, identities = {}, {}
+    for name, options in named.items():
+        clip = Clip.load(**{"model": "ViT-Toy", **options})
+        with torch.no_grad():
+            features = clip.image_features(pixels())
+            scores[name] = clip.queries(features, TEXTS) @ clip.candidates(features)[:, 0].T
+        identities[name] = clip.identity
+    for name, found in scores.items():
+        torch.testing.assert_close(found, scores["plain"], atol=1e-5, rtol=0, msg=name)
+    assert {i.activation for i in identities.values()} == {"quick_gelu"}
+    assert len({i.sha256 for i in identities.values()}) == 1
+    assert identities["tag"].weights == "toys/openai"
+    assert identities["tag"].revision == "abc123"
+    assert identities["tag"].details["model"] == "ViT-Toy-quickgelu"
+    assert identities["hub"].weights == "toys/whole"
+    assert identities["plain"].weights == "a.pt"
+    assert identities["plain"].revision == "local"
+
+
+def test_half_precision_weights_are_read_as_float32(tmp_path: Path) -> None:
+    state = {name: tensor.half() for name, tensor in weights().items()}
+    clip = Clip.load(model=TWO[1], weights=str(tensors(tmp_path / "half.safetensors", state)), activation="quick_gelu")
+    assert {p.dtype for p in clip.parameters()} == {torch.float32}
+    torch.testing.assert_close(clip.clip.visual.proj, state["visual.proj"].float())
+
+
+def test_keys_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
+    state = weights()
+    del state["visual.ln_post.bias"], state["ln_final.weight"]
+    state["visual.extra"] = torch.zeros(1)
+    state["visual.proj"] = torch.zeros(3, 4)
+    file = tensors(tmp_path / "wrong.pt", state)
+    with pytest.raises(WeightsError) as caught:
+        Clip.load(model="ViT-Toy", weights=str(file), activation="gelu")
+    line = str(caught.value)
+    for part in ("ln_final.weight", "visual.ln_post.bias", "visual.extra", "visual.proj [3, 4] for [32, 32]"):
+        assert part in line
+    assert "\n" not in line
+    assert "logit_scale" not in line
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exec, ("raise SystemExit",))
+
+
+def test_files_that_hold_code_are_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": _Bomb()}, tmp_path / "bomb.pt")
+    with pytest.raises(WeightsError, match="weights_only=True"):
+        Clip.load(model="ViT-Toy", weights=str(tmp_path / "bomb.pt"), activation="gelu")
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
+    with pytest.raises(WeightsError, match="is a TorchScript archive"):
+        Clip.load(model="ViT-Toy", weights=str(tmp_path / "script.pt"), activation="gelu")
+
+
+def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
+    with pytest.raises(WeightsError) as caught:
+        Clip.load()
+    line = str(caught.value)
+    assert line.startswith("open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is neither in the local")
+    assert "hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors" in line
+    assert "backbone.weights=FILE backbone.model=ViT-B-32-quickgelu backbone.activation=quick_gelu" in line
+    assert "backbone.init=random backbone.size=toy" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"weights": "hf-hub:toys/none"}, WeightsError, "open_clip_config.json of toys/none is neither"),
+        ({"weights": "nowhere/x.pt"}, WeightsError, "there is no file nowhere/x.pt"),
+        ({"weights": "openia"}, UnknownNameError, "did you mean 'openai'"),
+        ({"model": "ViT-B/23"}, UnknownNameError, "did you mean 'ViT-B-32'"),
+        ({"model": "ViT-B-16-SigLIP", "init": "random"}, WeightsError, "hf download timm/ViT-B-16-SigLIP"),
+        ({"init": "random", "weights": "openai"}, OptionError, "backbone.weights must be left out"),
+        ({"init": "random", "size": "toy", "model": "RN50"}, OptionError, "backbone.model 'RN50': leave it out"),
+        ({"size": "toy"}, OptionError, "backbone.size must be left out"),
+        ({"gamma": 0.5}, OptionError, "backbone.gamma is for fine-tuning"),
+        ({"grad_checkpointing": True}, OptionError, "backbone.grad_checkpointing is for fine-tuning"),
+        ({"gamma": 0.0, "frozen": False}, OptionError, "backbone.gamma must be > 0, got 0.0"),
+        ({"fusion": "gatd", "init": "random", "size": "toy"}, UnknownNameError, "did you mean 'gated'"),
+        ({"target_ratio": 0.5, "init": "random", "size": "toy"}, OptionError, "target_ratio must be >= 1"),
+        ({"seed": -1}, OptionError, "backbone.seed must be in"),
+    ],
+)
+def test_mistakes_are_one_line(options: dict[str, Any], error: type[NegbenchError], text: str) -> None:
+    with pytest.raises(error) as caught:
+        Clip.load(**options)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"has no open_clip_config\.json"):
+        Clip.load(weights=str(tmp_path))
+    (tmp_path / "open_clip_config.json").write_text("{}")
+    with pytest.raises(WeightsError, match="has no weights"):
+        Clip.load(weights=str(tmp_path))
+    tensors(tmp_path / "open_clip_model.safetensors", weights())
+    with pytest.raises(WeightsError, match="is no configuration of open_clip"):
+        Clip.load(weights=str(tmp_path))
+
+
+# --- the activation ------------------------------------------------------------------------------------------------
+
+
+def test_the_activation_moves_the_features_and_stands_in_the_identity(tmp_path: Path) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    found = {}
+    for activation in ("quick_gelu", "gelu"):
+        clip = Clip.load(model="ViT-Toy", weights=str(file), activation=activation)
+        theirs = reference_model(file, quick=activation == "quick_gelu")
+        with torch.no_grad():
+            found[activation] = clip.candidates(clip.image_features(pixels()))[:, 0]
+            torch.testing.assert_close(found[activation], theirs.encode_image(pixels(), normalize=True))
+        assert clip.identity.activation == activation
+    assert (found["quick_gelu"] - found["gelu"]).abs().max() > 1e-2
+
+
+def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    for model in TWO[:1]:
+        with pytest.raises(OptionError, match=r"set backbone\.activation=quick_gelu .* or gelu"):
+            Clip.load(model=model, weights=str(file))
+    with pytest.raises(OptionError, match="name its architecture"):
+        Clip.load(weights=str(file))
+
+
+def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path: Path) -> None:
+    hub(tmp_path, "openai", weights())
+    hub(tmp_path, "laion", weights())
+    for model in TWO:
+        assert Clip.load(model=model, weights="openai").identity.activation == "quick_gelu"
+    laion = Clip.load(model="ViT-Toy", weights="laion")
+    assert laion.identity.activation == "gelu"
+    assert laion.identity.preprocessing == "target-pad 1.25, bicubic 32, mean/std 0.5/0.5/0.5 0.5/0.5/0.5"
+    with pytest.raises(OptionError, match="were trained with gelu: backbone.model=ViT-Toy"):
+        Clip.load(model=TWO[1], weights="laion")
+    with pytest.raises(OptionError, match="'gelu': ViT-Toy openai was trained with quick_gelu"):
+        Clip.load(model="ViT-Toy", weights="openai", activation="gelu")
+
+
+def test_openai_names_are_read() -> None:
+    assert _open_clip.architecture("ViT-L/14@336px")[0] == "ViT-L-14-336"
+    assert _open_clip.architecture("ViT-B/32")[1]["vision_cfg"]["patch_size"] == 32
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def _loss(clip: Clip) -> Tensor:
+    features = clip.image_features(pixels())
+    queries = clip.queries(features, TEXTS)
+    return F.cross_entropy(queries @ clip.candidates(features)[:, 0].T / clip.temperature, torch.arange(4).roll(1))
+
+
+@pytest.mark.parametrize("attribute_weights", [False, True])
+def test_frozen_gradients_reach_the_new_layers_alone(attribute_weights: bool) -> None:
+    clip = toy(attribute_weights=attribute_weights).train()
+    assert clip.frozen_images
+    assert not clip.image_features(pixels()).requires_grad
+    _loss(clip).backward()
+    reached = {name for name, p in clip.named_parameters() if p.grad is not None and bool(p.grad.abs().max() > 0)}
+    new = {name for name, _ in clip.named_parameters() if not name.startswith("clip.")}
+    assert reached == new | {"clip.logit_scale"}
+    assert {name for name, p in clip.named_parameters() if p.requires_grad} == reached
+    assert clip.identity.trainable_parameters == sum(dict(clip.named_parameters())[name].numel() for name in reached)
+    assert not any(part.training for part in clip.clip.modules())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_fine_tuned_gradients_reach_everything(checkpointing: bool) -> None:
+    clip = toy(frozen=False, grad_checkpointing=checkpointing).train()
+    assert not clip.frozen_images
+    loss = _loss(clip)
+    loss.backward()
+    without = {name for name, p in clip.named_parameters() if p.grad is None or not bool(p.grad.abs().max() > 0)}
+    assert not without
+    plain = toy(frozen=False).train()
+    value = _loss(plain)
+    value.backward()
+    torch.testing.assert_close(loss, value)
+    for (name, p), q in zip(clip.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, msg=name)
+
+
+def test_groups_give_the_encoders_their_own_rate_and_cover_every_parameter_once() -> None:
+    clip = toy(frozen=False, attribute_weights=True)
+    groups = clip.parameter_groups(1e-4, 0.01)
+    names = {id(p): name for name, p in clip.named_parameters()}
+    grouped = [names[id(p)] for group in groups for p in group["params"]]
+    assert sorted(grouped) == sorted(names.values())
+    for group in groups:
+        for p in group["params"]:
+            encoder = names[id(p)].startswith("clip.") and names[id(p)] != "clip.logit_scale"
+            assert group["lr"] == pytest.approx(1e-7 if encoder else 1e-4)
+            assert group["weight_decay"] == (0.01 if p.ndim > 1 else 0.0)
+    assert groups[0]["lr"] == 1e-4  # the rate that a run logs
+    other = toy(frozen=False, gamma=0.5).parameter_groups(1e-4, 0.01)
+    assert {group["lr"] for group in other} == {1e-4, 5e-5}
+    frozen = toy().parameter_groups(1e-4, 0.01)
+    assert {group["lr"] for group in frozen} == {1e-4}
+    torch.optim.AdamW(frozen)
+
+
+def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = copy.deepcopy(_open_clip.TOY)
+    config["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None}
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "RN-Toy", config)
+    clip = Clip.load(model="RN-Toy", init="random", frozen=False).train()
+    before = {name: buffer.clone() for name, buffer in clip.named_buffers()}
+    _loss(clip).backward()
+    assert any("running_mean" in name for name in before)
+    for name, buffer in clip.named_buffers():
+        torch.testing.assert_close(buffer, before[name], rtol=0, atol=0)
+    assert clip.clip.visual.bn1.weight.grad is not None
+    assert clip.clip.training
+    assert clip.identity.activation == "image relu, text quick_gelu"
+
+
+def test_the_temperature_is_bounded_and_can_rise_again() -> None:
+    clip = toy()
+    with torch.no_grad():
+        clip.clip.logit_scale.fill_(4.7)  # exp(-4.7) is below the bound
+    assert clip.temperature.item() == pytest.approx(0.01)
+    clip.temperature.backward()
+    assert clip.clip.logit_scale.grad.item() < 0
+
+
+# --- texts and the rest --------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_open_clips_and_the_masks_name_whole_words() -> None:
+    clip = toy()
+    tokens = clip.tokenize(TEXTS)
+    torch.testing.assert_close(tokens["ids"], open_clip.tokenize(TEXTS))
+    assert tokens["ids"].shape == (4, 77)
+    decoder = open_clip.tokenizer._tokenizer.decoder
+
+    def words(row: int, aspect: str) -> list[str]:
+        return [decoder[int(i)].removesuffix("</w>") for i in tokens["ids"][row][tokens[aspect][row]]]
+
+    assert words(0, "colour") == ["darker", "blue"]
+    assert words(0, "shape") == ["longer", "sleeves"]
+    assert words(1, "colour") == ["red"]
+    assert not tokens["colour"][2].any()
+    rows = {name: value[1:3] for name, value in tokens.items()}
+    torch.testing.assert_close(clip.text_queries(rows), clip.text_queries(TEXTS[1:3]))
+    assert clip.tokenize([])["ids"].shape == (0, 77)
+    assert clip.tokenize(["word " * 200])["ids"][0, -1] == 49407  # cut, with its end mark
+
+
+def test_sub_queries_are_of_the_texts_token_features() -> None:
+    clip = toy(attribute_weights=True)
+    theirs = clip.clip
+    ids = clip.tokenize(TEXTS)["ids"]
+    with torch.no_grad():
+        features = clip.image_features(pixels())
+        x = theirs.token_embedding(ids) + theirs.positional_embedding
+        words = theirs.ln_final(theirs.transformer(x, attn_mask=theirs.attn_mask))
+        image = F.normalize(theirs.encode_image(pixels()), dim=-1)
+        query = gated(clip, image, F.normalize(theirs.encode_text(ids), dim=-1))
+        masks = {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")}
+        wanted = clip.attributes(query, words, masks)
+        found = clip.sub_queries(features, TEXTS)
+        for aspect, (sub, weight) in wanted.items():
+            torch.testing.assert_close(found[aspect][0], sub)
+            torch.testing.assert_close(found[aspect][1], weight)
+        torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, wanted))
+    assert toy().sub_queries(features, TEXTS) == {}
+
+
+def test_global_generators_are_untouched_and_the_seed_decides() -> None:
+    before = torch.get_rng_state()
+    first, same, other = toy(seed=3), toy(seed=3), toy(seed=4)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first.identity.sha256 == same.identity.sha256 != other.identity.sha256
+
+
+def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path: Path) -> None:
+    hub(tmp_path, "openai", weights())
+
+    def key(**options: Any) -> str:
+        return Clip.load(**{"model": "ViT-Toy", "weights": "openai", **options}).feature_key
+
+    assert key() == key(fusion="combiner", seed=9) == key(attribute_weights=True)
+    assert len({key(), key(pad="square"), key(target_ratio=1.5), key(image_size=64)}) == 4
+
+
+def test_preprocessing_is_small_to_pickle_and_takes_any_mode() -> None:
+    clip = toy()
+    assert len(pickle.dumps(clip.transform)) < 2000
+    for mode in ("RGB", "L", "P", "CMYK", "RGBA"):
+        assert clip.preprocess(Image.new(mode, (50, 80))).shape == (3, 32, 32)

@@ -1,0 +1,304 @@
+"""`negbench evaluate`: a run scored again, on other data, its lists and submissions; ranks and rankings without a model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import negbench
+from negbench import engine
+from negbench.cli import main
+from negbench.config import load_config
+from negbench.metrics import evaluate_rankings
+from negbench.runfolder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
+    """A finished run on the toy garments."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
+    return engine.run_config(config, runs_dir=tmp_path_factory.mktemp("runs"), tracking_uri="none").folder
+
+
+@pytest.fixture(scope="session")
+def standin() -> ModuleType:
+    path = Path(__file__).parents[1] / "standin.py"
+    spec = importlib.util.spec_from_file_location("standin", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def benchmarks(standin: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Toy CIRR (val, test1) and CIRCO (val, test) with stand-in images, side by side."""
+    root = tmp_path_factory.mktemp("benchmarks")
+
+    def write(name: str, value: Any) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))
+
+    for split, prefix in (("val", "dev"), ("test1", "test1")):
+        ids = [f"{prefix}-{n}-0-img0" for n in range(60)]
+        entries: list[dict[str, Any]] = []
+        for n in range(20):
+            members = [ids[(n + 7 * m) % 60] for m in range(6)]
+            entry = {
+                "pairid": n,
+                "reference": members[n % 6],
+                "caption": f"is dress {n}",
+                "img_set": {"members": members},
+            }
+            entries.append(entry if split == "test1" else entry | {"target_hard": members[(n + 1) % 6]})
+        write(f"cirr/captions/cap.rc2.{split}.json", entries)
+        write(f"cirr/image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
+        standin.write_images(root / "cirr" / prefix, ids)
+    numbers = list(range(100, 160))
+    for split in ("val", "test"):
+        queries = [
+            {"id": n, "reference_img_id": 100 + n, "relative_caption": f"has {n} sleeves", "shared_concept": "a dress"}
+            for n in range(12)
+        ]
+        known = [
+            {"target_img_id": 120 + n, "gt_img_ids": [120 + n, 101], "semantic_aspects": ["negation"]}
+            for n in range(12)
+        ]
+        write(
+            f"circo/annotations/{split}.json",
+            [q | (k if split == "val" else {}) for q, k in zip(queries, known, strict=True)],
+        )
+    write("circo/COCO2017_unlabeled/image_info_unlabeled2017.json", {"images": [{"id": n} for n in numbers]})
+    standin.write_images(root / "circo/COCO2017_unlabeled/unlabeled2017", [f"{n:012d}" for n in numbers])
+    return root
+
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`negbench evaluate ...` as a function: what it prints, or its one line of error."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def invoke(*arguments: object, code: int = 0) -> str:
+        capsys.readouterr()
+        got = main.run(["evaluate", *map(str, arguments), "--runs-dir", str(run.path.parent)])
+        out, err = capsys.readouterr()
+        assert got == code, out + err
+        if code:
+            assert len(err.splitlines()) == 1
+            assert err.startswith("negbench: error: ")
+        return err if code else out
+
+    return invoke
+
+
+def metrics_in(printed: str) -> dict[str, str]:
+    rows = [line.split("│") for line in printed.splitlines() if line.startswith("│")]
+    return {row[1].strip(): row[2].strip() for row in rows}
+
+
+def shown(metrics: dict[str, float]) -> dict[str, str]:
+    from negbench.report.curve import label_of
+
+    return {label_of(name): f"{100 * value:.2f}" for name, value in metrics.items()}
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    printed = call(run.run_id, "--out", tmp_path / "again.parquet")
+    assert metrics_in(printed) == shown(run.result["metrics"])
+    assert run.manifest["dataset"]["val"] in printed
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
+    # the untrained model gives others: the weights were loaded
+    assert run.result["baselines"]["untrained"] != run.result["metrics"]
+
+
+def test_some_queries_of_a_run(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    ids = list(run.ranks()["query"][:5])
+    (tmp_path / "some.txt").write_text("\n".join(ids) + "\n\n")
+    (tmp_path / "some.json").write_text(json.dumps(ids))
+    printed = call(run.path, "--queries", tmp_path / "some.txt", "--out", tmp_path / "part.parquet")
+    assert list(pd.read_parquet(tmp_path / "part.parquet")["query"]) == ids
+    again = call("--ranks", run.path / "ranks.parquet", "--queries", tmp_path / "some.json")
+    assert metrics_in(printed) == metrics_in(again)
+    assert "5 queries" in printed
+    assert "5 queries" in again
+
+
+def test_another_data_set_is_zero_shot(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+    place = ("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet")
+    printed = call(run.run_id, "--dataset", "cirr", *place)
+    assert f"trained on {run.manifest['dataset']['train']}: this is zero-shot" in printed
+    assert "all val: 20 queries where 4,181 are published" in printed
+    data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
+    assert data.identity in printed
+    ranks = pd.read_parquet(tmp_path / "ranks.parquet")
+    assert set(ranks["gallery_size"]) == {59}
+    assert metrics_in(printed)["R@10"] == f"{100 * (ranks['target_rank'] <= 10).mean():.2f}"
+    assert metrics_in(printed)["Rs@1"] == f"{100 * (ranks['subset_rank'] == 1).mean():.2f}"
+    printed = call(run.run_id, "--dataset", "circo", *place, "--set", "dataset.text=shared_concept")
+    assert "circo@shared_concept-" in printed
+    assert "semantic negation mAP@10" in metrics_in(printed)
+
+
+def test_submissions_of_closed_splits(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+    printed = call(run.run_id, "--dataset=cirr", "--split=test1", "--data-root", benchmarks, "--submission", tmp_path)
+    recall = json.loads((tmp_path / "cirr-test1-recall.json").read_text())
+    subset = json.loads((tmp_path / "cirr-test1-recall_subset.json").read_text())
+    assert str(tmp_path / "cirr-test1-recall.json") in printed
+    for value, metric, count in ((recall, "recall", 50), (subset, "recall_subset", 3)):
+        assert (value.pop("version"), value.pop("metric")) == ("rc2", metric)
+        assert sorted(value, key=int) == [str(n) for n in range(20)]
+        assert all(len(listed) == len(set(listed)) == count for listed in value.values())
+    data = negbench.load_dataset("cirr", root=str(benchmarks), split="test1", images=False)
+    for query in data.queries:
+        assert query.reference not in recall[query.id]
+        # the group's order is that of the gallery
+        assert [i for i in recall[query.id] if i in query.subset][:3][: len(subset[query.id])] == subset[query.id][
+            : len([i for i in recall[query.id] if i in query.subset])
+        ]
+    call(run.run_id, "--dataset=circo", "--split=test", "--data-root", benchmarks, "--submission", tmp_path / "new")
+    lists = json.loads((tmp_path / "new/circo-test.json").read_text())
+    assert sorted(lists, key=int) == [str(n) for n in range(12)]
+    assert all(len(set(listed)) == 50 and set(listed) <= set(range(100, 160)) for listed in lists.values())
+
+
+def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+    place = ("--dataset=cirr", "--data-root", benchmarks)
+    printed = call(run.run_id, *place, "--submission", tmp_path, "--trec", tmp_path / "run.trec")
+    files = [json.loads((tmp_path / f"cirr-val-{m}.json").read_text()) for m in ("recall", "recall_subset")]
+    data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
+    assert shown(evaluate_rankings(data, *files)) == metrics_in(printed)
+    lists = ("--ranks", tmp_path / "cirr-val-recall.json", "--subset-ranks", tmp_path / "cirr-val-recall_subset.json")
+    assert metrics_in(call(*lists, *place)) == metrics_in(printed)
+    assert metrics_in(call("--ranks", tmp_path / "run.trec", *place)) == metrics_in(printed)
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    assert len(lines) == 20 * 59
+    assert lines[0].split()[:2] + lines[0].split()[3:4] == ["0", "Q0", "1"]
+    alone = call(*lists[:2], *place)
+    assert "subset recall is a lower bound (--subset-ranks FILE gives it exactly)" in alone
+    (tmp_path / "some").write_text("3\n11\n")
+    assert "2 queries" in call(*lists, *place, "--queries", tmp_path / "some")
+
+
+def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    folder = RunFolder(copy)
+    state = run.weights()
+    name = next(iter(state))
+    for change, message in (
+        ({k: v for k, v in state.items() if k != name}, f"lack {name}: they are not of this backbone"),
+        (state | {"extra": torch.zeros(1)}, "hold the unknown extra"),
+        (state | {name: torch.zeros(3, 3, 3)}, f"have another shape for {name}"),
+    ):
+        folder.write_weights(change, {})
+        assert message in call(copy, code=2)
+    (copy / "model.safetensors").write_bytes(b"abc")
+    assert "are damaged" in call(copy, code=2)
+    (copy / "model.safetensors").unlink()
+    assert "holds no weights" in call(copy, code=2)
+    manifest = run.manifest
+    manifest["backbone"]["sha256"] = "0" * 64
+    folder.write_manifest(manifest)
+    assert "started from backbone weights 000000000000" in call(copy, code=2)
+
+
+def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
+    place = ("--data-root", benchmarks)
+    (tmp_path / "one").write_text("3\n")
+    for arguments, message in (
+        ((), "name a run to score, or give --ranks FILE"),
+        ((run.run_id, "--ranks", "x.json"), "one of the two"),
+        (("--ranks", "x.json", "--trec", "y"), "--submission and --trec need a run"),
+        ((run.run_id, "--subset-ranks", "x.json"), "--subset-ranks goes with --ranks"),
+        (("no-such-run",), "there is no run 'no-such-run'"),
+        ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
+        ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
+        ((run.run_id, "--set", "train.lr=1"), "only dataset and compute can be set"),
+        ((run.run_id, "--set", "dataset.split=val"), "the split is chosen with --split"),
+        ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
+        ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),
+        ((run.run_id, "--split", "test"), "split must be train or val"),
+        ((run.run_id, "--queries", tmp_path / "one"), "unknown query '3' (1 of 1 unknown)"),
+        (
+            (run.run_id, "--dataset=cirr", *place, "--queries", tmp_path / "one", "--submission", tmp_path),
+            "a submission needs every query and image, but only 1 queries",
+        ),
+    ):
+        assert message in call(*arguments, code=2), arguments
+
+
+# --- without a model ---------------------------------------------------------------------------------------------
+
+
+def test_stored_ranks_need_neither_model_nor_data(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    shutil.copy(run.path / "ranks.parquet", tmp_path / "moved.parquet")
+    want = shown(run.result["metrics"])
+    assert metrics_in(call("--ranks", run.path / "ranks.parquet")) == want
+    assert metrics_in(call("--ranks", tmp_path / "moved.parquet", "--dataset", "synthetic")) == want
+    assert "name the data set of these ranks" in call("--ranks", tmp_path / "moved.parquet", code=2)
+    error = call("--ranks", run.path / "ranks.parquet", "--dataset", "cirr", code=2)
+    assert "these ranks are of synthetic, not of cirr" in error
+    assert "they are not CIRR's" in call("--ranks", tmp_path / "moved.parquet", "--dataset", "cirr", code=2)
+
+
+def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -> None:
+    def written(name: str, content: str | bytes) -> Path:
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return tmp_path / name
+
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
+    good = {"query": ["q"], "group": ["all"], "gallery_size": [2], "relevant_ranks": [[1]]}
+    pd.DataFrame({**good, "target_rank": ["first"]}).to_parquet(tmp_path / "b.parquet")
+    place = ("--dataset=cirr", "--data-root", benchmarks)
+    for path, message in (
+        (tmp_path / "absent.parquet", "cannot read"),
+        (tmp_path / "absent.json", "cannot read"),
+        (tmp_path / "absent.trec", "cannot read"),
+        (tmp_path / "a.parquet", "not a table of ranks: no column query"),
+        (tmp_path / "b.parquet", "holds no table of ranks"),
+        (written("c.parquet", b"PAR1 not really"), "holds no table of ranks"),
+        (written("a.json", "{"), "is damaged"),
+        (written("b.json", "[1]"), "want an object of query ids"),
+        (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),
+        (written("a.trec", "0 Q0 dev-0-0-img0 1 0.5\n"), "line 1: want the six fields"),
+        (written("b.trec", "0 Q0 dev-0-0-img0 1 high me\n"), "line 1: want the six fields"),
+        (written("c.trec", "0 Q0 x 1 1 me\n0 Q0 x 2 0.5 me\n"), "line 2: image 'x' of query '0' is there twice"),
+        (written("d.trec", ""), "holds no ranking"),
+        (written("e.trec", b"\xff\xfe"), "cannot read"),
+    ):
+        assert message in call("--ranks", path, *place, code=2), path
+    assert "name the data set that it ranks" in call("--ranks", written("f.json", "{}"), code=2)
+    error = call("--ranks", tmp_path / "f.json", *place, "--set", "compute.device=cpu", code=2)
+    assert "only dataset can be set" in error
+
+
+def test_files_that_name_no_queries(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "queries"
+    for content, message in (
+        (b"", "names no query"),
+        (b"a\nb\na\n", "query 'a' is there twice"),
+        (b'["a", 3.5]', "want query ids, got 3.5"),
+        (b'["a"', "neither a JSON list nor UTF-8 text"),
+        (b"\xff\xff", "neither a JSON list nor UTF-8 text"),
+        (b"a\nb", "unknown query 'a' (2 of 2 unknown)"),
+    ):
+        path.write_bytes(content)
+        assert message in call("--ranks", run.path / "ranks.parquet", "--queries", path, code=2), content
+    assert "--queries" in call(run.run_id, "--queries", tmp_path / "absent", code=2)
