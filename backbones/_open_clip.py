@@ -11,6 +11,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -375,20 +376,28 @@ def make_tokenizer(source: Source) -> Any:
     Raises:
         WeightsError: a tokenizer of the hub that is not to be had.
     """
-    from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
+    from open_clip.tokenizer import HFTokenizer
 
     text = source.config["text_cfg"]
     hub_id = text.get("hf_tokenizer_name") or text.get("hf_model_name")
     options = text.get("tokenizer_kwargs") or {}
     length = text.get("context_length", 77)
     if not hub_id:
-        return SimpleTokenizer(context_length=length, **options)
+        return _byte_pairs(length, tuple(sorted(options.items())))
     for name in ("tokenizer_config.json", "tokenizer.json"):
         folder = hub_file(hub_id, [name], f"{source.name} needs this tokenizer: `hf download {hub_id}`").parent
     try:
         return HFTokenizer(str(folder), context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
     except Exception as error:  # transformers and tokenizers raise what they like
         raise WeightsError(f"the tokenizer of {hub_id} cannot be read: {_first_line(error)}") from error
+
+
+@cache
+def _byte_pairs(length: int, options: tuple[tuple[str, str], ...]) -> Any:
+    """CLIP's own tokenizer, which reads its vocabulary anew for every instance."""
+    from open_clip.tokenizer import SimpleTokenizer
+
+    return SimpleTokenizer(context_length=length, **dict(options))
 
 
 def activation_of(model: nn.Module) -> str:

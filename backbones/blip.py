@@ -160,7 +160,7 @@ class Blip(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backbo
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             backbone, origin = cls._random(size, given, options, freeze_images)
         else:
-            source = parse_weights(weights or ADVICE.hub_id, ADVICE)
+            source = parse_weights(str(weights or ADVICE.hub_id), ADVICE)
             if source.kind == "lavis":
                 backbone, origin = cls._from_lavis(source, given, options, freeze_images)
             elif given:

@@ -90,15 +90,15 @@ class Clip(Backbone):
         "epochs": 64,
     }
 
-    def __init__(self, clip: Any, source: Source, transform: Preprocess, options: Options) -> None:
+    def __init__(self, clip: Any, tokenizer: Any, source: Source, transform: Preprocess, options: Options) -> None:
         super().__init__()
         self.clip: Any = clip
         self.transform = transform
         self.options = options
         self.frozen_images = options.frozen
-        self._tokenizer = make_tokenizer(source)
+        self._tokenizer = tokenizer
         # CLIP's byte-pair pieces can be read back as words; tokenizers of the hub are used as they are
-        self._pieces: Mapping[int, str] | None = getattr(self._tokenizer, "decoder", None)
+        self._pieces: Mapping[int, str] | None = getattr(tokenizer, "decoder", None)
         self.embed_dim = int(source.config["embed_dim"])
         generator = torch.Generator().manual_seed(options.seed)
         self.fusion = make_fusion(options.fusion, self.embed_dim, generator)
@@ -174,6 +174,7 @@ class Clip(Backbone):
 
     @classmethod
     def _from(cls, source: Source, options: Options, pad: Pad, target_ratio: float, size: int | None) -> Clip:
+        tokenizer = make_tokenizer(source)
         clip = build(source.config, options.seed)
         if source.state is not None:
             load_into(clip, source.state, source.label)
@@ -182,7 +183,7 @@ class Clip(Backbone):
         transform = Preprocess(
             pad, target_ratio, image_size(clip), mean=source.mean, std=source.std, interpolation=source.interpolation
         )
-        return cls(clip, source, transform, options)
+        return cls(clip, tokenizer, source, transform, options)
 
     def _choose_trained(self) -> None:
         """Which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""

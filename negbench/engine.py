@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench import evaluation, files
+from negbench import curves, evaluation, files
 from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, code_version, config_hash, resolved
 from negbench.contracts import Backbone, Strategy
@@ -252,10 +252,13 @@ def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
         folder.truncate_metrics(state.epoch)
         if state.epoch == 0:
             state.baselines = _untrained(cell, log)
+            _keep_curves(cell, strategy, state, folder, "start")
         ranks: QueryRanks | None = None
         while state.epoch < epochs:
             epoch = state.epoch
             if strategy.scope == "corpus" and epoch in _boundaries(config):
+                if epoch > 0 and state.refresh == -1:
+                    _keep_curves(cell, strategy, state, folder, "warm")
                 _refresh(cell, strategy, state, streams["draws"], folder, log)
             _train_epoch(cell, model, optimizer, schedule, streams["batches"], state, log)
             state.epoch = epoch + 1
@@ -263,6 +266,7 @@ def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
                 ranks = _score(cell, state, log)
             if cell.accelerator.is_main_process:
                 _save(folder, backbone, optimizer, schedule, streams, state, display)
+        _keep_curves(cell, strategy, state, folder, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
@@ -329,6 +333,17 @@ def mining_task(backbone: Backbone, world: World, config: RunConfig) -> MiningTa
         excluded=excluded,
         relevant=dataset.relevant,
     )
+
+
+def _keep_curves(cell: Cell, strategy: Strategy, state: State, folder: RunFolder, moment: str) -> None:
+    """Score curves of a sample of train queries, once per moment, for the report; draws from no stream of the run."""
+    path = folder.path / curves.file_name(moment)
+    if path.exists() or not cell.accelerator.is_main_process:
+        return
+    with cell.display.stage("curves", note=moment):
+        task = mining_task(cell.backbone, cell.world, cell.config)
+        marked = strategy if strategy.scope == "corpus" else None
+        curves.score_curves(task, marked, refresh=max(state.refresh, 0)).save(path)
 
 
 def _train_epoch(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.datasets.verify import Verification
+
+SHOWN = 10  # problems of one kind on the terminal
 
 data_app = typer.Typer(help="Make and check data sets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,3 +43,75 @@ def synthesize(
         task = progress.add_task("render", total=None)
         write(out, spec, lambda done, total: progress.update(task, completed=done, total=total))
     typer.echo(f"wrote {out}: use it with --dataset synthetic --data-root {out}")
+
+
+@data_app.command("verify")
+def verify(
+    dataset: Annotated[str, typer.Argument(help="Data set, or a FILE.jsonl, .csv or .parquet of triplets.")],
+    data_root: options.DataRoot = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="Split to check, repeatable [default: train and val].")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the data set.")
+    ] = None,
+    plugin: options.Plugins = None,
+    workers: Annotated[int, typer.Option(help="Processes that decode images; 0 decodes here.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="JSON file for everything found, with a manifest of hashes.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was found as JSON, without the manifest.")
+    ] = False,
+) -> None:
+    """Check counts, images (missing, empty, undecodable, copies) and targets; exit code 1 where something is wrong."""
+    import json
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from negbench import files
+    from negbench.config import parse_set
+    from negbench.datasets.verify import verify as check
+
+    options.plugin_layer(plugin)
+    section = options.dataset_layer(dataset, data_root, False)["dataset"]
+    section |= {path[-1]: value for path, value in map(parse_set, sets or ())}
+    with Progress(transient=True, console=Console(stderr=True)) as progress:
+        task = progress.add_task("decode", total=None)
+        found = check(
+            section.pop("name"),
+            section,
+            splits=tuple(split or ()),
+            workers=workers,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if out is not None:
+        files.write_json(out, found.to_dict(manifest=True))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(manifest=False), indent=2))
+    else:
+        _print(found, out)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _print(found: Verification, out: Path | None) -> None:
+    for each in found.splits:
+        gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
+        counts = "" if each.published else " (no published counts to compare with)"
+        typer.echo(f"{each.split}: {each.identity}, {each.queries:,} queries, gallery {gallery}{counts}")
+    typer.echo(f"{len(found.manifest):,} images checked")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    kinds: dict[str, list[Any]] = {}
+    for problem in found.problems:
+        kinds.setdefault(problem.kind, []).append(problem)
+    for kind, problems in kinds.items():
+        typer.echo(f"{kind}: {len(problems):,}")
+        for problem in problems[:SHOWN]:
+            typer.echo(f"  {f'{problem.split}: ' if problem.split else ''}{problem.detail}")
+        if len(problems) > SHOWN:
+            typer.echo(f"  ... {len(problems) - SHOWN:,} more; --out FILE or --json has all")
+    if not found.problems:
+        typer.echo("clean")
+    if out is not None:
+        typer.echo(f"wrote {out}")

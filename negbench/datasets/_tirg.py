@@ -208,7 +208,7 @@ class Edits:
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Training pairs, with repeats as chance has it: a random image that has a neighbour, a random family of its
-        class, a random class of that family with another word, a random image of that class (the order of TIRG's
+        class and a random class of that family, both again until the word differs, then a random image of that class (the order of TIRG's
         sampler).
 
         Args:

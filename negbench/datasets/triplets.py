@@ -81,24 +81,18 @@ class Triplets(Dataset):
         """
         if file is None:
             raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet) or dataset.file")
-        halves = _Halves(val_fraction, seed)
-        table = read_triplets(file)
-        rows, part = _of_split(table, split, halves, file)
-        added, content = ([], table.content) if gallery is None else read_names(gallery)
-        if gallery is not None:
-            content = hashlib.sha256(f"{table.content} {content}".encode()).hexdigest()
-        queries = [_query(row, split, exclude_reference) for row in rows]
-        galleries = _galleries(queries, added)
+        read = _read(file, gallery, split, _Halves(val_fraction, seed))
+        queries = [_query(row, split, exclude_reference) for row in read.rows]
+        galleries = _galleries(queries, read.added)
         found: ImageFiles | None = None
         missing: tuple[str, ...] = ()
         if images:
-            names = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
-            found = _find_images(names, [file.parent] if root is None else [root, file.parent])
-            missing = found.require(names, allow_missing=allow_missing)
+            needed = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
+            found = _find_images(needed, [file.parent] if root is None else [root, file.parent])
+            missing = found.require(needed, allow_missing=allow_missing)
             queries, galleries = without_missing(queries, galleries, set(missing))
         if not queries:
             raise DataError(f"triplets {split}: no query of {file} is left ({len(missing)} images missing)")
-        unread = ", ".join(f"'{name}'" for name in table.unread)
         names, groups = columns_of(galleries)
         return cls(
             card=card(exclude_reference, with_gallery=gallery is not None, with_relevant=_knows_more(queries)),
@@ -106,11 +100,11 @@ class Triplets(Dataset):
             queries=queries,
             images=names,
             groups=groups,
-            content=content,
+            content=read.content,
             files=found,
             missing=missing,
-            remarks=(f"{file.name}: columns that are not read: {unread}",) if unread else (),
-            part=part,
+            remarks=read.remarks,
+            part=read.part,
         )
 
     @classmethod
@@ -140,6 +134,29 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 
 
 # --- rows --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One split of a file: its rows, the images of the gallery file, the hash of both, and how rows were chosen."""
+
+    rows: list[Row]
+    added: list[str]
+    content: str
+    part: str
+    remarks: tuple[str, ...]
+
+
+def _read(file: Path, gallery: Path | None, split: str, halves: _Halves) -> _Read:
+    table = read_triplets(file)
+    rows, part = _of_split(table, split, halves, file)
+    added, content = list[str](), table.content
+    if gallery is not None:
+        added, of_gallery = read_names(gallery)
+        content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
+    unread = ", ".join(repr(name) for name in table.unread)
+    remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
+    return _Read(rows, added, content, part, remarks)
 
 
 def _of_split(table: Table, split: str, halves: _Halves, file: Path) -> tuple[list[Row], str]:
@@ -213,18 +230,15 @@ def _find_images(names: Sequence[str], folders: Sequence[Path]) -> ImageFiles:
     """Files by path below one of the folders; plain names also anywhere below the first."""
     paths: dict[str, tuple[Path, ...]] = {}
     for name in names:
-        direct = next((folder / name for folder in folders if _is_image(folder / name)), None)
-        direct = direct or next(
-            (path for folder in folders for end in sorted(EXTENSIONS) if (path := folder / f"{name}{end}").is_file()),
-            None,
-        )
+        ends = [""] if _has_extension(name) else sorted(EXTENSIONS)
+        direct = next((path for folder in folders for end in ends if _is_file(path := folder / f"{name}{end}")), None)
         if direct is not None:
             paths[name] = (direct,)
     elsewhere = [name for name in names if name not in paths and "/" not in name]
     if elsewhere:
         indexed = ImageFiles.scan(folders[0]).paths
         for name in elsewhere:
-            known = indexed.get(name) or indexed.get(Path(name).stem if _has_extension(name) else "")
+            known = indexed.get(Path(name).stem if _has_extension(name) else name)
             if known:
                 paths[name] = known
     return ImageFiles(folders[0], paths)
@@ -234,5 +248,8 @@ def _has_extension(name: str) -> bool:
     return Path(name).suffix.lower() in EXTENSIONS
 
 
-def _is_image(path: Path) -> bool:
-    return _has_extension(path.name) and path.is_file()
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for a file
+        return False

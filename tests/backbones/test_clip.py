@@ -145,7 +145,8 @@ def test_an_image_size_interpolates_the_positions_as_open_clip_does(tmp_path: Pa
     theirs = open_clip.create_model("ViT-Toy", pretrained=str(file), force_image_size=64).eval()
     with torch.no_grad():
         torch.testing.assert_close(
-            clip.candidates(clip.image_features(pixels(2, 64)))[:, 0], theirs.encode_image(pixels(2, 64), normalize=True)
+            clip.candidates(clip.image_features(pixels(2, 64)))[:, 0],
+            theirs.encode_image(pixels(2, 64), normalize=True),
         )
     assert clip.identity.preprocessing == "target-pad 1.25, bicubic 64, mean/std clip"
     with pytest.raises(OptionError, match=r"image_size must be a multiple of the patch size 16, got 50"):
@@ -237,7 +238,9 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
     with pytest.raises(WeightsError) as caught:
         Clip.load()
     line = str(caught.value)
-    assert line.startswith("open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is neither in the local")
+    assert line.startswith(
+        "open_clip_model.safetensors of timm/vit_base_patch32_clip_224.openai is neither in the local"
+    )
     assert "hf download timm/vit_base_patch32_clip_224.openai open_clip_model.safetensors" in line
     assert "backbone.weights=FILE backbone.model=ViT-B-32-quickgelu backbone.activation=quick_gelu" in line
     assert "backbone.init=random backbone.size=toy" in line
@@ -294,7 +297,7 @@ def test_the_activation_moves_the_features_and_stands_in_the_identity(tmp_path: 
             found[activation] = clip.candidates(clip.image_features(pixels()))[:, 0]
             torch.testing.assert_close(found[activation], theirs.encode_image(pixels(), normalize=True))
         assert clip.identity.activation == activation
-    assert (found["quick_gelu"] - found["gelu"]).abs().max() > 1e-2
+    assert (found["quick_gelu"] - found["gelu"]).abs().max() > 1e-3
 
 
 def test_a_file_that_does_not_tell_its_activation_must_be_told(tmp_path: Path) -> None:
@@ -314,7 +317,7 @@ def test_a_tag_knows_its_activation_whatever_the_models_name(tmp_path: Path) -> 
     laion = Clip.load(model="ViT-Toy", weights="laion")
     assert laion.identity.activation == "gelu"
     assert laion.identity.preprocessing == "target-pad 1.25, bicubic 32, mean/std 0.5/0.5/0.5 0.5/0.5/0.5"
-    with pytest.raises(OptionError, match="were trained with gelu: backbone.model=ViT-Toy"):
+    with pytest.raises(OptionError, match=r"were trained with gelu: backbone\.model=ViT-Toy"):
         Clip.load(model=TWO[1], weights="laion")
     with pytest.raises(OptionError, match="'gelu': ViT-Toy openai was trained with quick_gelu"):
         Clip.load(model="ViT-Toy", weights="openai", activation="gelu")

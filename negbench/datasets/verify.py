@@ -1,0 +1,212 @@
+"""Checks a data set on disk: counts against its card, every image file, copies, and a manifest of hashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from negbench.contracts import check_option
+from negbench.datasets._decode import Decoded, decode_all
+from negbench.datasets.card import Counts
+from negbench.datasets.dataset import Dataset
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError, OptionError
+from negbench.registry import registry
+from negbench.workers import run_tasks
+
+DEFAULT_SPLITS = ("train", "val")  # what a run reads
+CHUNK = 64  # images per task of a worker
+
+Progress = Callable[[int, int], None]  # images checked, images in all
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Args:
+        kind: `load` (a split that cannot be read, with a target outside its gallery for one), `counts` (not the
+            published number), `missing`, `empty`, `undecodable`, or `duplicate` (images of equal pixels).
+        split: where it was found; empty for duplicates, which may lie in two splits.
+        images: ids concerned.
+        detail: one line.
+    """
+
+    kind: str
+    split: str
+    images: tuple[str, ...]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A split that could be read."""
+
+    split: str
+    identity: str
+    content: str  # hash of the annotation files
+    queries: int
+    gallery: dict[str, int]
+    published: bool  # whether its card has counts to compare with
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image in the manifest: path relative to the data set's folder where it lies in it, bytes and SHA-256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class Verification:
+    """What `verify` found. Clean where `problems` is empty."""
+
+    dataset: str
+    splits: list[Checked] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    manifest: dict[str, Entry] = field(default_factory=dict)
+
+    def to_dict(self, *, manifest: bool) -> dict[str, Any]:
+        """For JSON, with or without the manifest."""
+        values = {**asdict(self), "images": len(self.manifest)}
+        return values if manifest else {key: value for key, value in values.items() if key != "manifest"}
+
+
+@dataclass(frozen=True)
+class _File:
+    """Where an image lies, and how the manifest names that."""
+
+    path: Path
+    shown: str
+
+
+def verify(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    splits: Sequence[str] = (),
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check one data set.
+
+    Args:
+        name: registry key.
+        options: of its `load` (root, ...), without split, images and allow_missing.
+        splits: to check; left out, train and val, as far as the data set has them.
+        workers: processes that decode images; 0 decodes here.
+        progress: called with (images checked, images in all).
+
+    Raises:
+        DataError: no split can be read.
+        OptionError: an option that is not the data set's.
+    """
+    check_option("workers", workers, workers >= 0, ">= 0")
+    taken = {"split", "images", "allow_missing"} & set(options)
+    if taken:
+        raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
+    found = Verification(name)
+    faults: list[Exception] = []
+    files: dict[str, _File] = {}
+    for split in splits or DEFAULT_SPLITS:
+        try:
+            annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
+        except OptionError as error:  # a split that the data set does not have, unless it was asked for
+            if splits:
+                raise
+            faults.append(error)
+            continue
+        except DataError as error:
+            faults.append(error)
+            found.problems.append(Problem("load", split, (), str(error)))
+            continue
+        _check_annotations(found, split, annotated)
+        files |= _check_files(found, name, options, split)
+    if not found.splits:
+        raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
+    _check_images(found, files, workers, progress)
+    return found
+
+
+def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
+    """Counts against the card; relevant images that are in no gallery are noted: they are left out of scores."""
+    per_group = Counter(query.group for query in data.queries)
+    counts = {group: Counts(per_group[group], len(columns)) for group, columns in data.groups.items()}
+    remarks = data.card.remarks(data.split, counts)
+    found.problems.extend(Problem("counts", split, (), remark) for remark in remarks)
+    found.notes.extend(remark for remark in data.remarks if remark not in remarks)
+    inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
+    outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
+    if outside:
+        found.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
+    found.splits.append(
+        Checked(
+            split=split,
+            identity=data.identity,
+            content=data.content,
+            queries=len(data.queries),
+            gallery={group: count.gallery for group, count in counts.items()},
+            published=bool(data.card.expected.get(data.split)),
+        )
+    )
+
+
+def _check_files(found: Verification, name: str, options: Mapping[str, Any], split: str) -> dict[str, _File]:
+    """Image -> file, for those there are; the others become problems."""
+    try:
+        data: Dataset = registry.make("datasets", name, **options, split=split, images=True, allow_missing=True)
+    except DataError as error:  # no image at all, or two different files of one id
+        found.problems.append(Problem("load", split, (), str(error)))
+        return {}
+    if data.files is None:
+        return {}
+    why = data.files.missing(data.missing)
+    for kind, reason in (("missing", "no file"), ("empty", "empty file")):
+        for image in data.missing:
+            if why.get(image) == reason:
+                found.problems.append(Problem(kind, split, (image,), f"{image}: {reason}"))
+    return {image: _file(data.files, image) for image in data.all_images}
+
+
+def _file(files: ImageFiles, image: str) -> _File:
+    path = files.path(image)
+    inside = path.is_relative_to(files.root)
+    return _File(path, (path.relative_to(files.root) if inside else path).as_posix())
+
+
+def _check_images(found: Verification, files: Mapping[str, _File], workers: int, progress: Progress | None) -> None:
+    """Decode every file once, fill the manifest, and find images of equal pixels."""
+    items = [(image, str(file.path)) for image, file in files.items()]
+    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+    decoded: dict[str, Decoded] = {}
+    done = 0
+    for event in run_tasks(decode_all, chunks, min(workers, len(chunks))):
+        chunk = chunks[event.index]
+        if event.kind == "done":
+            decoded |= {each.image: each for each in event.value}
+        elif event.kind == "failed":
+            names = tuple(image for image, _ in chunk)
+            found.problems.append(Problem("undecodable", "", names, f"one of {len(names)} images: {event.value}"))
+        else:
+            continue
+        done += len(chunk)
+        if progress is not None:
+            progress(done, len(items))
+    same: dict[str, list[str]] = {}
+    for image, file in files.items():
+        if (each := decoded.get(image)) is None:  # its worker died
+            continue
+        found.manifest[image] = Entry(file.shown, each.size, each.sha256)
+        if each.error:
+            found.problems.append(Problem("undecodable", "", (image,), f"{file.shown}: {each.error}"))
+        else:
+            same.setdefault(each.pixels, []).append(image)
+    for images in same.values():
+        if len(images) > 1:
+            found.problems.append(Problem("duplicate", "", tuple(images), f"equal pixels: {', '.join(images)}"))

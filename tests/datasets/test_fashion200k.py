@@ -1,0 +1,358 @@
+"""Fashion200K: toy label files, metrics against TIRG's rule in loops, training pairs against all that there are."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from negbench.datasets._tirg import Edits
+from negbench.datasets.fashion200k import Fashion200K, families, modification
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.registry import registry
+
+TRAIN = [
+    ("a", "black biker jacket"), ("b", "blue biker jacket"), ("c", "black biker jacket"), ("d", "black denim jacket"),
+    ("e", "wide culottes"), ("f", "jacket black biker"), ("g", "blue denim jacket"), ("h", "red denim jacket"),
+]  # fmt: skip
+TEST = [
+    ("p", "black silk dress"), ("q", "red silk dress"), ("r", "red silk dress"), ("s", "red cotton dress"),
+    ("t", "black silk dress"), ("u", "white shirt"),
+]  # fmt: skip
+QUERIES = [("p", "q"), ("t", "r"), ("q", "s"), ("q", "p"), ("s", "q")]
+Files = dict[str, Any]
+
+
+def name_of(image: str) -> str:
+    return f"women/dresses/casual/{image}/{image}_0"
+
+
+def label_file(images: list[tuple[str, str]]) -> bytes:
+    return "".join(f"{name_of(i)}.jpeg\t-1.5\t {caption} \n" for i, caption in images).encode()
+
+
+def toy_files() -> Files:
+    pairs = "".join(f"{name_of(s)}.jpeg {name_of(t)}.jpeg\n" for s, t in QUERIES)
+    return {
+        "labels/dress_train_detect_all.txt": label_file(TRAIN[:5]),
+        "labels/top_train_detect_all.txt": label_file(TRAIN[5:]),
+        "labels/dress_test_detect_all.txt": label_file(TEST),
+        "test_queries.txt": pairs.encode(),
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path, flaws: ModuleType) -> Path:
+    path: Path = flaws.write(tmp_path / "fashion200k", toy_files())
+    return path
+
+
+def load(root: Path, **options: Any) -> Fashion200K:
+    return Fashion200K.load(root=root, **{"images": False, **options})
+
+
+def short(image: str | None) -> str:
+    return str(image).split("/")[-2]
+
+
+# --- the test split ----------------------------------------------------------------------------------------------
+
+
+def test_queries_of_the_toy(root: Path) -> None:
+    data = load(root)
+    assert [short(i) for i in data.images] == list("pqrstu")
+    assert {name: len(columns) for name, columns in data.groups.items()} == {"all": 6}
+    first = data.queries[0]
+    assert (first.id, first.reference, first.target) == ("test-00000", name_of("p"), name_of("q"))
+    assert first.text == "is not black, is red."
+    assert first.captions == ("black silk dress", "red silk dress")
+    assert (first.reference_text, first.target_text) == (None, None)
+    assert [[short(i) for i in q.relevant] for q in data.queries] == [
+        ["q", "r"], ["r", "q"], ["s"], ["p", "t"], ["q", "r"],
+    ]  # fmt: skip
+    assert [q.text for q in load(root, text="tirg").queries] == [
+        "replace black with red", "replace black with red", "replace silk with cotton", "replace red with black",
+        "replace cotton with silk",
+    ]  # fmt: skip
+    assert data.split == "test"
+    assert data.identity == load(root, split="test").identity != load(root, text="tirg").identity
+    assert load(root.parent).identity == data.identity
+    assert "val is test" in data.card.gallery
+    assert data.remarks == ()
+    assert registry.make("datasets", "fashion200k", root=str(root), images=False).identity == data.identity
+
+
+def tirg_hits(data: Fashion200K, scores: Tensor, k: int) -> float:
+    """The rule of TIRG's evaluation in loops; among equal scores the wrong captions come first."""
+    caption = dict(TEST)
+    hits = 0
+    for index, query in enumerate(data.queries):
+        wanted = caption[short(query.target)]
+        pool = [i for i in data.images if i != query.reference]
+        order = sorted(pool, key=lambda i: (-float(scores[index, data.images.index(i)]), caption[short(i)] == wanted))
+        hits += wanted in [caption[short(i)] for i in order[:k]]
+    return hits / len(data.queries)
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_metrics_against_loops(root: Path, monkeypatch: pytest.MonkeyPatch, seed: int, levels: int | None) -> None:
+    monkeypatch.setattr(Fashion200K, "cutoffs", (1, 2, 3))  # the toy has six images
+    generator = torch.Generator().manual_seed(seed)
+    data = load(root)
+    scores = torch.randn(5, 6, generator=generator) - 2
+    if levels is not None:
+        scores = torch.randint(-levels, 0, (5, 6), generator=generator).float()
+    want = {f"recall_at_{k}": tirg_hits(data, scores, k) for k in (1, 2, 3)}
+    want["average"] = sum(want.values()) / 3
+    assert data.evaluate(scores) == pytest.approx(want)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns], block=2)
+    assert ranks.gallery_size.tolist() == [5] * 5  # without the reference
+    assert ranks.target_rank.tolist() == [int(ranks.relevant_ranks.row(i).min()) for i in range(5)]
+    some = ranks.select([0, 3])
+    assert Fashion200K.summarise(some)["recall_at_1"] == float((ranks.target_rank[[0, 3]] == 1).double().mean())
+
+
+def test_metric_names_and_extremes(root: Path) -> None:
+    data = load(root)
+    assert list(data.evaluate(torch.zeros(5, 6))) == list(data.card.metrics)
+    assert data.card.metrics == ("recall_at_1", "recall_at_10", "recall_at_50", "average")
+    assert data.evaluate(torch.zeros(5, 6))["recall_at_1"] == 0
+    scores = torch.full((5, 6), -3.0)
+    scores[torch.arange(5), data.reference_columns] = 9.0  # the reference is not ranked
+    for index, query in enumerate(data.queries):
+        scores[index, data.column_of[query.relevant[-1]]] = -2.0  # not the named target where there is another
+    assert set(data.evaluate(scores).values()) == {1.0}
+
+
+# --- training pairs ----------------------------------------------------------------------------------------------
+
+
+def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """Probability of every pair under TIRG's sampler, by listing all of them."""
+    children: dict[tuple[str, ...], set[tuple[str, str]]] = {}
+    for caption in {c for _, c in images}:
+        words = caption.split()
+        for place in range(len(words)):
+            children.setdefault((*words[:place], *words[place + 1 :]), set()).add((caption, words[place]))
+    weights: dict[tuple[str, str], float] = {}
+    for source, caption in images:
+        found: dict[str, float] = {}
+        parents = [p for p, c in children.items() if caption in {n for n, _ in c} and len({w for _, w in c}) > 1]
+        for parent in parents:
+            word = dict(children[parent])[caption]
+            for other, changed in children[parent]:
+                if changed != word:
+                    found[other] = found.get(other, 0.0) + 1 / len(children[parent])
+        for target, other in images:
+            if other in found:
+                share = found[other] / sum(found.values()) / sum(c == other for _, c in images)
+                weights[source, target] = share
+    sources = {source for source, _ in weights}
+    return {pair: weight / len(sources) for pair, weight in weights.items()}
+
+
+def test_pairs_are_drawn_as_tirg_draws_them(root: Path) -> None:
+    data = load(root, split="train", pairs=20_000, seed=3)
+    drawn = Counter((short(q.reference), short(q.target)) for q in data.queries)
+    want = all_pairs(TRAIN)
+    assert set(drawn) == set(want)
+    assert ("a", "b") in want
+    assert ("a", "c") not in want  # the same caption
+    assert ("a", "f") not in want  # the same words in another order
+    assert not any("e" in pair for pair in want)  # no neighbour
+    statistic = sum((drawn[pair] - 20_000 * p) ** 2 / (20_000 * p) for pair, p in want.items())
+    assert statistic < len(want) + 4 * (2 * len(want)) ** 0.5
+    for query in data.queries[:200]:
+        before, after = query.captions
+        assert query.text == modification(before, after, "hycole")
+        assert (query.reference_text, query.target_text) == (f"is {before}.", f"is {after}.")
+        assert query.relevant[0] == query.target
+        assert {short(i) for i in query.relevant} == {i for i, c in TRAIN if c == after}
+
+
+def test_the_draw_is_a_function_of_its_seed(root: Path) -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    state, python = torch.get_rng_state(), random.getstate()
+    one, again, other = (load(root, split="train", seed=s) for s in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python
+    assert one.queries == again.queries != other.queries
+    assert one.identity == again.identity != other.identity
+    assert len(one.queries) == len(TRAIN)
+    assert load(root, split="train", pairs=3).identity != one.identity
+    assert [short(i) for i in one.images] == list("abcdefgh")
+    train, dev = load(root, split="train", pairs=100).split_dev(0.3, 0)
+    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
+
+
+def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
+    sizes = (50, 50, 40)
+    captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
+    images = captions * 2
+    started = time.perf_counter()
+    edits = Edits.between(images, families)
+    sources, targets = edits.draw(len(images), torch.Generator().manual_seed(0))
+    assert time.perf_counter() - started < 60
+    possible = len(images) * sum(size - 1 for size in sizes) * 2
+    assert (len(captions), possible) == (100_000, 54_800_000)
+    stored = [getattr(edits, name) for name in ("images_of", "families_of", "members_of")]
+    assert [len(part.values) for part in stored] == [200_000, 300_000, 300_000]
+    for source, target in zip(sources[:2000].tolist(), targets[:2000].tolist(), strict=True):
+        before, after = images[source].split(), images[target].split()
+        assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
+
+
+def test_a_repeated_word_ends_the_draw() -> None:
+    captions = ["x x a", "x a", "a x", "b x"]
+    edits = Edits.between(captions, families)
+    sources, targets = edits.draw(500, torch.Generator().manual_seed(0))
+    drawn = {(captions[s], captions[t]) for s, t in zip(sources.tolist(), targets.tolist(), strict=True)}
+    assert ("a x", "b x") in drawn
+    assert ("x a", "a x") not in drawn
+    with pytest.raises(DataError, match="no two classes of images are one word apart"):
+        Edits.between(["black dress", "dress black"], families)
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def with_images(root: Path, standin: ModuleType, images: list[tuple[str, str]], folder: str = "") -> Path:
+    for image, _ in images:
+        standin.write_images((root / folder / name_of(image)).parent, [f"{image}_0"])
+    return root
+
+
+@pytest.mark.parametrize("folder", ["", "images", "a/b"])
+def test_images_are_found_below_any_folder(root: Path, standin: ModuleType, folder: str) -> None:
+    data = Fashion200K.load(root=with_images(root, standin, TEST, folder))
+    assert data.open_image(name_of("q")).tobytes() == bytes(standin.color_of("q_0")) * 64
+    assert data.identity == load(root).identity
+
+
+def test_missing_images(root: Path, standin: ModuleType) -> None:
+    with_images(root, standin, TEST)
+    file = root / f"{name_of('q')}.png"
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"1 of 6 images are missing .*q_0 \(empty file\)"):
+        Fashion200K.load(root=root)
+    data = Fashion200K.load(root=root, allow_missing=True)
+    assert data.missing == (name_of("q"),)
+    # queries from q are gone; where q was the target, another image with its caption stands in
+    assert [(short(q.reference), short(q.target)) for q in data.queries] == [("p", "r"), ("t", "r"), ("s", "r")]
+    assert data.identity != load(root).identity
+    (root / f"{name_of('r')}.png").unlink()
+    with pytest.raises(DataError, match=r"fashion200k test: no query is left"):
+        Fashion200K.load(root=root, allow_missing=True)
+    with pytest.raises(DataError, match=r"fashion200k train: no query is left .*8 images missing"):
+        Fashion200K.load(root=root, split="train", allow_missing=True)
+
+
+# --- flawed files ------------------------------------------------------------------------------------------------
+
+LABELS = "labels/dress_test_detect_all.txt"
+
+
+def put(name: str, more: bytes) -> Callable[[Files], None]:
+    def change(files: Files) -> None:
+        files[name] += more
+
+    return change
+
+
+FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
+    "no label file": (lambda f: f.pop(LABELS), r"labels has no file with 'test' in its name"),
+    "no query file": (lambda f: f.pop("test_queries.txt"), r"test_queries\.txt is missing"),
+    "two fields": (put(LABELS, b"women/x.jpeg\t1.0\n"), r"all\.txt: line 7: want path, score and caption between tabs"),
+    "empty caption": (put(LABELS, b"women/x.jpeg\t1\t \n"), r"line 7: image 'women/x' has an empty caption"),
+    "path that leaves": (put(LABELS, b"women/../../x.jpeg\t1\ta\n"), r"line 7: 'women/\.\./\.\./x\.jpeg' is no path"),
+    "absolute path": (put(LABELS, b"/etc/passwd\t1\ta\n"), r"'/etc/passwd' is no path below the images' folder"),
+    "not UTF-8": (put(LABELS, b"\xff"), r"is not UTF-8 \(byte \d+\)"),
+    "one path": (put("test_queries.txt", b"women/x.jpeg\n"), r"queries\.txt: line 6: want source path and target path"),
+    "unknown path": (put("test_queries.txt", b"women/x.jpeg y\n"), r"line 6: source 'women/x' is in no test label"),
+    "same image": (
+        put("test_queries.txt", f"{name_of('p')} {name_of('p')}\n".encode()), r"line 6: source and target are the same"),
+    "no queries": (lambda f: f.update({"test_queries.txt": b"\n"}), r"fashion200k test: no query is left"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType, flaw: str) -> None:
+    change, message = FLAWS[flaw]
+    files = toy_files()
+    change(files)
+    with pytest.raises(DataError, match=message) as caught:
+        load(flaws.write(tmp_path, files))
+    assert "\n" not in str(caught.value)
+
+
+def test_images_labelled_twice_are_one(tmp_path: Path, flaws: ModuleType) -> None:
+    files = toy_files()
+    files[LABELS] += label_file([("p", "black silk dress"), ("q", "something else")])
+    data = load(flaws.write(tmp_path, files))
+    assert len(data.images) == 6
+    assert data.remarks == ("test: 2 lines label an image again, 1 of them otherwise: the first counts",)
+    assert data.queries[0].captions[1] == "red silk dress"
+
+
+def test_no_training_pair(tmp_path: Path, flaws: ModuleType) -> None:
+    root = flaws.write(tmp_path, {"labels/train.txt": label_file([("a", "one two"), ("b", "three four")])})
+    with pytest.raises(DataError, match="no two classes of images are one word apart"):
+        load(root, split="train")
+
+
+@pytest.mark.parametrize(
+    "option", [{"split": "dev"}, {"text": "HyCoLe"}, {"pairs": 0}, {"seed": -1}],
+)  # fmt: skip
+def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
+    name, value = next(iter(option.items()))
+    with pytest.raises(OptionError, match=f"{name} must be .*{value!r}"):
+        load(root, **option)
+
+
+def test_wrong_root(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no labels; the data come from https://github.com/xthan/fashion-200k"):
+        load(tmp_path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
+    files = toy_files()
+    name = data.draw(st.sampled_from(sorted(files)))
+    raw = files[name]
+    start = data.draw(st.integers(0, len(raw)))
+    end = data.draw(st.integers(start, len(raw)))
+    more = st.binary(max_size=4) | st.sampled_from([b"\t", b"\n", b"../x", b"\xff", b" ", b"\r\n", raw[:40]])
+    files[name] = raw[:start] + data.draw(more) + raw[end:]
+    root = flaws.write(tmp_path / "fuzz", files)
+    try:
+        loaded = load(root, split="train" if "train" in name else "test", pairs=5)
+    except NegbenchError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
+    else:
+        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
+        assert not any(".." in Path(i).parts or Path(i).is_absolute() for i in loaded.all_images)
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("name", ["fashion200k", "mit_states", "_paths"])
+def test_examples(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"negbench.datasets.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,163 @@
+"""MIT-States: a toy tree, the split by noun, metrics against loops, training pairs, oddly named folders."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from negbench.datasets.mit_states import TEST_NOUNS, MitStates
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.registry import registry
+
+FOLDERS = {
+    "ripe tomato": 3, "sliced tomato": 2, "mashed tomato": 1, "empty glass": 2, "full glass": 1, "lone sky": 1,
+    "adj tomato": 2, "tall tree": 3, "bare tree": 2, "mossy tree": 1, "old dog": 2, "wet dog": 1, "adj dog": 1,
+}  # fmt: skip
+TEST = [name for name in FOLDERS if name.split()[1] in ("tomato", "glass", "sky") and not name.startswith("adj")]
+
+
+@pytest.fixture
+def root(tmp_path: Path, standin: ModuleType) -> Path:
+    path = tmp_path / "mit-states"
+    for name, count in FOLDERS.items():
+        standin.write_images(path / "images" / name, [str(n) for n in range(count)])
+    (path / "images/readme").mkdir()
+    (path / "images/ripe tomato/notes.txt").write_text("no image")
+    return path
+
+
+def load(root: Path, **options: Any) -> MitStates:
+    return MitStates.load(root=root, **options)
+
+
+def class_of(image: str | None) -> str:
+    return str(image).split("/")[0]
+
+
+def test_the_nouns_of_training_and_test_differ(root: Path) -> None:
+    assert len(set(TEST_NOUNS)) == len(TEST_NOUNS) == 49
+    train, test = load(root, split="train"), load(root)
+    assert {class_of(i) for i in test.images} == set(TEST)
+    assert {class_of(i) for i in train.images} == {"tall tree", "bare tree", "mossy tree", "old dog", "wet dog"}
+    assert len(test.images) == sum(FOLDERS[name] for name in TEST)
+    assert test.images[0] == "empty glass/0"
+    assert test.identity == load(root, split="test").identity == load(root.parent, images=False).identity
+    assert test.open_image("ripe tomato/1").size == (8, 8)
+
+
+def test_test_queries_are_every_image_with_every_other_adjective(root: Path) -> None:
+    data = load(root)
+    want = [
+        (f"{name}/{n}", other)
+        for name in TEST
+        for n in range(FOLDERS[name])
+        for other in TEST
+        if other != name and other.split()[1] == name.split()[1]
+    ]
+    assert sorted((q.reference, class_of(q.target)) for q in data.queries) == sorted(want)
+    for query in data.queries:
+        wanted = class_of(query.target)
+        assert query.relevant[0] == query.target
+        assert set(query.relevant) == {i for i in data.images if class_of(i) == wanted}
+        old, new = class_of(query.reference).split()[0], wanted.split()[0]
+        assert query.text == f"is not {old}, is {new}."
+        assert query.reference_text is None
+    assert {q.text for q in load(root, text="tirg").queries} == {"ripe", "sliced", "mashed", "empty", "full"}
+    assert load(root, text="tirg").identity != data.identity
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_against_loops(root: Path, seed: int, levels: int | None) -> None:
+    data = load(root)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    scores = torch.randn(shape, generator=generator) - 2
+    if levels is not None:
+        scores = torch.randint(-levels, 0, shape, generator=generator).float()
+    want = {}
+    for k in (1, 5, 10):
+        hits = 0
+        for index, query in enumerate(data.queries):
+            pool = [i for i in data.images if i != query.reference]
+            score = {i: float(scores[index, data.images.index(i)]) for i in pool}
+            # equal scores: images of another class first
+            order = sorted(pool, key=lambda i: (-score[i], class_of(i) == class_of(query.target)))
+            hits += class_of(query.target) in [class_of(i) for i in order[:k]]
+        want[f"recall_at_{k}"] = hits / len(data.queries)
+    want["average"] = sum(want.values()) / 3
+    assert data.evaluate(scores) == pytest.approx(want)
+    assert tuple(want) == data.card.metrics
+
+
+def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
+    data = load(root, split="train", pairs=12_000, seed=1)
+    drawn = Counter((q.reference, class_of(q.target)) for q in data.queries)
+    expected = {}
+    for image in data.images:
+        others = [
+            n for n in set(map(class_of, data.images)) if n.split()[1] == class_of(image).split()[1] != class_of(image)
+        ]
+        others = [n for n in others if n != class_of(image)]
+        expected |= {(image, other): 12_000 / len(data.images) / len(others) for other in others}
+    assert set(drawn) == set(expected)
+    statistic = sum((drawn[pair] - n) ** 2 / n for pair, n in expected.items())
+    assert statistic < len(expected) + 4 * (2 * len(expected)) ** 0.5
+    first = data.queries[0]
+    assert first.reference_text == f"is {class_of(first.reference)}."
+    assert first.target_text == f"is {class_of(first.target)}."
+    assert load(root, split="train").queries == load(root, split="train").queries
+    assert len(load(root, split="train").queries) == len(data.images)
+
+
+def test_empty_files(root: Path) -> None:
+    (root / "images/mashed tomato/0.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"1 of \d+ images are missing .*mashed tomato/0 \(empty file\)"):
+        load(root)
+    assert len(load(root, images=False).images) == 10
+    data = load(root, allow_missing=True)
+    assert data.missing == ("mashed tomato/0",)
+    assert not any("mashed" in q.text for q in data.queries)
+
+
+def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
+    with pytest.raises(OptionError, match="split must be one of train, val, test, got 'dev'"):
+        load(root, split="dev")
+    standin.write_images(root / "images" / "very ripe tomato", ["0"])
+    with pytest.raises(DataError, match="folder 'very ripe tomato' is not named ADJECTIVE NOUN: rename or remove it"):
+        load(root)
+    shutil.rmtree(root / "images")
+    with pytest.raises(DataError, match="has no images; the data come from http"):
+        load(root)
+    (root / "images").mkdir()
+    with pytest.raises(DataError, match=r"mit-states test: no query is left below .* \(0 images missing\)"):
+        registry.make("datasets", "mit-states", root=str(root))
+
+
+NAMES = st.text(alphabet="ab .\\\n\udcff", min_size=1, max_size=5).filter(lambda name: name.strip("."))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(folders=st.lists(st.tuples(NAMES, NAMES), max_size=3), noun=st.sampled_from(["tomato", "tree"]))
+def test_no_tree_makes_any_other_exception(tmp_path: Path, folders: list[tuple[str, str]], noun: str) -> None:
+    root = tmp_path / "fuzz"
+    (root / "images").mkdir(parents=True)
+    for folder, file in [*folders, ("ripe", "0"), ("old", "1")]:
+        path = root / "images" / f"{folder} {noun}"
+        path.mkdir(exist_ok=True)
+        (path / f"{file}.jpg").write_bytes(b"x")
+    try:
+        for split in ("train", "test"):
+            assert load(root, split=split).identity
+    except NegbenchError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
+    finally:
+        shutil.rmtree(root)
