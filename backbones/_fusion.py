@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from typing import Literal, get_args
@@ -46,7 +47,9 @@ class SeededDropout(nn.Module):
         """Any shape; the identity in evaluation mode."""
         if not self.training:
             return x
-        generator = torch.Generator(x.device).manual_seed((int(self.seed) << 32) + int(self.calls))
+        # hashed: the CPU's generator looks at the lower 32 bits of a seed only
+        digest = hashlib.sha256(f"{int(self.seed)} {int(self.calls)}".encode()).digest()
+        generator = torch.Generator(x.device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
         self.calls += 1
         keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
         return x * keep / (1 - self.rate)

@@ -84,7 +84,9 @@ class EvalConfig(Section):
 
     every: int = Field(1, ge=1)  # epochs between two points of the val curve; the last epoch is always scored
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
-    dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off when select = "dev"
+    dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
+    dev_seed: int | None = Field(None, ge=0)  # which queries those are; None: the run's seed decides
+    reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
 
 
 class ComputeConfig(Section):
@@ -291,6 +293,8 @@ def resolved(config: RunConfig) -> RunConfig:
         if kind in ("strategies", "losses"):
             constructor(**options)  # its own validation, now rather than after encoding
         sections[section] = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    if not config.eval.reported and config.eval.select == "val":
+        raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
     train = config.train.model_dump()
     recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
@@ -357,7 +361,8 @@ def code_version() -> str:
     import negbench.backbones
     import negbench.strategies
 
-    outside = {"cli", "report", "testing", "statistics.py", "compare.py", "study.py", "tracking.py"}
+    after = {"audit.py", "compare.py", "estimate.py", "exports.py", "scoring.py", "statistics.py"}
+    outside = after | {"cli", "report", "testing", "study", "tracking.py", "display.py", "workers.py"}
     digest = hashlib.sha256()
     for package in (negbench, negbench.strategies, negbench.backbones):
         root = Path(next(iter(package.__path__)))

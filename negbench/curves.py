@@ -94,7 +94,7 @@ def file_name(moment: str) -> str:
 
 @torch.no_grad()
 def score_curves(
-    task: MiningTask, strategy: Strategy | None, *, refresh: int = 0, sample: int = 1000, kept: int = 8
+    task: MiningTask, strategy: Strategy | None, *, refresh: int = 0, sample: int = 500, kept: int = 8
 ) -> Curves:
     """Score curves of a sample of the task's queries.
 

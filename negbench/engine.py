@@ -33,8 +33,8 @@ from negbench.mining import Mined, MiningTask, mine
 from negbench.objective import Batch, Objective
 from negbench.ragged import Ragged
 from negbench.runfolder import RunFolder, find_run, new_folder
-from negbench.tracking import Tracker
-from negbench.world import Split, World, load_backbone, prepare
+from negbench.tracking import Pruned, Tracker
+from negbench.world import Split, World, carves_dev, dev_seed, load_backbone, prepare
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -74,7 +74,9 @@ class Worlds:
 
     def get(self, config: RunConfig, backbone: Backbone, device: torch.device, display: Display) -> World:
         """The world of this configuration; prepared now unless the last one fits."""
-        carved = f"{config.eval.dev_fraction} {config.seed}" if config.eval.select == "dev" else ""
+        carved = ""
+        if carves_dev(config):
+            carved = f"{config.eval.dev_fraction} {dev_seed(config)} {config.eval.reported}"
         tokens = type(backbone).__name__  # texts are tokenised by the backbone
         parts = (config.dataset.model_dump(), config.compute.model_dump(), tokens, backbone.feature_key, device, carved)
         key = " ".join(map(str, parts))
@@ -94,6 +96,7 @@ def run_config(
     display: Display | None = None,
     worlds: Worlds | None = None,
     tags: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> RunResult:
     """Compute a run in a fresh folder.
 
@@ -104,14 +107,16 @@ def run_config(
         display: progress; default none.
         worlds: shares data and features with the runs before it.
         tags: put on the MLflow run (a comparison's or a study's name).
+        watch: told every point of a curve; what it raises ends the run, and `Pruned` does so without failing it.
 
     Raises:
         NegbenchError: a user's mistake, before anything is computed where that can be known.
     """
     cell = open_cell(config, display or Display(), worlds or Worlds())
     root = files.runs_dir(runs_dir)
-    folder = new_folder(root, cell.name)
-    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}))
+    path = str(new_folder(root, cell.name).path) if cell.accelerator.is_main_process else ""
+    folder = RunFolder(Path(_from_main(cell.accelerator, path)))
+    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
 
 
 def resume(
@@ -122,12 +127,13 @@ def resume(
     display: Display | None = None,
     worlds: Worlds | None = None,
     tags: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> RunResult:
     """Go on with an interrupted or failed run from its last checkpoint, to the bits it would have had (on the CPU).
 
     Args:
         name: the run, by id or a part of it that only one has.
-        runs_dir, tracking_uri, display, worlds, tags: as `run_config`.
+        runs_dir, tracking_uri, display, worlds, tags, watch: as `run_config`; `watch` is told new points only.
 
     Raises:
         RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
@@ -142,7 +148,7 @@ def resume(
             f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
             f"{folder.manifest['code']} then, {code_version()} now); run it again from the start"
         )
-    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}))
+    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +181,21 @@ def open_cell(config: RunConfig, display: Display, worlds: Worlds) -> Cell:
     return Cell(full, backbone, world, accelerator, display, config_hash(full, data=world.identity))
 
 
-def _compute(cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, str]) -> RunResult:
+def _from_main(accelerator: Accelerator, value: str) -> str:
+    """The main process's value, in every process."""
+    from accelerate.utils import broadcast_object_list
+
+    values = [value]
+    broadcast_object_list(values)
+    return values[0]
+
+
+def _compute(
+    cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, str], watch: Watch | None = None
+) -> RunResult:
+    if not cell.accelerator.is_main_process:  # the main process writes for all
+        with _threads(cell.config.compute.threads):
+            return RunResult(folder, train(cell, folder, lambda values, step, epoch: None))
     with folder.lock():
         if folder.status == "new":
             folder.write_manifest(_manifest(cell))
@@ -189,12 +209,16 @@ def _compute(cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, st
             def log(values: Mapping[str, float], step: int, epoch: int) -> None:
                 folder.append_metrics({"step": step, "epoch": epoch, **values})
                 live.metrics(values, step)
+                if watch is not None and epoch >= 0:
+                    watch(epoch, values)
 
             try:
                 details = train(cell, folder, log)
             except NegbenchError as error:
                 folder.write_error(str(error))
                 raise
+            except Pruned:
+                raise  # given up on purpose: no error, and it can be resumed
             except Exception as error:
                 folder.write_error(f"{type(error).__name__}: {error}")
                 raise
@@ -226,6 +250,7 @@ class State:
 
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
+Watch = Callable[[int, Mapping[str, float]], None]  # 0-based epoch, values by name
 
 
 def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -244,12 +269,14 @@ def train(cell: Cell, folder: RunFolder, log: Log) -> dict[str, Any]:
     groups = backbone.parameter_groups(float(config.train.lr or 0), float(config.train.weight_decay or 0))
     optimizer = torch.optim.AdamW(groups)
     schedule = _cosine(optimizer, config, math.ceil(len(world.train.dataset.queries) / size))
-    model, optimizer, schedule = cell.accelerator.prepare(objective, optimizer, schedule)
+    # the schedule is not prepared: accelerate would step it once per process, and it counts batches
+    model, optimizer = cell.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     with _own_randomness(config.seed, cell.accelerator.device):
         state = _restore(folder, backbone, optimizer, schedule, streams) or State()
         display.seconds.update(state.seconds)
-        folder.truncate_metrics(state.epoch)
+        if cell.accelerator.is_main_process:
+            folder.truncate_metrics(state.epoch)
         if state.epoch == 0:
             state.baselines = _untrained(cell, log)
             _keep_curves(cell, strategy, state, folder, "start")
@@ -289,6 +316,7 @@ def _refresh(
     end = min((b for b in bounds if b > epoch), default=int(config.train.epochs or 0))
     warming = epoch not in (config.schedule.refresh_epochs or ())
     state.refresh += 0 if warming else 1
+    main = cell.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
     used = make_strategy("all-corpus") if warming else strategy
     with cell.display.stage("mine", total=len(world.train.dataset.queries), note=f"epoch {epoch + 1}") as advance:
         task = mining_task(cell.backbone, world, config)
@@ -298,8 +326,8 @@ def _refresh(
             refresh=max(state.refresh, 0),
             draws=(end - epoch) * config.train.num_negatives,
             generator=generator,
-            previous=_pools_file(folder, state.refresh - 1) if state.refresh > 0 else None,
-            pools=None if warming else _pools_file(folder, state.refresh),
+            previous=_pools_file(folder, state.refresh - 1) if state.refresh > 0 and main else None,
+            pools=_pools_file(folder, state.refresh) if main and not warming else None,
             progress=advance,
         )
     state.negatives, state.interval_start = mined.negatives, epoch
@@ -308,7 +336,8 @@ def _refresh(
         state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
     if not warming:
         state.behaviour.append({"epoch": float(epoch), **summary})
-        _write_mined(folder, state.refresh, mined)
+        if main:
+            _write_mined(folder, state.refresh, mined)
     log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
 
 
@@ -336,9 +365,12 @@ def mining_task(backbone: Backbone, world: World, config: RunConfig) -> MiningTa
 
 
 def _keep_curves(cell: Cell, strategy: Strategy, state: State, folder: RunFolder, moment: str) -> None:
-    """Score curves of a sample of train queries, once per moment, for the report; draws from no stream of the run."""
+    """Score curves of a sample of train queries, once per moment, for the report; draws from no stream of the run.
+
+    A study's trials, of which nothing is reported, keep none.
+    """
     path = folder.path / curves.file_name(moment)
-    if path.exists() or not cell.accelerator.is_main_process:
+    if path.exists() or not (cell.accelerator.is_main_process and cell.config.eval.reported):
         return
     with cell.display.stage("curves", note=moment):
         task = mining_task(cell.backbone, cell.world, cell.config)
@@ -388,7 +420,7 @@ def _train_epoch(
                 for name, value in result.statistics.items():
                     totals[name] = totals.get(name, 0.0) + (0.0 if math.isnan(value) else value)
             advance(1)
-    mean = float(torch.stack(losses).mean())
+    mean = float(cell.accelerator.gather(torch.stack(losses)).mean())
     if not math.isfinite(mean):
         raise NegbenchError(f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm")
     values: dict[str, float] = {
@@ -412,13 +444,13 @@ def _score(cell: Cell, state: State, log: Log) -> QueryRanks:
         found = evaluation.embed(cell.backbone, world, world.val)
         ranks = evaluation.rank(world.val, found.queries, found.candidates)
         metrics = world.val.dataset.summarise(ranks)
-        values = {f"val/{name}": value for name, value in metrics.items()}
+        values = {f"{world.scored}/{name}": value for name, value in metrics.items()}
         spread = float(found.queries.mean(0).norm())
-        values["val/query_concentration"] = spread
+        values[f"{world.scored}/query_concentration"] = spread
         if spread > 0.98 and not any("collapsed" in remark for remark in state.remarks):
             state.remarks.append(f"epoch {state.epoch}: collapsed, all queries point the same way ({spread:.3f})")
         chosen = metrics
-        if world.dev is not None:
+        if world.dev is not None and world.dev is not world.val:
             chosen = world.dev.dataset.summarise(evaluation.score(cell.backbone, world, world.dev))
             values.update({f"dev/{name}": value for name, value in chosen.items()})
     main = chosen[world.val.dataset.card.main]
@@ -436,7 +468,7 @@ def _untrained(cell: Cell, log: Log) -> dict[str, dict[str, float]]:
         ranks = {"untrained": evaluation.score(cell.backbone, cell.world, val)}
         ranks |= evaluation.one_modality_ranks(cell.backbone, cell.world, val)
     found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
-    log({f"val/{name}": value for name, value in found["untrained"].items()}, 0, -1)
+    log({f"{cell.world.scored}/{name}": value for name, value in found["untrained"].items()}, 0, -1)
     return found
 
 
@@ -470,7 +502,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _accelerator(config: RunConfig) -> Accelerator:
-    from accelerate import Accelerator
+    from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
     device = config.compute.device
@@ -481,7 +513,9 @@ def _accelerator(config: RunConfig) -> Accelerator:
     if precision == "auto":
         precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
     AcceleratorState._reset_state()  # a process may compute runs of different precision
-    return Accelerator(cpu=not on_gpu, mixed_precision="no" if precision == "fp32" else precision)
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
 
 
 def _cosine(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
@@ -521,10 +555,11 @@ def _epoch_tokens(cell: Cell, epoch: int) -> dict[str, Tensor]:
 
 
 def _shard(rows: Tensor, accelerator: Accelerator) -> Tensor:
-    """This process's share of a batch."""
-    if accelerator.num_processes == 1:
-        return rows
-    return rows[accelerator.process_index :: accelerator.num_processes]
+    """This process's share of a batch. Shares are equal: what is left over (fewer rows than processes) is left out."""
+    count = accelerator.num_processes
+    if len(rows) < count:
+        raise NegbenchError(f"a batch of {len(rows)} queries cannot be shared by {count} processes: use fewer of them")
+    return rows[: len(rows) // count * count][accelerator.process_index :: count]
 
 
 def trained_state(backbone: Backbone) -> dict[str, Tensor]:

@@ -45,6 +45,10 @@ def git_commit() -> str:
     return commit.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
+class Pruned(Exception):
+    """A run that is given up on purpose before its end: its MLflow copy ends as KILLED, not as FAILED."""
+
+
 @dataclass(frozen=True)
 class Tracker:
     """An MLflow store. `uri = "none"` keeps no copy.
@@ -93,7 +97,7 @@ class Tracker:
 
     @contextmanager
     def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
-        """Log a run while it is computed; it ends FINISHED, KILLED (interrupted) or FAILED.
+        """Log a run while it is computed; it ends FINISHED, KILLED (interrupted or pruned) or FAILED.
 
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
@@ -103,7 +107,7 @@ class Tracker:
         try:
             yield log
             status = "FINISHED"
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Pruned):
             status = "KILLED"
             raise
         finally:

@@ -61,13 +61,21 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class World(Features):
-    """Splits and features. `val` is the reported split; `dev` is carved from train when a choice is made on it."""
+    """Splits and features. `val` is the reported split; `dev` is carved from train when a choice is made on it.
+
+    Where the reported split is kept closed (`eval.reported` false), `val` is the dev part itself.
+    """
 
     train: Split
     val: Split
     dev: Split | None
     backbone_key: str
     seconds: float
+
+    @property
+    def scored(self) -> str:
+        """What `val` is, for the names of metrics: "val", or "dev" where the reported split is kept closed."""
+        return "dev" if self.val is self.dev else "val"
 
     @property
     def identity(self) -> str:
@@ -109,14 +117,16 @@ def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display
     started = time.perf_counter()
     provided = getattr(backbone, "provides_features", False)
     train = load_split(config.dataset, "train", images=not provided)
-    val = load_split(config.dataset, "val", images=not provided)
     if any(query.target is None for query in train.queries):
         raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
     check_hybrid(config.hybrid, backbone, train)
     dev = None
-    if config.eval.select == "dev":
-        train, dev = train.split_dev(config.eval.dev_fraction, config.seed)
-    parts = [part for part in (train, dev, val) if part is not None]
+    if carves_dev(config):
+        train, dev = train.split_dev(config.eval.dev_fraction, dev_seed(config))
+    reported = config.eval.reported or dev is None
+    val = load_split(config.dataset, "val", images=not provided) if reported else dev
+    assert val is not None
+    parts = list({id(part): part for part in (train, dev, val) if part is not None}.values())
     ids = list(dict.fromkeys(image for part in parts for image in part.all_images))
     source, encoded = _source(config, backbone, ids, parts, device, display)
     row = {image: index for index, image in enumerate(ids)}
@@ -131,6 +141,16 @@ def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display
         seconds=time.perf_counter() - started,
         encoded=encoded,
     )
+
+
+def carves_dev(config: RunConfig) -> bool:
+    """Whether a part of train is set aside for choices."""
+    return config.eval.select == "dev" or not config.eval.reported
+
+
+def dev_seed(config: RunConfig) -> int:
+    """Seed of the carving: `eval.dev_seed`, or the run's own."""
+    return config.seed if config.eval.dev_seed is None else config.eval.dev_seed
 
 
 def prepare_split(

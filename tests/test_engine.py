@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +137,9 @@ def test_strategies_of_one_seed_share_weights_and_batches(
         assert seen[other] == seen[first]
         assert all(torch.equal(weights[other][n], p) for n, p in weights[first].items())
     queries = 72
-    assert sorted(row for rows in seen[first][: math.ceil(queries / 16)] for row in rows) == list(range(queries))  # an epoch sees each once
+    assert sorted(row for rows in seen[first][: math.ceil(queries / 16)] for row in rows) == list(
+        range(queries)
+    )  # an epoch sees each once
 
 
 @pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
@@ -240,3 +246,42 @@ def test_a_torn_metrics_line_is_dropped(tmp_path: Path) -> None:
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 2, "epo')
     assert folder.metrics() == [{"step": 1, "epoch": 0, "a": 1.0}]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path, toy_sets: list[str]) -> None:
+    """Gradients are averaged over equal shares, so the weights are those of one process but for rounding."""
+    config = config_of("all-corpus", toy_sets, "train.epochs=2", "train.batch_size=18")  # 72 queries: 4 even batches
+    alone = run(config, tmp_path / "alone")
+    command = [sys.executable, "-m", "negbench", "run", "--strategy", "all-corpus", "--tracking-uri", "none"]
+    sets = [part for text in (*toy_sets, "train.epochs=2", "train.batch_size=18") for part in ("--set", text)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "ACCELERATE_USE_CPU": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [*command, *sets, "--runs-dir", str(tmp_path / "two")],
+            env={**common, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert alone.run_id in outputs[0]
+    assert outputs[1] == ""
+    (folder,) = (RunFolder(p.parent) for p in (tmp_path / "two").glob("*/result.json"))
+    assert folder.run_id == alone.run_id
+    assert folder.result["negatives_seen"] == alone.details["negatives_seen"]
+    losses = [[p["train/loss"] for p in f.metrics() if "train/loss" in p] for f in (alone.folder, folder)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    for name, value in alone.folder.weights().items():
+        torch.testing.assert_close(folder.weights()[name], value, atol=2e-4, rtol=1e-3)

@@ -75,7 +75,8 @@ def verify(
     options.plugin_layer(plugin)
     section = options.dataset_layer(dataset, data_root, False)["dataset"]
     section |= {path[-1]: value for path, value in map(parse_set, sets or ())}
-    with Progress(transient=True, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)  # standard output is the report's
+    with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("decode", total=None)
         found = check(
             section.pop("name"),
@@ -108,7 +109,8 @@ def _print(found: Verification, out: Path | None) -> None:
     for kind, problems in kinds.items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
-            typer.echo(f"  {f'{problem.split}: ' if problem.split else ''}{problem.detail}")
+            where = f"{', '.join(problem.splits)}: " if problem.splits else ""
+            typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --out FILE or --json has all")
     if not found.problems:

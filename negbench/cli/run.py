@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,7 +68,8 @@ def run(
             result = engine.resume(str(resume), runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
         else:
             result = engine.run_config(config, runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
-    _print(console, result, tracking_uri)
+    if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks
+        _print(console, result, tracking_uri)
 
 
 def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:

@@ -207,9 +207,10 @@ class Edits:
         )
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Training pairs, with repeats as chance has it: a random image that has a neighbour, a random family of its
-        class and a random class of that family, both again until the word differs, then a random image of that class (the order of TIRG's
-        sampler).
+        """Training pairs, with repeats as chance has it, in the order of TIRG's sampler.
+
+        A random image that has a neighbour; a random family of its class and a random class of that family, both again
+        until the word differs; a random image of that class.
 
         Args:
             count: number of pairs.

@@ -30,13 +30,13 @@ class Problem:
     Args:
         kind: `load` (a split that cannot be read, with a target outside its gallery for one), `counts` (not the
             published number), `missing`, `empty`, `undecodable`, or `duplicate` (images of equal pixels).
-        split: where it was found; empty for duplicates, which may lie in two splits.
+        splits: where it was found; empty for what was decoded, each file once for all splits.
         images: ids concerned.
         detail: one line.
     """
 
     kind: str
-    split: str
+    splits: tuple[str, ...]
     images: tuple[str, ...]
     detail: str
 
@@ -114,6 +114,7 @@ def verify(
     found = Verification(name)
     faults: list[Exception] = []
     files: dict[str, _File] = {}
+    bad: dict[str, tuple[str, list[str]]] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
             annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
@@ -121,15 +122,24 @@ def verify(
             if splits:
                 raise
             faults.append(error)
+            found.notes.append(f"{split} is left out: {error}")
             continue
         except DataError as error:
             faults.append(error)
-            found.problems.append(Problem("load", split, (), str(error)))
+            found.problems.append(Problem("load", (split,), (), str(error)))
             continue
         _check_annotations(found, split, annotated)
-        files |= _check_files(found, name, options, split)
+        located = _locate(found, name, options, split)
+        if located is not None:
+            lacking = located.missing(annotated.all_images)
+            for image, why in lacking.items():
+                bad.setdefault(image, (why, []))[1].append(split)
+            files |= {image: _file(located, image) for image in annotated.all_images if image not in lacking}
     if not found.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
+    for image, (why, of) in bad.items():
+        kind = "empty" if why == "empty file" else "missing"
+        found.problems.append(Problem(kind, tuple(of), (image,), f"{image}: {why}"))
     _check_images(found, files, workers, progress)
     return found
 
@@ -139,7 +149,7 @@ def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
     per_group = Counter(query.group for query in data.queries)
     counts = {group: Counts(per_group[group], len(columns)) for group, columns in data.groups.items()}
     remarks = data.card.remarks(data.split, counts)
-    found.problems.extend(Problem("counts", split, (), remark) for remark in remarks)
+    found.problems.extend(Problem("counts", (split,), (), remark) for remark in remarks)
     found.notes.extend(remark for remark in data.remarks if remark not in remarks)
     inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
     outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
@@ -157,21 +167,14 @@ def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
     )
 
 
-def _check_files(found: Verification, name: str, options: Mapping[str, Any], split: str) -> dict[str, _File]:
-    """Image -> file, for those there are; the others become problems."""
+def _locate(found: Verification, name: str, options: Mapping[str, Any], split: str) -> ImageFiles | None:
+    """Where the images of a split lie; None, and a problem, where too little is there to load it."""
     try:
         data: Dataset = registry.make("datasets", name, **options, split=split, images=True, allow_missing=True)
     except DataError as error:  # no image at all, or two different files of one id
-        found.problems.append(Problem("load", split, (), str(error)))
-        return {}
-    if data.files is None:
-        return {}
-    why = data.files.missing(data.missing)
-    for kind, reason in (("missing", "no file"), ("empty", "empty file")):
-        for image in data.missing:
-            if why.get(image) == reason:
-                found.problems.append(Problem(kind, split, (image,), f"{image}: {reason}"))
-    return {image: _file(data.files, image) for image in data.all_images}
+        found.problems.append(Problem("load", (split,), (), str(error)))
+        return None
+    return data.files
 
 
 def _file(files: ImageFiles, image: str) -> _File:
@@ -192,7 +195,7 @@ def _check_images(found: Verification, files: Mapping[str, _File], workers: int,
             decoded |= {each.image: each for each in event.value}
         elif event.kind == "failed":
             names = tuple(image for image, _ in chunk)
-            found.problems.append(Problem("undecodable", "", names, f"one of {len(names)} images: {event.value}"))
+            found.problems.append(Problem("undecodable", (), names, f"one of {len(names)} images: {event.value}"))
         else:
             continue
         done += len(chunk)
@@ -204,9 +207,9 @@ def _check_images(found: Verification, files: Mapping[str, _File], workers: int,
             continue
         found.manifest[image] = Entry(file.shown, each.size, each.sha256)
         if each.error:
-            found.problems.append(Problem("undecodable", "", (image,), f"{file.shown}: {each.error}"))
+            found.problems.append(Problem("undecodable", (), (image,), f"{file.shown}: {each.error}"))
         else:
             same.setdefault(each.pixels, []).append(image)
     for images in same.values():
         if len(images) > 1:
-            found.problems.append(Problem("duplicate", "", tuple(images), f"equal pixels: {', '.join(images)}"))
+            found.problems.append(Problem("duplicate", (), tuple(images), f"equal pixels: {', '.join(images)}"))

@@ -21,6 +21,8 @@ from torch import Tensor
 from negbench.backbones import _open_clip
 from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.clip import Clip
+from negbench.config import load_config
+from negbench.engine import run_config
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
@@ -475,3 +477,16 @@ def test_preprocessing_is_small_to_pickle_and_takes_any_mode() -> None:
     assert len(pickle.dumps(clip.transform)) < 2000
     for mode in ("RGB", "L", "P", "CMYK", "RGBA"):
         assert clip.preprocess(Image.new(mode, (50, 80))).shape == (3, 32, 32)
+
+
+def test_a_frozen_run_stores_image_features_once(toy_root: Path, tmp_path: Path) -> None:
+    sets = [f"dataset.root='{toy_root}'", "backbone.init='random'", "backbone.size='toy'", "train.epochs=1"]
+    runs = []
+    for fusion in ("gated", "combiner"):
+        config = load_config(
+            flags={"strategy": {"name": "qure"}, "backbone": {"name": "clip"}},
+            sets=[*sets, f"backbone.fusion='{fusion}'", "compute.device='cpu'"],
+        )
+        runs.append(run_config(config, runs_dir=tmp_path, tracking_uri="none").details)
+    assert runs[0]["images_encoded"] > 0
+    assert runs[1]["images_encoded"] == 0

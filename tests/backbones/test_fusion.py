@@ -161,3 +161,12 @@ def test_dropout_draws_anew_and_goes_on_after_loading() -> None:
 def test_unknown_kind_is_quoted() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown fusion 'gate'.*did you mean 'gated'"):
         make_fusion("gate", DIM, _generator())
+
+
+def test_dropout_masks_differ_between_seeds() -> None:
+    masks = []
+    for seed in (1, 2):
+        combiner = make_fusion("combiner", 8, torch.Generator().manual_seed(seed))
+        drop = next(m for m in combiner.modules() if isinstance(m, SeededDropout)).train()
+        masks.append(drop(torch.ones(64)) > 0)
+    assert not torch.equal(*masks)

@@ -103,10 +103,8 @@ def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
     drawn = Counter((q.reference, class_of(q.target)) for q in data.queries)
     expected = {}
     for image in data.images:
-        others = [
-            n for n in set(map(class_of, data.images)) if n.split()[1] == class_of(image).split()[1] != class_of(image)
-        ]
-        others = [n for n in others if n != class_of(image)]
+        noun = class_of(image).split()[1]
+        others = {n for n in map(class_of, data.images) if n.split()[1] == noun} - {class_of(image)}
         expected |= {(image, other): 12_000 / len(data.images) / len(others) for other in others}
     assert set(drawn) == set(expected)
     statistic = sum((drawn[pair] - n) ** 2 / n for pair, n in expected.items())

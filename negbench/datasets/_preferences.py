@@ -1,0 +1,408 @@
+"""Data sets of people's choices between two sets of five images: reading and judging, shared by all in this format.
+
+The file is an object: participant -> question set -> six lists of one length, an entry a judgement:
+
+    ref_img_paths, targ_img_paths    paths of the reference and of FashionIQ's target
+    sentences                        the modification text
+    retrieved_set1, retrieved_set2   {"img_path": five paths, "user_score": "1" ... "5"}
+    preferred set                    "1" or "2"
+
+A path is read for the name of its file: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file wherever it
+lies below the data root, so that nothing in the file has to be edited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query, check_option
+from negbench.datasets._read import Reader, find_root, get, image_id, list_files, quoted, strings, typed
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
+from negbench.metrics.query_ranks import QueryRanks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPLIT = "val"  # the queries are FashionIQ's
+GROUP = "all"
+SET_SIZE = 5
+LIKERT = range(1, 6)
+FLAGGED = 307  # QuRe sec. 4, "modality redundancy check"
+VALID = 2715  # QuRe table 1
+PARTS = ("all", "consistent")
+MEASURES = (
+    "preference_rate",
+    "preference_rate_with_ties",
+    "preference_rate_equal_recall",
+    "chance",
+    "first_higher",
+    "ties",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "spearman",
+    "spearman_p",
+)
+METRICS = tuple(f"{part}/{name}" for part in PARTS for name in MEASURES)
+TEMPLATE = "the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, blanks collapsed"
+
+_LISTS = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
+_MARKS = {"dotmark": ".", "questionmark": "?", "andmark": "&"}
+_BLOCK = 256  # queries scored at once
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one participant said of one query's two sets.
+
+    Args:
+        participant: name in the file.
+        sets: five distinct images each; their order says nothing.
+        ratings: Likert scores of the sets, 1 (no match) to 5 (a very good one).
+        first: whether set 1 was preferred.
+    """
+
+    participant: str
+    sets: tuple[tuple[str, ...], tuple[str, ...]]
+    ratings: tuple[int, int]
+    first: bool
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the preferred set is not the lower rated one: QuRe's sanity check (sec. 4)."""
+        one, two = self.ratings
+        return one >= two if self.first else two >= one
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that may hold the judgements: `name` below the root, or in the root's sub-folder `folder`."""
+
+    folder: str
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceFormat(Dataset):
+    """Queries with two candidate sets and a person's choice: one query per judgement, judged by the sets' scores.
+
+    `images` are all images that the file names: references, targets and the members of the sets.
+
+    Args:
+        judgements: query id -> judgement.
+    """
+
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+
+    @classmethod
+    def from_files(
+        cls,
+        root: Path | None,
+        card: DatasetCard,
+        sources: Sequence[Source],
+        *,
+        split: str,
+        images: bool,
+        allow_missing: bool,
+    ) -> Self:
+        """Read the first of `sources` that is there.
+
+        Images are looked for below the file's folder and in the sub-folder `fashioniq` of `root`.
+
+        Raises:
+            DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
+            OptionError: another split than val.
+        """
+        check_option("split", split, split == SPLIT, f"{SPLIT} ({card.name} has nothing to train on)")
+        folder, source = _find(root, card, sources)
+        reader = Reader(folder)
+        read = _read(reader, folder / source.name)
+        remarks = [] if source == sources[0] else [f"there is no {sources[0].name}: read from {source.name}"]
+        found: ImageFiles | None = None
+        missing: tuple[str, ...] = ()
+        if images:
+            files = {path: None for place in _image_folders(root, folder) for path in list_files(place)}
+            found = ImageFiles.scan(folder, files=files)
+            missing = found.require(_named(read), allow_missing=allow_missing)
+            read = _without(read, set(missing))
+        if not read:
+            raise DataError(f"{card.name}: no judgement is left in {folder / source.name} ({len(missing)} missing)")
+        names, groups = columns_of({GROUP: _named(read)})
+        return cls(
+            card=card,
+            split=split,
+            queries=[query for query, _ in read],
+            images=names,
+            groups=groups,
+            content=reader.content,
+            files=found,
+            missing=missing,
+            remarks=(*remarks, *_filter_remarks([judgement for _, judgement in read])),
+            judgements={query.id: judgement for query, judgement in read},
+        )
+
+    # --- judgements as tensors -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _judged(self) -> list[Judgement]:
+        """One judgement per query, in the order of the queries, of which there may be a part."""
+        return [self.judgements[query.id] for query in self.queries]
+
+    @cached_property
+    def sets(self) -> Tensor:
+        """[Q, 2, 5] int64, columns of the images of either set."""
+        column = self.column_of
+        columns = [[[column[image] for image in members] for members in judged.sets] for judged in self._judged]
+        return torch.tensor(columns, dtype=torch.int64).reshape(-1, 2, SET_SIZE)
+
+    @cached_property
+    def first(self) -> Tensor:
+        """[Q] bool, whether set 1 was preferred."""
+        return torch.tensor([judged.first for judged in self._judged], dtype=torch.bool)
+
+    @cached_property
+    def ratings(self) -> Tensor:
+        """[Q, 2] int64, Likert scores of the sets, 1 to 5."""
+        return torch.tensor([judged.ratings for judged in self._judged], dtype=torch.int64).reshape(-1, 2)
+
+    @cached_property
+    def hits(self) -> Tensor:
+        """[Q, 2] bool, whether the set holds the target: its recall at 5."""
+        return (self.sets == self.target_columns[:, None, None]).any(-1)
+
+    @cached_property
+    def consistent(self) -> Tensor:
+        """[Q] bool, judgements that pass QuRe's sanity check (sec. 4)."""
+        return torch.tensor([judged.consistent for judged in self._judged], dtype=torch.bool)
+
+    @cached_property
+    def participants(self) -> list[str]:
+        """Q names."""
+        return [judged.participant for judged in self._judged]
+
+    # --- judging -------------------------------------------------------------------------------------------------
+
+    def evaluate(self, scores: Tensor) -> dict[str, float]:
+        """The measures of a full score table; see `judge`.
+
+        Args:
+            scores: [Q, N] float in the order of `queries` and `images`, any sign, higher is better.
+
+        Raises:
+            NegbenchError: a table of another shape, or a score of a set that is not finite.
+        """
+        scores = torch.as_tensor(scores)
+        want = (len(self.queries), len(self.images))
+        if scores.shape != want or not scores.is_floating_point():
+            raise NegbenchError(
+                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
+                f"got {tuple(scores.shape)} {scores.dtype}"
+            )
+        return self.judge(set_scores(scores, self.sets).cpu())
+
+    def score_sets(self, score_block: ScoreBlock) -> Tensor:
+        """[Q, 2] float64 scores of the sets, `score_block` being as for `rank`; the full table is never held.
+
+        Raises:
+            NegbenchError: a block of the wrong shape, or a score that is not finite.
+        """
+        columns = torch.arange(len(self.images))
+        parts = [
+            set_scores(self._scores(score_block, rows, columns), self.sets[rows]).cpu()
+            for rows in torch.arange(len(self.queries)).split(_BLOCK)
+        ]
+        return torch.cat(parts)
+
+    def judge(self, sets: Tensor) -> dict[str, float]:
+        """How well scores of the sets agree with the people.
+
+        Args:
+            sets: [Q, 2] scores of the sets, any sign.
+
+        Returns:
+            `all/NAME` over all judgements and `consistent/NAME` over those that pass the sanity check; nan where a
+            measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
+
+            preference_rate: P(1 chosen | S1 > S2), QuRe eq. 9; preference_rate_with_ties: given S1 >= S2, CIRQRS
+            eq. 8; preference_rate_equal_recall: the same where both sets hold the target or neither does, CIRQRS eq. 9.
+            chance: share of judgements for set 1, what these three rates are for a scorer that knows nothing.
+            first_higher, ties: shares of judgements with S1 > S2 and S1 = S2.
+            accuracy: symmetric, a tie counts one half; accuracy_low, accuracy_high: its 95 % interval, participants
+            drawn again. spearman, spearman_p: of the scores of all sets with their Likert scores (the p-value takes
+            sets as independent).
+        """
+        every = torch.ones(len(self.queries), dtype=torch.bool)
+        parts = zip(PARTS, (every, self.consistent), strict=True)
+        return {f"{part}/{name}": value for part, rows in parts for name, value in self._measures(sets, rows).items()}
+
+    def _measures(self, sets: Tensor, rows: Tensor) -> dict[str, float]:
+        sets, first, hits = sets[rows], self.first[rows], self.hits[rows]
+        right = agreement(sets, first)
+        names = [name for name, kept in zip(self.participants, rows.tolist(), strict=True) if kept]
+        number = {name: index for index, name in enumerate(dict.fromkeys(names))}
+        interval = clustered_interval(right, torch.tensor([number[name] for name in names], dtype=torch.int64))
+        correlation = spearman(sets, self.ratings[rows])
+        values = (
+            preference_rate(sets, first),
+            preference_rate(sets, first, ties=True),
+            preference_rate(sets, first, ties=True, among=hits[:, 0] == hits[:, 1]),
+            float(first.double().mean()),
+            float((sets[:, 0] > sets[:, 1]).double().mean()),
+            float((sets[:, 0] == sets[:, 1]).double().mean()),
+            float(right.mean()),
+            interval.low,
+            interval.high,
+            *correlation,
+        )
+        return dict(zip(MEASURES, values, strict=True))
+
+    def table(self, sets: Tensor) -> pd.DataFrame:
+        """One row a judgement: scores, ratings and recall of both sets, the set preferred (1 or 2), the filter."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {
+            "query": [query.id for query in self.queries],
+            "participant": self.participants,
+        }
+        for name, values in (("score", sets), ("rating", self.ratings), ("recall_at_5", self.hits)):
+            columns |= {f"{name}_{side + 1}": values[:, side].numpy() for side in (0, 1)}
+        columns |= {"preferred": (2 - self.first.long()).numpy(), "consistent": self.consistent.numpy()}
+        return pd.DataFrame(columns)
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """Raise DataError: choices between sets are judged by scores (`evaluate`, `judge`), which ranks do not hold."""
+        raise DataError("preferences are judged by the scores of sets, not by ranks: score a run, or use evaluate()")
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+_Read = list[tuple[Query, Judgement]]
+
+
+def _find(root: Path | None, card: DatasetCard, sources: Sequence[Source]) -> tuple[Path, Source]:
+    errors = []
+    for source in sources:
+        tree = f"{source.name}, and FashionIQ's images as ID.jpg or ID.png in any folder"
+        try:
+            folder = find_root(root, name=source.folder, marker=source.name, tree=tree, source=card.source)
+        except DataError as error:
+            errors.append(error)
+        else:
+            return folder, source
+    raise errors[-1]
+
+
+def _image_folders(root: Path | None, folder: Path) -> list[Path]:
+    """Where images may lie: below the judgements' folder, or where one root holds all benchmarks side by side."""
+    beside = (folder.parent if root is None or folder != root else folder) / "fashioniq"
+    return [folder, beside] if beside.is_dir() else [folder]
+
+
+def _read(reader: Reader, path: Path) -> _Read:
+    read: _Read = []
+    for participant, question_sets in typed(reader.json(path), dict, str(path)).items():
+        where = f"{path}: {quoted(participant)}"
+        for name, entry in typed(question_sets, dict, where).items():
+            here = f"{where}: {quoted(name)}"
+            lists = {key: get(typed(entry, dict, here), key, list, here) for key in _LISTS}
+            lengths = {key: len(values) for key, values in lists.items()}
+            if len(set(lengths.values())) != 1:
+                raise DataError(f"{here}: the six lists must have one length, got {lengths}")
+            for index, values in enumerate(zip(*lists.values(), strict=True)):
+                marks = [f"{here}: key '{key}'[{index}]" for key in _LISTS]
+                read.append(_judgement(participant, f"{participant}/{name}/{index:02d}", values, marks))
+    if not read:
+        raise DataError(f"{path} holds no judgement")
+    return read
+
+
+def _judgement(participant: str, query: str, values: Sequence[Any], marks: Sequence[str]) -> tuple[Query, Judgement]:
+    reference, target, sentence, one, two, preferred = values
+    text = typed(sentence, str, marks[2])
+    if preferred not in ("1", "2"):
+        raise DataError(f'{marks[5]}: want "1" or "2", got {quoted(preferred)}')
+    return (
+        Query(
+            id=query,
+            reference=_image(reference, marks[0]),
+            text=_restored(text),
+            target=_image(target, marks[1]),
+            group=GROUP,
+            captions=(text,),
+        ),
+        Judgement(
+            participant=participant,
+            sets=(_members(one, marks[3]), _members(two, marks[4])),
+            ratings=(_rating(one, marks[3]), _rating(two, marks[4])),
+            first=preferred == "1",
+        ),
+    )
+
+
+def _members(value: Any, where: str) -> tuple[str, ...]:
+    inside = f"{where}: key 'img_path'"
+    paths = strings(get(typed(value, dict, where), "img_path", list, where), inside)
+    images = tuple(_image(path, f"{inside}[{index}]") for index, path in enumerate(paths))
+    if len(images) != SET_SIZE or len(set(images)) != SET_SIZE:
+        raise DataError(f"{inside}: want {SET_SIZE} different images, got {quoted(list(images))}")
+    return images
+
+
+def _rating(value: Mapping[str, Any], where: str) -> int:
+    rating = get(value, "user_score", str, where)
+    if rating not in map(str, LIKERT):
+        raise DataError(f'{where}: key \'user_score\': want "1" to "5", got {quoted(rating)}')
+    return int(rating)
+
+
+def _image(value: Any, where: str) -> str:
+    """'/-/image_data/shirt/B000LUIBH8.jpg' -> 'B000LUIBH8'."""
+    return image_id(PurePosixPath(typed(value, str, where)).stem, where)
+
+
+def _restored(sentence: str) -> str:
+    """The sentence as the participants saw it: the file spells out the signs of FashionIQ's captions.
+
+    Example:
+        >>> _restored("has long sleevesdotmark  and is black andmark white")
+        'has long sleeves. and is black & white'
+    """
+    return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())
+
+
+def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
+    """Every image, in order of first appearance."""
+    names = (
+        image
+        for query, judgement in read
+        for image in (query.reference, str(query.target), *judgement.sets[0], *judgement.sets[1])
+    )
+    return list(dict.fromkeys(names))
+
+
+def _without(read: _Read, missing: set[str]) -> _Read:
+    """The judgements that name no missing image."""
+    return [entry for entry in read if missing.isdisjoint(_named([entry]))] if missing else read
+
+
+def _filter_remarks(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    dropped = sum(not judgement.consistent for judgement in judgements)
+    return (
+        f"consistent/ drops {dropped:,} of {len(judgements):,} judgements by QuRe's sanity check (the set rated lower "
+        "was preferred); all/ keeps them, as QuRe's released evaluation does",
+        f"the papers count {VALID:,} valid queries: they also drop {FLAGGED} that participants flagged for modality "
+        "redundancy, and the file does not hold the flags",
+    )

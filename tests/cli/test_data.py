@@ -1,0 +1,101 @@
+"""`negbench data verify`, and files of triplets as `--dataset`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from negbench.cli.main import run as negbench
+from negbench.cli.options import dataset_layer, dataset_section
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Ten queries over thirteen images."""
+    rows = [{"reference": f"i{n}", "text": f"is {n}", "target": f"i{n + 3}"} for n in range(10)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for n in range(13):
+        Image.new("RGB", (8, 8), (20 * n, 7, 200)).save(tmp_path / f"i{n}.png")
+    return path
+
+
+def test_a_path_names_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    want = {"name": "triplets", "file": str(tmp_path / "sub/a.jsonl")}
+    assert dataset_section("sub/a.jsonl") == want
+    assert dataset_layer("sub/a.jsonl", Path("x"), True)["dataset"] == {**want, "root": "x", "allow_missing": True}
+    for name in ("a.csv", "A.PARQUET"):
+        assert dataset_section(name) == {"name": "triplets", "file": str(tmp_path / name)}
+    assert dataset_section("fashioniq") == {"name": "fashioniq"}
+    assert dataset_layer(None, None, False) == {}
+
+
+def test_verify_clean(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["data", "verify", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "val: triplets@file-" in out
+    assert "2 queries" in out
+    assert "13 images checked" in out
+    assert out.strip().endswith("clean")
+
+
+def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for n in range(12):
+        (file.parent / f"i{n}.png").write_bytes(b"no picture")
+    (file.parent / "i3.png").unlink()
+    out = tmp_path / "found.json"
+    assert negbench(["data", "verify", str(file), "--out", str(out), "--set", "seed=3", "--workers", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "i3: no file" in text
+    assert "... 1 more; --out FILE or --json has all" in text
+    written: dict[str, Any] = json.loads(out.read_text())
+    assert [p["images"] for p in written["problems"] if p["kind"] == "missing"] == [["i3"]]
+    assert sum(p["kind"] == "undecodable" for p in written["problems"]) == 11
+    assert set(written["manifest"]) == {f"i{n}" for n in range(13)} - {"i3"}
+    assert "seed 3" not in written["splits"][0]["identity"]
+
+
+def test_verify_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "i12.png").write_bytes(b"")
+    assert negbench(["data", "verify", str(file), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(p["kind"], p["images"]) for p in found["problems"]] == [("empty", ["i12"])]
+    assert found["images"] == 12
+    assert "manifest" not in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fashioniq"], "no folder given: set --data-root"),
+        (["fashionqi"], "did you mean 'fashioniq'?"),
+        (["none.csv"], "there is no file"),
+        (["synthetic", "--set", "seeed=1"], "did you mean 'seed'?"),
+    ],
+)
+def test_verify_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["data", "verify", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_on_one_s_own_triplets(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [
+        "train.epochs=2",
+        "train.batch_size=4",
+        "schedule.n_def=2",
+        "backbone.weights='random'",
+        "dataset.val_fraction=0.3",
+    ]
+    arguments = ["run", "--strategy", "qure", "--dataset", str(file), "--runs-dir", str(tmp_path / "runs")]
+    arguments += ["--tracking-uri", "none", *[part for text in sets for part in ("--set", text)]]
+    assert negbench(arguments) == 0
+    assert "R@10" in capsys.readouterr().out
+    [result] = (tmp_path / "runs").glob("*/result.json")
+    assert set(json.loads(result.read_text())["metrics"]) == {f"recall_at_{k}" for k in (1, 5, 10, 50)}

@@ -1,0 +1,351 @@
+"""Triplets: three formats that say the same, splits, galleries, where images are found, flaws by row and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from negbench.datasets.triplets import Triplets
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.registry import registry
+
+Rows = list[dict[str, Any]]
+KINDS = ("jsonl", "csv", "parquet")
+
+
+def toy_rows() -> Rows:
+    """Two splits, two groups; the first val row has three relevant images."""
+    rows: Rows = []
+    for split, letter in (("train", "t"), ("val", "v")):
+        ids = [f"{letter}{n}.png" for n in range(6)]
+        rows += [
+            {"reference": ids[0], "text": " is red ", "target": ids[1], "relevant": [ids[2], ids[1], ids[3]],
+             "group": "one", "split": split},
+            {"reference": ids[1], "text": 'says "x, y"', "target": ids[2], "relevant": None, "group": "one",
+             "split": split},
+            {"reference": ids[4], "text": "is wide", "target": ids[5], "relevant": None, "group": "two",
+             "split": split},
+        ]  # fmt: skip
+    return rows
+
+
+def plain_rows(count: int = 20) -> Rows:
+    """Without optional columns; every target is that of two rows."""
+    return [{"reference": f"r{n}", "text": f"text {n}", "target": f"i{n // 2}"} for n in range(count)]
+
+
+def save(path: Path, rows: Rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    elif path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: ";".join(v) if isinstance(v, list) else v for k, v in row.items()})
+        path.write_text(text.getvalue(), newline="")
+    else:
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def load(file: Path, **options: Any) -> Triplets:
+    return Triplets.load(file=file, **{"images": False, **options})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return save(tmp_path / "pairs.jsonl", toy_rows())
+
+
+# --- what is read ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_and_galleries(tmp_path: Path, kind: str) -> None:
+    data = load(save(tmp_path / f"pairs.{kind}", toy_rows()))
+    first = data.queries[0]
+    assert (first.reference, first.text, first.target, first.group) == ("v0.png", "is red", "v1.png", "one")
+    assert first.relevant == ("v1.png", "v2.png", "v3.png")
+    assert data.queries[1].text == 'says "x, y"'
+    assert data.queries[1].relevant == ()
+    assert {g: [data.images[c] for c in columns.tolist()] for g, columns in data.groups.items()} == {
+        "one": ["v0.png", "v1.png", "v2.png", "v3.png"],
+        "two": ["v4.png", "v5.png"],
+    }
+    # a query is named by its line (a CSV file has a header)
+    assert [q.id for q in data.queries] == [f"val-{n + (kind == 'csv')}" for n in (4, 5, 6)]
+    assert [q.text for q in load(tmp_path / f"pairs.{kind}", split="train").queries] == [q.text for q in data.queries]
+    assert data.remarks == ()
+    assert data.extra_images == []
+
+
+def test_the_three_formats_say_the_same(tmp_path: Path) -> None:
+    found = [load(save(tmp_path / f"pairs.{kind}", toy_rows())) for kind in KINDS]
+    for data in found[1:]:
+        assert data.images == found[0].images
+        for mine, theirs in zip(data.queries, found[0].queries, strict=True):
+            assert (mine.reference, mine.text, mine.target, mine.relevant) == (
+                theirs.reference, theirs.text, theirs.target, theirs.relevant,
+            )  # fmt: skip
+
+
+def test_identity_follows_the_bytes_and_not_the_folder(file: Path, tmp_path: Path) -> None:
+    before = load(file).identity
+    assert load(save(tmp_path / "elsewhere/pairs.jsonl", toy_rows())).identity == before
+    rows = toy_rows()
+    rows[3]["text"] = "is blue"
+    assert load(save(file, rows)).identity != before
+
+
+def test_a_json_list_in_a_cell(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        'reference,text,target,relevant,split\r\n\r\na,"two\nlines",b,"[""c"", ""b""]",val\r\nd,e,f,,val\r\n'
+    )
+    data = load(path)
+    assert data.queries[0].relevant == ("b", "c")
+    assert data.queries[0].text == "two\nlines"
+    assert [q.id for q in data.queries] == ["val-3", "val-5"]
+
+
+def test_a_gallery_file(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/gallery.txt").write_text("v1.png\nx/y.jpg\r\n\nz\n")
+    data = load(file, gallery=tmp_path / "more/gallery.txt")
+    assert [data.images[c] for c in data.groups["two"].tolist()] == ["v4.png", "v5.png", "v1.png", "x/y.jpg", "z"]
+    assert len(data.groups["one"]) == 6
+    assert data.identity != load(file).identity
+    (tmp_path / "more/gallery.txt").write_text("a\n../b\n")
+    with pytest.raises(DataError, match=r"gallery\.txt: line 2: '\.\./b' is no path below the images' folder"):
+        load(file, gallery=tmp_path / "more/gallery.txt")
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
+    rows = [{**row, "price": 3, "brand": "x"} for row in toy_rows()]
+    for kind in KINDS:
+        assert load(save(tmp_path / f"a.{kind}", rows)).remarks == (
+            f"a.{kind}: columns that are not read: 'price', 'brand'",
+        )
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
+def test_a_file_without_splits_is_split_by_target(tmp_path: Path, fraction: float) -> None:
+    path = save(tmp_path / "a.jsonl", plain_rows())
+    train, val = (load(path, split=split, val_fraction=fraction) for split in ("train", "val"))
+    assert len(val.queries) == round(fraction * 20)
+    assert len(train.queries) + len(val.queries) == 20
+    assert not {q.target for q in train.queries} & {q.target for q in val.queries}
+    assert load(path, val_fraction=fraction).queries == val.queries
+    picks = [tuple(q.id for q in load(path, val_fraction=fraction, seed=s).queries) for s in range(6)]
+    assert len(set(picks)) > 1
+    assert len({load(path, val_fraction=fraction, seed=s).identity for s in range(6)}) == 6
+    with pytest.raises(OptionError, match=r"split must be train or val \(a\.jsonl has no column 'split'\), got 'test'"):
+        load(path, split="test")
+    with pytest.raises(DataError, match="2 rows with 1 targets are too few"):
+        load(save(path, plain_rows(2)))
+
+
+def test_named_splits(tmp_path: Path) -> None:
+    rows = toy_rows()
+    with pytest.raises(DataError, match=r"no row of split 'test': it has 'train', 'val'"):
+        load(save(tmp_path / "a.jsonl", rows), split="test")
+    del rows[2]["split"]
+    with pytest.raises(DataError, match=r"line 3, column 'split' is missing: other rows have one"):
+        load(save(tmp_path / "a.jsonl", rows))
+
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("levels", [None, 2])
+def test_metrics_against_loops(file: Path, levels: int | None, exclude: bool) -> None:
+    data = load(file, exclude_reference=exclude)
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(3, 6, generator=generator) - 2
+        if levels is not None:
+            scores = torch.randint(-levels, 0, (3, 6), generator=generator).float()
+        hits, precisions = [], []
+        for index, query in enumerate(data.queries):
+            gallery = [data.images[c] for c in data.groups[query.group].tolist()]
+            pool = [i for i in gallery if not (exclude and i == query.reference)]
+            score = {i: float(scores[index, data.images.index(i)]) for i in pool}
+            hits.append(sum(score[i] >= score[str(query.target)] for i in pool if i != query.target) == 0)
+            relevant = query.relevant or (str(query.target),)
+            order = sorted(pool, key=lambda i: (-score[i], i in relevant))
+            found = [n for n, i in enumerate(order, start=1) if i in relevant and n <= 10]
+            precisions.append(sum((k + 1) / n for k, n in enumerate(found)) / min(len(relevant), 10))
+        values = data.evaluate(scores)
+        assert values["recall_at_1"] == pytest.approx(sum(hits) / 3)
+        assert values["map_at_10"] == pytest.approx(sum(precisions) / 3)
+        assert tuple(values) == data.card.metrics
+
+
+def test_map_is_given_where_more_than_the_target_is_relevant(tmp_path: Path) -> None:
+    data = load(save(tmp_path / "a.jsonl", plain_rows()))
+    values = data.evaluate(torch.zeros(len(data.queries), len(data.images)))
+    assert tuple(values) == data.card.metrics == ("recall_at_1", "recall_at_5", "recall_at_10", "recall_at_50")
+    assert data.card.main in values
+
+
+def test_the_excluded_reference_is_no_target(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.jsonl", [{"reference": "a", "text": "x", "target": "a", "split": "val"}])
+    assert load(path).queries[0].target == "a"
+    with pytest.raises(DataError, match=r"line 1, column 'target': is the reference"):
+        load(path, exclude_reference=True)
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def test_images_by_path_and_by_name(tmp_path: Path, standin: ModuleType) -> None:
+    standin.write_images(tmp_path / "data/x/y", ["a", "b", "deep"])
+    standin.write_images(tmp_path / "pool", ["c", "d.v2"])
+    rows = [
+        {"reference": "./x/y/a.png", "text": "t", "target": "x/y/b", "split": "val"},  # path, path without extension
+        {"reference": "c.png", "text": "t", "target": "d.v2", "split": "val"},  # below root
+        {"reference": "deep", "text": "t", "target": "c", "split": "val"},
+    ]
+    file = save(tmp_path / "data/pairs.jsonl", rows)
+    data = Triplets.load(file=file, root=tmp_path)
+    assert data.images[0] == "x/y/a.png"
+    for image, stem in (("x/y/a.png", "a"), ("x/y/b", "b"), ("c.png", "c"), ("d.v2", "d.v2"), ("deep", "deep")):
+        assert data.open_image(image).tobytes() == bytes(standin.color_of(stem)) * 64
+    with pytest.raises(DataError, match=r"3 of 6 images are missing below .*: c\.png \(no file\), d\.v2 \(no file\)"):
+        Triplets.load(file=file)  # the file's own folder
+    part = Triplets.load(file=file, allow_missing=True)
+    assert (len(part.queries), part.partial) == (1, True)
+    standin.write_images(tmp_path / "other", ["deep"])
+    (tmp_path / "other/deep.png").write_bytes(b"another")
+    with pytest.raises(DataError, match="image 'deep' is ambiguous"):
+        Triplets.load(file=file, root=tmp_path)
+
+
+def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleType) -> None:
+    standin.write_images(tmp_path, ["secret"])
+    for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "a\\b"):
+        file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
+        with pytest.raises(DataError, match=r"line 1, column 'target': .* is no path below the images' folder"):
+            Triplets.load(file=file)
+
+
+def test_names_too_long_for_a_file_are_missing(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.jsonl", [{"reference": "r", "text": "t", "target": "x" * 5000, "split": "val"}])
+    with pytest.raises(DataError, match="2 of 2 images are missing"):
+        Triplets.load(file=file)
+
+
+# --- flaws -------------------------------------------------------------------------------------------------------
+
+GOOD = '{"reference": "a", "text": "t", "target": "b", "split": "val"}'
+HEADER = "reference,text,target,split\n"
+FLAWS: dict[str, tuple[str, bytes, str]] = {
+    "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2, column \d+: not valid JSON: "),
+    "no object": ("a.jsonl", b"[1]\n", r"line 1: want an object, got \[1\]"),
+    "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1, column 'target' is missing \(it has \["),
+    "number": ("a.jsonl", b'{"reference": 7, "text": "t", "target": "b"}', r"column 'reference': want a string, got 7"),
+    "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
+    "relevant no list": (
+        "a.jsonl", GOOD.replace("}", ', "relevant": "b"}').encode(), r"column 'relevant': want a list, got 'b'"),
+    "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1]}').encode(), r"want a string, got 1"),
+    "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is no valid text"),
+    "empty file": ("a.jsonl", b"\n\n", r"there is no triplet in it"),
+    "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),
+    "column absent": ("a.csv", b"reference,text\na,b\n", r"a\.csv: line 1: column 'target' is missing"),
+    "column twice": ("a.csv", b"text,reference,text,target\na,b,c,d\n", r"line 1: column 'text' is there twice"),
+    "cells": ("a.csv", f"{HEADER}a,t,b,val\na,t\n".encode(), r"a\.csv: line 3: 2 cells where the header has 4"),
+    "empty cell": ("a.csv", f"{HEADER}a,t,,val\n".encode(), r"line 2, column 'target' is missing"),
+    "open quote": ("a.csv", f'{HEADER}a,"t,b,val\n'.encode(), r"line 2: not valid CSV: unexpected end of data"),
+    "bad list": (
+        "a.csv", b'reference,text,target,relevant\na,t,b,"[1"\n', r"line 2, column 'relevant': want a list, got '\[1'"),
+    "no parquet": ("a.parquet", b"PAR1 but not really", r"a\.parquet is no parquet file that can be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
+    name, content, message = FLAWS[flaw]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        load(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_parquet_columns_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"reference": ["a"], "text": ["t"]}), path)
+    with pytest.raises(DataError, match=r"a\.parquet: column 'target' is missing"):
+        load(path)
+    parquet.write_table(pa.table({"reference": ["a", "b"], "text": ["t", "t"], "target": [1, None]}), path)
+    with pytest.raises(DataError, match=r"a\.parquet: row 1, column 'target': want a string, got 1"):
+        load(path)
+
+
+def test_which_file(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"file must be given: --dataset FILE\.jsonl"):
+        registry.make("datasets", "triplets")
+    with pytest.raises(OptionError, match=r"file must end in \.jsonl, \.csv, \.parquet, got '.*a\.txt'"):
+        load(tmp_path / "a.txt")
+    with pytest.raises(DataError, match=r"there is no file .*a\.csv"):
+        load(tmp_path / "a.csv")
+    for option in ({"val_fraction": 1.0}, {"seed": -1}):
+        with pytest.raises(OptionError, match=f"{next(iter(option))} must be"):
+            load(save(tmp_path / "a.jsonl", plain_rows()), **option)
+    path = save(tmp_path / "a.jsonl", toy_rows())
+    made = registry.make("datasets", "triplets", file=str(path), images=False)
+    assert made.identity == load(path).identity
+
+
+def damage(data: st.DataObject) -> Callable[[bytes], bytes]:
+    def apply(raw: bytes) -> bytes:
+        start = data.draw(st.integers(0, len(raw)))
+        end = data.draw(st.integers(start, len(raw)))
+        more = st.binary(max_size=4) | st.sampled_from(
+            [b'"', b"\n", b"../x", b"\xff", b"null", b"[", b"\x00", b",", b";"]
+        )
+        return raw[:start] + data.draw(more) + (raw[end:] if data.draw(st.booleans()) else b"")
+
+    return apply
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject, kind: str) -> None:
+    root = tmp_path / "fuzz"
+    rows = toy_rows()
+    path = save(root / f"a.{kind}", rows)
+    if kind == "jsonl" and data.draw(st.booleans()):
+        row, key = data.draw(st.integers(0, 5)), data.draw(st.sampled_from(sorted(rows[0])))
+        rows[row][key] = data.draw(flaws.JUNK)
+        path = save(path, rows)
+    else:
+        path.write_bytes(damage(data)(path.read_bytes()))
+    try:
+        loaded = Triplets.load(file=path, images=data.draw(st.booleans()), allow_missing=True)
+    except NegbenchError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
+    else:
+        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
+        assert loaded.identity
+        assert not any(".." in Path(i).parts or Path(i).is_absolute() for i in loaded.all_images)
+    finally:
+        shutil.rmtree(root)

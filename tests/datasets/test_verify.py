@@ -1,0 +1,174 @@
+"""Checking a data set: what is clean, every kind of problem, the manifest, worker processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from negbench.datasets.verify import Problem, Verification, verify
+from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.registry import registry
+
+
+def rows() -> list[dict[str, Any]]:
+    """Two queries a split; 'r0' is a reference of both splits."""
+    return [
+        {"reference": "r0", "text": "is red", "target": f"{split}{n}", "split": split}
+        for split in ("train", "val")
+        for n in range(2)
+    ]
+
+
+@pytest.fixture
+def file(tmp_path: Path, standin: ModuleType) -> Path:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows())))
+    standin.write_images(tmp_path / "images", ["r0", "train0", "train1", "val0", "val1"])
+    return path
+
+
+def check(file: Path, **options: Any) -> Verification:
+    return verify("triplets", {"file": file}, **options)
+
+
+def kinds(found: Verification) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    return [(problem.kind, problem.splits, problem.images) for problem in found.problems]
+
+
+def test_a_clean_data_set(file: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    found = check(file, progress=lambda done, total: seen.append((done, total)))
+    assert found.problems == []
+    assert [(s.split, s.queries, s.gallery, s.published) for s in found.splits] == [
+        ("train", 2, {"all": 3}, False),
+        ("val", 2, {"all": 3}, False),
+    ]
+    assert seen[-1] == (5, 5)
+    assert set(found.manifest) == {"r0", "train0", "train1", "val0", "val1"}
+    for image, entry in found.manifest.items():
+        raw = (file.parent / "images" / f"{image}.png").read_bytes()
+        assert entry.path == f"images/{image}.png"
+        assert (entry.bytes, entry.sha256) == (len(raw), hashlib.sha256(raw).hexdigest())
+    assert json.loads(json.dumps(found.to_dict(manifest=True)))["manifest"]["r0"]["path"] == "images/r0.png"
+    assert "manifest" not in found.to_dict(manifest=False)
+
+
+def test_missing_empty_and_undecodable_images(file: Path) -> None:
+    """train0 is missing, so that its query goes; what else that query names is checked all the same."""
+    images = file.parent / "images"
+    (images / "train0.png").unlink()
+    (images / "val0.png").write_bytes(b"")
+    raw = (images / "val1.png").read_bytes()
+    (images / "val1.png").write_bytes(raw[:40])
+    found = check(file)
+    assert kinds(found) == [
+        ("missing", ("train",), ("train0",)),
+        ("empty", ("val",), ("val0",)),
+        ("undecodable", (), ("val1",)),
+    ]
+    assert found.problems[0].detail == "train0: no file"
+    assert found.problems[2].detail.startswith("images/val1.png: ")
+    assert found.manifest["val1"].bytes == 40
+    assert "val0" not in found.manifest
+    (images / "r0.png").unlink()
+    with pytest.raises(DataError, match="no query"):  # the reference of every query
+        registry.make("datasets", "triplets", file=file, allow_missing=True)
+    (images / "r0.png").write_bytes(raw)
+    (images / "train1.png").write_bytes(raw)
+    extra = {"reference": "val1", "text": "t", "target": "gone", "split": "train"}
+    file.write_text("\n".join(map(json.dumps, [*rows(), extra, {**extra, "split": "val"}])))
+    assert ("missing", ("train", "val"), ("gone",)) in kinds(check(file))
+    assert "val1" in check(file, splits=("train",)).manifest
+
+
+def test_copies_are_found_by_their_pixels(file: Path) -> None:
+    images = file.parent / "images"
+    (images / "val1.png").write_bytes((images / "r0.png").read_bytes())
+    Image.open(images / "r0.png").save(images / "train1.webp", lossless=True)  # other bytes, equal pixels
+    (images / "train1.png").unlink()
+    Image.open(images / "val0.png").resize((4, 16)).save(images / "train0.png")  # equal colour, another shape
+    found = check(file)
+    assert kinds(found) == [("duplicate", (), ("r0", "train1", "val1"))]
+
+
+def test_splits(file: Path) -> None:
+    assert [s.split for s in check(file, splits=("val",)).splits] == ["val"]
+    found = check(file, splits=("val", "dev"))
+    assert kinds(found) == [("load", ("dev",), ())]
+    with pytest.raises(DataError, match="no row of split 'dev'"):
+        check(file, splits=("dev",))
+
+
+def test_no_image_at_all(file: Path) -> None:
+    for path in (file.parent / "images").iterdir():
+        path.unlink()
+    found = check(file)
+    assert [problem.kind for problem in found.problems] == ["load", "load"]
+    assert "3 images missing" in found.problems[0].detail
+
+
+def test_counts_against_the_card(tmp_path: Path, standin: ModuleType) -> None:
+    for category in ("dress", "shirt", "toptee"):
+        ids = [f"{category}{n}" for n in range(3)]
+        entry = {"candidate": ids[0], "target": ids[1], "captions": ["a", "b"]}
+        for split in ("train", "val"):
+            for name, value in ((f"captions/cap.{category}", [entry]), (f"image_splits/split.{category}", ids)):
+                path = tmp_path / f"{name}.{split}.json"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(json.dumps(value))
+        standin.write_images(tmp_path / "images", ids)
+    found = verify("fashioniq", {"root": tmp_path})
+    assert {problem.kind for problem in found.problems} == {"counts"}
+    assert Problem("counts", ("val",), (), "dress val: 3 gallery where 3,817 are published") in found.problems
+    assert all(split.published for split in found.splits)
+    (tmp_path / "image_splits/split.dress.val.json").write_text('["dress0"]')
+    found = verify("fashioniq", {"root": tmp_path})
+    [problem] = [p for p in found.problems if p.kind == "load"]
+    assert "target 'dress1' of query dress-val-00000 is not in the gallery" in problem.detail
+
+
+def test_a_split_that_a_benchmark_does_not_have_is_left_out(
+    tmp_path: Path, standin: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for state in ("ripe", "sliced"):
+        standin.write_images(tmp_path / "images" / f"{state} tomato", [f"{state}{n}" for n in range(2)])
+    with pytest.raises(OptionError, match="split must be"):
+        verify("mit-states", {"root": tmp_path}, splits=("val", "dev"))
+    monkeypatch.setattr("negbench.datasets.verify.DEFAULT_SPLITS", ("dev", "val"))
+    found = verify("mit-states", {"root": tmp_path})
+    assert (found.problems, [s.split for s in found.splits]) == ([], ["val"])
+    assert found.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
+    assert sorted(entry.path for entry in found.manifest.values())[0] == "ripe tomato/ripe0.png"
+
+
+def test_options_are_checked(file: Path) -> None:
+    with pytest.raises(UnknownNameError, match="unknown dataset 'triplet'"):
+        verify("triplet", {})
+    with pytest.raises(UnknownNameError, match="unknown option 'fil'"):
+        verify("triplets", {"fil": file})
+    with pytest.raises(OptionError, match="images is set by the check itself"):
+        verify("triplets", {"file": file, "images": False})
+    with pytest.raises(OptionError, match="workers must be >= 0"):
+        check(file, workers=-1)
+    with pytest.raises(OptionError, match="file must be given"):
+        verify("triplets", {})
+
+
+def test_worker_processes_find_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("negbench.datasets.verify.CHUNK", 2)
+    (file.parent / "images/val1.png").write_bytes(b"no picture")
+    here, there = check(file), check(file, workers=2)
+    assert here.to_dict(manifest=True) == there.to_dict(manifest=True)
+    assert kinds(there) == [("undecodable", (), ("val1",))]
+
+
+def test_synthetic_data_are_clean(toy_root: Path) -> None:
+    found = verify("synthetic", {"root": toy_root})
+    assert [p for p in found.problems if p.kind != "duplicate"] == []
+    assert len(found.manifest) == 3 * (32 + 16)
