@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from negbench import files
-from negbench.config import RunConfig, build_config
+from negbench.config import RunConfig, build_config, dataset_section
 from negbench.display import Display
 from negbench.engine import Worlds, open_cell, resume, run_config
 from negbench.errors import OptionError, RunError
@@ -82,7 +82,8 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
         if item == "all":
             sections.extend({"name": name} for name in registry.plugins(kind))
         else:
-            sections.append(dict(item) if isinstance(item, Mapping) else parse_plugin(str(item)))
+            section = dict(item) if isinstance(item, Mapping) else parse_plugin(str(item))
+            sections.append({**section, **dataset_section(section["name"])} if kind == "datasets" else section)
     for section in sections:
         registry.find(kind, str(section.get("name")))
     return tuple(sections)

@@ -216,6 +216,15 @@ def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
         raise OptionError(f"{where} = {first['input']!r}: {problem}") from error
 
 
+def dataset_section(name: str) -> dict[str, Any]:
+    """A data set by name, or a file of triplets by its path, as plug-in section."""
+    from negbench.datasets._triplet_files import EXTENSIONS
+
+    if Path(name).suffix.lower() in EXTENSIONS:
+        return {"name": "triplets", "file": str(Path(name).expanduser().resolve())}
+    return {"name": name}
+
+
 def _named(key: str, value: Any) -> Any:
     """A plug-in section that gives options only keeps the default plug-in's name."""
     if key in PLUGIN_SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
@@ -378,7 +387,6 @@ def config_hash(config: RunConfig, *, data: str) -> str:
     """Hash of a resolved configuration, the code version, the data's identity and the plug-in files' content."""
     plugins = {Path(p).name: hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in config.plugins}
     identity = {**config.identity(), "plugins": plugins, "code": code_version(), "data": data}
-    identity["dataset"] = {
-        k: v for k, v in identity["dataset"].items() if k != "root"
-    }  # the data's identity stands for it
+    # the data's identity stands for the places it was read from
+    identity["dataset"] = {k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery")}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -77,8 +77,9 @@ class Worlds:
         carved = ""
         if carves_dev(config):
             carved = f"{config.eval.dev_fraction} {dev_seed(config)} {config.eval.reported}"
-        tokens = type(backbone).__name__  # texts are tokenised by the backbone
-        parts = (config.dataset.model_dump(), config.compute.model_dump(), tokens, backbone.feature_key, device, carved)
+        # the backbone's options too: they may change how texts are tokenised
+        sections = (config.dataset, config.backbone, config.compute)
+        parts = (*(section.model_dump() for section in sections), backbone.feature_key, device, carved)
         key = " ".join(map(str, parts))
         if self._world is None or key != self._key:
             self._world, self._key = prepare(config, backbone, device, display), key

@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
+from torch import Tensor
 
 from negbench import evaluation
 from negbench.config import PluginConfig, RunConfig, build_config, merged
-from negbench.contracts import Backbone, BackboneIdentity
+from negbench.contracts import Backbone, BackboneIdentity, paired_relevance
+from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
-from negbench.errors import NegbenchError, OptionError, WeightsError
+from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.exports import read_trec
 from negbench.files import atomic_write, read_json
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
+from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings, top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.world import Split, load_backbone, load_split, prepare_split
+from negbench.world import Split, batches, load_backbone, load_split, prepare_split
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
+_PAIRED = 256  # queries whose images are scored at once, each with its own
 _BY_RUN = ("split", "images")  # options of `load` that are decided here
 
 
@@ -38,6 +42,18 @@ class Scored:
     ranks: QueryRanks
     metrics: dict[str, float]
     main: str | None  # None where the data set was not loaded
+    remarks: tuple[str, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Valued:
+    """Metrics that do not follow from ranks, and the values of each query that they are made from."""
+
+    title: str
+    table: pd.DataFrame  # one row a query
+    metrics: dict[str, float]
+    main: str
     remarks: tuple[str, ...] = ()
     partial: bool = False
 
@@ -66,6 +82,21 @@ class Encoded:
     def top(self, k: int) -> Top:
         """Each query's k best images."""
         return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
+
+    def judged(self) -> Valued:
+        """Agreement with people's choices; DataError where the data set holds none."""
+        preferences = _preferences(self.dataset)
+        sets = preferences.score_sets(evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates))
+        return judged(preferences, sets, self.run_id, self.remarks)
+
+    def relevance_of(self, columns: Tensor) -> Tensor:
+        """[Q, k] scores of the images in these columns, 0 where a column is -1."""
+        queries, candidates = self.embeddings.queries, self.embeddings.candidates
+        parts = [
+            paired_relevance(queries[rows], candidates[columns[rows].clamp(min=0).to(candidates.device)]).cpu()
+            for rows in batches(len(columns), _PAIRED)
+        ]
+        return torch.cat(parts).masked_fill(columns < 0, 0.0)
 
     def write_submission(self, folder: Path) -> list[Path]:
         """Write the files of the benchmark's test server; returns their paths. DataError where there is no server."""
@@ -136,7 +167,9 @@ def encode_run(
     trained = folder.manifest["dataset"]
     remarks: tuple[str, ...] = ()
     if config.dataset.name != folder.config.dataset.name:
-        remarks = (f"trained on {trained['train']}: this is zero-shot",)
+        # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
+        zero_shot = "" if isinstance(whole, PreferenceFormat) else ": this is zero-shot"
+        remarks = (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and whole.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
     return Encoded(folder.run_id, prepared, embeddings, backbone.identity, remarks)
@@ -208,6 +241,63 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+# --- the first k of a ranking, by another model ------------------------------------------------------------------
+
+
+def scorer_layers(ranker: RunFolder, layers: Layers) -> Layers:
+    """Layers under which another run scores the same queries and images as `ranker` does under `layers`."""
+    return [{"dataset": _config(ranker.config, layers).dataset.model_dump(mode="json")}, *layers]
+
+
+def cirqrs(ranking: Encoded | Path, scorer: Encoded, k: int) -> Valued:
+    r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10).
+
+    .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} s_{ij}
+
+    where s is the scorer's score: a cosine, in [-1, 1], before the temperature. Values of two scorers cannot be
+    compared.
+
+    Args:
+        ranking: a run on the same split, or a ranking file that `read_rankings` takes.
+        scorer: the model that scores.
+        k: how many images of each ranking, >= 1; all of them where a gallery is smaller.
+
+    Returns:
+        `cirqrs_at_K` over all queries and, where there are several galleries, `GROUP/cirqrs_at_K`.
+
+    Raises:
+        NegbenchError: the two do not see the same data, or a ranking is shorter than k.
+    """
+    dataset = scorer.dataset
+    if isinstance(ranking, Path):
+        name = str(ranking)
+        kept, rankings = {query.id for query in dataset.queries}, read_rankings(ranking)
+        columns = top_of_rankings(dataset, _only(rankings, kept) if dataset.part else rankings, k)
+    else:
+        name = ranking.run_id
+        if ranking.dataset.identity != dataset.identity:
+            raise NegbenchError(
+                f"run {name} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
+                f"{dataset.identity}: its own options of the data set differ; set them alike with "
+                "--set dataset.KEY=VALUE"
+            )
+        columns = ranking.top(k).columns
+    listed = columns >= 0
+    values = scorer.relevance_of(columns).double().sum(1) / listed.sum(1)
+    groups = [query.group for query in dataset.queries]
+    table = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups, "cirqrs": values.numpy()})
+    metrics = {f"cirqrs_at_{k}": float(values.mean())}
+    if len(set(groups)) > 1:
+        metrics |= {
+            f"{group}/cirqrs_at_{k}": float(mean)
+            for group, mean in table.groupby("group", sort=False).cirqrs.mean().items()
+        }
+    models = (scorer,) if isinstance(ranking, Path) else (ranking, scorer)
+    remarks = tuple(f"{model.run_id}: {remark}" for model in models for remark in model.remarks)
+    title = f"{name} on {dataset.identity}, scored by {scorer.run_id}"
+    return Valued(title, table, metrics, f"cirqrs_at_{k}", (*dataset.remarks, *remarks), dataset.partial)
+
+
 # --- without a model ---------------------------------------------------------------------------------------------
 
 
@@ -255,9 +345,47 @@ def score_file(path: Path, layers: Layers, split: str, queries: Path | None, sub
     return scored(dataset, ranks_of_rankings(dataset, rankings, within), str(path), remarks)
 
 
+def judge_by_recall(layers: Layers, split: str, queries: Path | None) -> Valued:
+    """Judge the sets of a data set of preferences by whether they hold the target: needs neither model nor images.
+
+    Args:
+        layers: the section `dataset`.
+        split: of the data set.
+        queries: file of the query ids to keep (`read_queries`), or None for all.
+
+    Raises:
+        DataError: a data set without preferences, or one that is not there.
+        OptionError: no data set is named, or a wrong option.
+    """
+    _check_sections(layers, ("dataset",))
+    section = merged(layers).get("dataset", {})
+    if "name" not in section:
+        raise OptionError("--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq")
+    dataset = load_split(PluginConfig(**section), split, images=False)
+    preferences = _preferences(dataset if queries is None else with_queries(dataset, queries))
+    return judged(preferences, preferences.hits.double(), "recall-at-5")
+
+
+def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Valued:
+    """Agreement of [Q, 2] scores of sets with people's choices."""
+    return Valued(
+        title=f"{what} on {dataset.identity}",
+        table=dataset.table(sets),
+        metrics=dataset.judge(sets),
+        main=dataset.card.main,
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
+
+
+def _preferences(dataset: Dataset) -> PreferenceFormat:
+    if not isinstance(dataset, PreferenceFormat):
+        raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq or hs-fashioniq")
+    return dataset
+
+
 def read_ranks(path: Path) -> QueryRanks:
     """Per-query ranks from a parquet file. Raises NegbenchError where it is none."""
-    import pandas as pd
     from pyarrow import ArrowException
 
     try:

@@ -64,7 +64,7 @@ def run_tasks(
                 process, index = active[ready]
                 try:
                     event: Event = ready.recv()
-                except EOFError:
+                except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
                     process.join()
                     del active[ready]
                     code = process.exitcode

@@ -162,11 +162,11 @@ def test_the_grids_hold_the_published_rows() -> None:
         dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds")), {}, path_of("dqe-bands"), None, None
     )
     assert [(s["alpha"], s["beta"]) for s in bands.strategies] == [
-        (0.4, 0.6),
         (0.3, 0.7),
+        (0.25, 0.75),
         (0.2, 0.8),
+        (0.15, 0.85),
         (0.1, 0.9),
-        (0.0, 1.0),
     ]
     assert len(figure.configs()) == 4 * 3
     assert len(bands.configs()) == 5 * 3

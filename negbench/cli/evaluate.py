@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from negbench.datasets.dataset import Dataset
-    from negbench.scoring import Encoded, Scored
+    from negbench.scoring import Encoded, Scored, Valued
 
 TREC_DEPTH = 1000
+RECALL = "recall-at-5"
+CIRQRS = "cirqrs"
+CIRQRS_K = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -50,8 +53,17 @@ def evaluate(
     queries: Annotated[
         Path | None, typer.Option("--queries", metavar="FILE", help="Only these query ids: one a line, or a JSON list.")
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help=f"{CIRQRS}: mean score, under the run --scorer names, of each query's first k."),
+    ] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option("--scorer", help=f"Run that scores for --metric; or {RECALL}, to judge hp-fashioniq by targets."),
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", min=1, help=f"With --metric {CIRQRS} [default: {CIRQRS_K}].")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the per-query ranks as parquet.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the values of each query as parquet.")
     ] = None,
     submission: Annotated[
         Path | None, typer.Option("--submission", metavar="DIR", help="Write the files of the benchmark's test server.")
@@ -66,30 +78,25 @@ def evaluate(
     from rich.console import Console
 
     from negbench.config import set_layer
-    from negbench.errors import OptionError
 
-    if (run is None) == (ranks is None):
-        raise OptionError("name a run to score, or give --ranks FILE: one of the two")
-    if ranks is not None and (submission or trec):
-        raise OptionError("--submission and --trec need a run: a file of ranks has no scores to write")
-    if run is not None and subset_ranks is not None:
-        raise OptionError("--subset-ranks goes with --ranks: a run ranks the groups itself")
+    lists = bool(submission or trec)
+    _check_options(run, ranks, metric, scorer, k=k, lists=lists, subset=subset_ranks is not None)
     options.plugin_layer(plugin)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), *map(set_layer, sets or ())]
-    console = Console()
-    found: Scored | None
-    if run is None:
-        from negbench import scoring
-
-        found = scoring.score_file(Path(str(ranks)), layers, split, queries, subset_ranks)
+    job = _Job(Console(), files_dir(runs_dir), layers, split, queries)
+    found: Scored | Valued | None
+    if metric is not None:
+        found = job.cirqrs(run, ranks, str(scorer), k or CIRQRS_K)
+    elif run is None:
+        found = job.without_model(ranks, subset_ranks)
     else:
-        encoded = _encode(console, run, runs_dir, layers, split, queries, _check(out, submission, trec))
-        found = None if encoded.dataset.closed else encoded.scored()
-        _write_lists(console, encoded, submission, trec)
+        encoded = job.encode(run, layers, _check(out, submission, trec))
+        found = job.score(encoded)
+        _write_lists(job.console, encoded, submission, trec)
     if found is not None:
-        _print(console, found)
+        _print(job.console, found)
         if out is not None:
-            _write_ranks(console, found, out)
+            _write_values(job.console, found, out)
 
 
 def _check(out: Path | None, submission: Path | None, trec: Path | None) -> Callable[[Dataset], None]:

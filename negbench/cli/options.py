@@ -58,21 +58,14 @@ def plugin_layer(files: list[Path] | None) -> dict[str, Any]:
 
 def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
     """`--dataset`, `--data-root` and `--allow-missing` as a section."""
+    from negbench.config import dataset_section
+
     section: dict[str, Any] = {} if name is None else dataset_section(name)
     if root is not None:
         section["root"] = str(root)
     if allow_missing:
         section["allow_missing"] = True
     return {"dataset": section} if section else {}
-
-
-def dataset_section(name: str) -> dict[str, Any]:
-    """A data set by name, or a file of triplets by its path, as plug-in section."""
-    from negbench.datasets._triplet_files import EXTENSIONS
-
-    if Path(name).suffix.lower() in EXTENSIONS:
-        return {"name": "triplets", "file": str(Path(name).expanduser().resolve())}
-    return {"name": name}
 
 
 def named(section: str, name: str | None) -> dict[str, Any]:

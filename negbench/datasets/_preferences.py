@@ -25,7 +25,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, find_root, get, image_id, list_files, quoted, strings, typed
-from negbench.datasets.card import DatasetCard
+from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
@@ -39,6 +39,7 @@ SPLIT = "val"  # the queries are FashionIQ's
 GROUP = "all"
 SET_SIZE = 5
 LIKERT = range(1, 6)
+EXPECTED = {SPLIT: {GROUP: Counts(3050, 5553)}}  # QuRe table 1; images that its file names
 FLAGGED = 307  # QuRe sec. 4, "modality redundancy check"
 VALID = 2715  # QuRe table 1
 PARTS = ("all", "consistent")
@@ -119,7 +120,7 @@ class PreferenceFormat(Dataset):
     ) -> Self:
         """Read the first of `sources` that is there.
 
-        Images are looked for below the file's folder and in the sub-folder `fashioniq` of `root`.
+        Images are looked for below the file's folder and below `fashioniq` beside it.
 
         Raises:
             DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
@@ -130,11 +131,11 @@ class PreferenceFormat(Dataset):
         reader = Reader(folder)
         read = _read(reader, folder / source.name)
         remarks = [] if source == sources[0] else [f"there is no {sources[0].name}: read from {source.name}"]
+        remarks += card.remarks(split, {GROUP: Counts(len(read), len(_named(read)))})
         found: ImageFiles | None = None
         missing: tuple[str, ...] = ()
         if images:
-            files = {path: None for place in _image_folders(root, folder) for path in list_files(place)}
-            found = ImageFiles.scan(folder, files=files)
+            found = ImageFiles.scan(folder, files=_image_files(folder))
             missing = found.require(_named(read), allow_missing=allow_missing)
             read = _without(read, set(missing))
         if not read:
@@ -305,10 +306,11 @@ def _find(root: Path | None, card: DatasetCard, sources: Sequence[Source]) -> tu
     raise errors[-1]
 
 
-def _image_folders(root: Path | None, folder: Path) -> list[Path]:
-    """Where images may lie: below the judgements' folder, or where one root holds all benchmarks side by side."""
-    beside = (folder.parent if root is None or folder != root else folder) / "fashioniq"
-    return [folder, beside] if beside.is_dir() else [folder]
+def _image_files(folder: Path) -> list[Path]:
+    """Files below the judgements' folder, and below `fashioniq` where all benchmarks lie side by side."""
+    beside = folder.parent / "fashioniq"
+    more = list_files(beside) if beside != folder and beside.is_dir() else []
+    return [*list_files(folder), *more]
 
 
 def _read(reader: Reader, path: Path) -> _Read:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from negbench.datasets._preferences import METRICS, TEMPLATE, PreferenceFormat, Source
+from negbench.datasets._preferences import EXPECTED, METRICS, TEMPLATE, PreferenceFormat, Source
 from negbench.datasets.card import DatasetCard
 
 PAPER = "QuRe sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
@@ -60,4 +60,5 @@ def card() -> DatasetCard:
         text_template=TEMPLATE,
         metrics=METRICS,
         main="all/preference_rate",  # QuRe table 4, by the released evaluation
+        expected=EXPECTED,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from negbench.datasets import hp_fashioniq
-from negbench.datasets._preferences import METRICS, TEMPLATE, PreferenceFormat, Source
+from negbench.datasets._preferences import EXPECTED, METRICS, TEMPLATE, PreferenceFormat, Source
 from negbench.datasets.card import DatasetCard
 
 PAPER = "CIRQRS eq. 7-9, tables 2-3 (HS-FashionIQ)"
@@ -70,4 +70,5 @@ def card() -> DatasetCard:
         text_template=TEMPLATE,
         metrics=METRICS,
         main="consistent/spearman",  # CIRQRS reports on what it calls valid queries
+        expected=EXPECTED,
     )

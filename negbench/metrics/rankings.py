@@ -64,6 +64,32 @@ def ranks_of_rankings(
     return dataclasses.replace(ranks, subset_rank=subset.subset_rank)
 
 
+def top_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> Tensor:
+    """The first k images of ready-made rankings, by the data set's own rules.
+
+    Args:
+        dataset: as for `evaluate_rankings`.
+        rankings: as for `evaluate_rankings`, but none may be cut before its k-th image.
+        k: how many, >= 1.
+
+    Returns:
+        [Q, k] int64 columns, best first, equal scores in the order of the columns; -1 where a gallery is smaller. At
+        most N columns wide.
+
+    Raises:
+        NegbenchError: as `evaluate_rankings`, or a ranking of fewer than k images.
+    """
+    top = dataset.top(_scorer(dataset, _checked(dataset, rankings, "recall")), k)
+    cut = (top.scores == _UNLISTED).any(1)
+    if cut.any():
+        row = int(cut.nonzero()[0, 0])
+        raise NegbenchError(
+            f"the ranking of query {_short(dataset.queries[row].id)} names {int((top.scores[row] > _UNLISTED).sum())} "
+            f"images, k = {k} needs as many ({int(cut.sum()):,} of {len(cut):,} rankings are shorter): lower k"
+        )
+    return top.columns
+
+
 def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
     """Queries whose ranking leaves out a member of their subset: for these the subset rank is only an upper bound."""
     cut = 0

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.cli.options import dataset_layer, dataset_section
+from negbench.cli.options import dataset_layer
+from negbench.config import dataset_section
 
 
 @pytest.fixture

@@ -1,0 +1,177 @@
+"""One self-contained HTML page of sections; its tables and figures are written beside it as files.
+
+A page is a list of sections; a section is a title, an explanation, and parts: tables, charts, notes, cards of images,
+or a choice among parts. What a comparison, a run or a study shows is put together elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from negbench.files import atomic_write
+from negbench.report.cards import Card
+from negbench.report.charts import Chart, plotly_spec, png
+from negbench.report.leader import latex, markdown
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`."""
+
+    key: str
+    title: str
+    frame: pd.DataFrame
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark; `missing` marks something that would stand here but is not there."""
+
+    text: str
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Images of queries."""
+
+    cards: tuple[Card, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One part shown at a time, chosen by name."""
+
+    key: str
+    label: str
+    options: Mapping[str, Chart | Table]
+
+
+Part = Table | Chart | Note | Cards | Choice
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading of the page."""
+
+    key: str
+    title: str
+    text: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a page shows. `facts` stand at its top."""
+
+    title: str
+    subtitle: str
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+
+
+def write_page(folder: Path, page: Page) -> list[Path]:
+    """Write `index.html`, `tables/*` and `figures/*.png` into `folder`; returns their paths, the page first.
+
+    Raises:
+        NegbenchError: the folder cannot be written.
+    """
+    written = [folder / "index.html"]
+    for table in _all(page, Table):
+        for ending, text in (
+            ("md", markdown(table.frame)),
+            ("tex", latex(table.frame)),
+            ("csv", table.frame.to_csv(index=False)),
+        ):
+            written.append(_write(folder / "tables" / f"{table.key}.{ending}", text))
+    for chart in _all(page, Chart):
+        path = folder / "figures" / f"{chart.key}.png"
+        with atomic_write(path, "wb") as file:
+            file.write(png(chart))
+        written.append(path)
+    _write(folder / "index.html", html(page))
+    return written
+
+
+def html(page: Page) -> str:
+    """The page: styles, scripts and plotly inside, nothing asked from the network."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(kind=_kind, spec=_spec, sort_key=sort_key, is_number=is_number)
+    environment.filters["prose"] = lambda text: Markup(_prose(text))
+    plotly = ""
+    if any(True for _ in _all(page, Chart)):
+        from plotly.offline import get_plotlyjs
+
+        plotly = get_plotlyjs().replace("</script", "<\\/script")
+    return environment.get_template("page.html.j2").render(
+        page=page,
+        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+        script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+        plotly=Markup(plotly),
+    )
+
+
+def _write(path: Path, text: str) -> Path:
+    with atomic_write(path) as file:
+        file.write(text)
+    return path
+
+
+def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
+    """Every part of a kind, those of choices too."""
+    for section in page.sections:
+        for part in section.parts:
+            for each in part.options.values() if isinstance(part, Choice) else (part,):
+                if isinstance(each, kind):
+                    yield each
+
+
+def _kind(part: Part) -> str:
+    return type(part).__name__.lower()
+
+
+def _spec(panel: Any) -> Any:
+    """Plotly's JSON for a script element: no `<` that could end it."""
+    from markupsafe import Markup
+
+    text = json.dumps(plotly_spec(panel), separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))
+
+
+_NUMBER = re.compile(r"^[+\-−]?[\d,]*\.?\d+(e[+-]?\d+)?(?=$|\s|%)", re.IGNORECASE)
+
+
+def sort_key(value: object) -> str:
+    """What a cell sorts by: the number that it begins with, '' where it holds none ('-'), else its text."""
+    text = str(value).strip()
+    if text in ("-", "", "nan"):
+        return ""
+    found = _NUMBER.match(text)
+    return found.group().replace(",", "").replace("−", "-") if found else text.lower()
+
+
+def is_number(values: Sequence[object]) -> bool:
+    """Whether a column is of numbers (and gaps)."""
+    texts = [str(value).strip() for value in values]
+    return any(_NUMBER.match(text) for text in texts) and all(_NUMBER.match(t) or t in ("-", "") for t in texts)
+
+
+def _prose(text: str) -> str:
+    """Escaped text; `code` in backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

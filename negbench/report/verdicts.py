@@ -1,0 +1,396 @@
+"""Statistics of a comparison: every strategy's interval, and its verdict against a baseline, per metric.
+
+Strategies are compared within one data set, loss and backbone; nothing else shares a test. All of it is a function of
+the cells and the rules alone: each test draws from a generator that its own values seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from negbench import statistics
+from negbench.compare import Group
+from negbench.contracts import check_option
+from negbench.errors import RunError, UnknownNameError
+from negbench.metrics.per_query import PerQueryReader
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.registry import registry
+from negbench.report.leader import headline_metrics
+
+Array = NDArray[np.float64]
+
+DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
+_RESAMPLES = 2000  # of the interval of one mean; differences take the default
+_EFFECTS = (0.01, 0.02)  # at which the power is simulated
+_WORK = 2_000_000  # simulations times queries of a calibration: a second or two on a slow core
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How strategies are compared.
+
+    Args:
+        baseline: label or name of the strategy that all others are compared with; None: in-batch, else all-corpus,
+            else the first.
+        margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.005 = 0.5 points).
+        alpha: level of the tests; intervals have the level 1 - alpha.
+    """
+
+    baseline: str | None = None
+    margin: float = 0.005
+    alpha: float = 0.05
+
+    @classmethod
+    def of_flags(cls, baseline: str | None, margin: float, alpha: float) -> Rules:
+        """From the command line, where the margin is in points.
+
+        Raises:
+            OptionError: a value out of range.
+        """
+        check_option("--margin", margin, 0 <= margin < 100, "points, at least 0 and below 100")
+        check_option("--alpha", alpha, 0 < alpha < 1, "between 0 and 1")
+        return cls(baseline, margin / 100, alpha)
+
+    def check(self, strategies: Iterable[str]) -> None:
+        """Raise UnknownNameError where the baseline is none of these labels of strategies."""
+        labels = sorted(set(strategies))
+        if self.baseline is not None and _named(self.baseline, labels) is None:
+            raise UnknownNameError("--baseline", self.baseline, labels)
+
+    def choose(self, strategies: Sequence[str]) -> str | None:
+        """The baseline among these labels; None where the one asked for has no finished cell."""
+        if self.baseline is not None:
+            return _named(self.baseline, strategies)
+        return next((name for name in DEFAULT_BASELINES if name in strategies), strategies[0])
+
+
+def _named(name: str, labels: Sequence[str]) -> str | None:
+    """The label, or the only one of a plug-in of this name."""
+    if name in labels:
+        return name
+    of_plugin = [label for label in labels if label.split("(")[0] == name]
+    return of_plugin[0] if len(of_plugin) == 1 else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
+
+    `verdict` is one of `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
+    baseline, or no baseline). `letters` is the strategy's own letter and, behind '>', those that it beats (empty where
+    strategies have no seed in common). The rest is as in `negbench.statistics`: `mean`, `sd` over seeds, `low` and
+    `high` of its `Summary`, and what its `Comparison` says of the difference to the baseline.
+    """
+
+    dataset: str
+    loss: str
+    backbone: str
+    strategy: str
+    metric: str
+    main: bool
+    mean: float
+    sd: float
+    low: float
+    high: float
+    seeds: int
+    queries: int
+    baseline: str
+    verdict: str
+    letters: str
+    difference: float = math.nan
+    diff_low: float = math.nan
+    diff_high: float = math.nan
+    p_value: float = math.nan
+    p_models: float = math.nan
+    p_adjusted: float = math.nan
+    effect_size: float = math.nan
+    minimum_detectable: float = math.nan
+    paired_seeds: int = 0
+    margin: float = math.nan
+    alpha: float = math.nan
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON and CSV: no infinity (an effect without any spread) either."""
+        return {k: math.nan if isinstance(v, float) and math.isinf(v) else v for k, v in asdict(self).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Per-query values of one strategy on one metric: `values` [S, Q], the seed of each row, [Q] strata or None."""
+
+    values: Array
+    seeds: tuple[int, ...]
+    strata: NDArray[np.str_] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What shares a test: the strategies of one data set, loss and backbone. `values`: metric -> strategy -> values."""
+
+    dataset: str
+    loss: str
+    backbone: str
+    main: str
+    values: dict[str, dict[str, Values]]
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def tables_of(groups: Sequence[Group]) -> list[Table]:
+    """Per-query values of all groups on the headline metrics, the main metric first.
+
+    Raises:
+        RunError: two runs of one data set whose stored ranks are of different queries.
+    """
+    found: dict[tuple[str, str, str], list[Group]] = {}
+    for group in groups:
+        found.setdefault((group.labels["dataset"], group.labels["loss"], group.labels["backbone"]), []).append(group)
+    tables = []
+    readers: dict[str, PerQueryReader] = {}
+    queries: dict[str, tuple[str, ...]] = {}
+    for (dataset, loss, backbone), members in sorted(found.items()):
+        result = members[0].results[0]
+        main = result["main_metric"]
+        metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
+        values: dict[str, dict[str, Values]] = {}
+        for group in sorted(members, key=lambda g: g.labels["strategy"]):
+            if dataset not in readers:
+                readers[dataset] = PerQueryReader(_summarise_of(group))
+            for metric, mine in _values(group, metrics, readers[dataset], queries).items():
+                values.setdefault(metric, {})[group.labels["strategy"]] = mine
+        tables.append(Table(dataset, loss, backbone, main, values))
+    return tables
+
+
+def _summarise_of(group: Group) -> Any:
+    config = group.runs[0].config
+    for path in config.plugins:
+        registry.add_file(Path(path))
+    return registry.get("datasets", config.dataset.name).summarise  # type: ignore[attr-defined]
+
+
+def _values(
+    group: Group, metrics: Sequence[str], reader: PerQueryReader, queries: dict[str, tuple[str, ...]]
+) -> dict[str, Values]:
+    rows: dict[str, list[Array]] = {}
+    strata: dict[str, NDArray[np.str_] | None] = {}
+    for run in group.runs:
+        ranks = QueryRanks.from_frame(run.ranks())
+        if queries.setdefault(group.labels["dataset"], ranks.query) != ranks.query:
+            raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
+        for metric, found in reader.read(ranks, metrics).items():
+            rows.setdefault(metric, []).append(found.values)
+            strata[metric] = found.strata
+    seeds = tuple(run.config.seed for run in group.runs)
+    return {metric: Values(np.stack(own), seeds, strata[metric]) for metric, own in rows.items()}
+
+
+# --- testing -----------------------------------------------------------------------------------------------------
+
+
+def rows_of(table: Table, rules: Rules) -> list[Row]:
+    """Statistics of one table, metric by metric, the strategies by label.
+
+    A metric whose values cannot be tested (a gallery group with a single query) has no rows.
+    """
+    rows: list[Row] = []
+    for metric, values in table.values.items():
+        try:
+            rows += _rows(table, metric, values, rules)
+        except ValueError:  # the only one left to a table that was read here: too few queries in a stratum
+            continue
+    return rows
+
+
+def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules) -> list[Row]:
+    names = list(values)
+    strata = values[names[0]].strata
+    baseline = rules.choose(names)
+    generator = _generator(table, metric, values)
+    means = {
+        name: statistics.summarise(
+            mine.values, generator=generator, strata=strata, level=1 - rules.alpha, resamples=_RESAMPLES
+        )
+        for name, mine in values.items()
+    }
+    compared = {} if baseline is None else _compared(values, baseline, rules, generator)
+    letters = _letters(values, rules, generator)
+    rows = []
+    for name, mine in values.items():
+        found, mean = compared.get(name), means[name]
+        verdict: str = "not compared" if found is None else found.verdict
+        rows.append(
+            Row(
+                dataset=table.dataset,
+                loss=table.loss,
+                backbone=table.backbone,
+                strategy=name,
+                metric=metric,
+                main=metric == table.main,
+                mean=mean.mean,
+                sd=mean.sd,
+                low=mean.interval.low,
+                high=mean.interval.high,
+                seeds=mean.seeds,
+                queries=mean.queries,
+                baseline=baseline or "",
+                verdict="baseline" if name == baseline else verdict,
+                letters=letters.get(name, ""),
+                margin=rules.margin,
+                alpha=rules.alpha,
+                paired_seeds=len(mine.seeds) if name == baseline else 0,
+                **({} if found is None else _of_comparison(found)),
+            )
+        )
+    return rows
+
+
+def _of_comparison(found: statistics.Comparison) -> dict[str, Any]:
+    return {
+        "difference": found.difference,
+        "diff_low": found.interval.low,
+        "diff_high": found.interval.high,
+        "p_value": found.p_value,
+        "p_models": found.p_models,
+        "p_adjusted": found.p_adjusted,
+        "effect_size": found.effect_size,
+        "minimum_detectable": found.minimum_detectable,
+        "paired_seeds": found.seeds,
+    }
+
+
+def _compared(
+    values: Mapping[str, Values], baseline: str, rules: Rules, generator: np.random.Generator
+) -> dict[str, statistics.Comparison]:
+    """Strategy -> its comparison, of those that have a seed in common with the baseline."""
+    base = values[baseline]
+    pairable = {name: mine for name, mine in values.items() if set(mine.seeds) & set(base.seeds)}
+    found = statistics.compare_table(
+        {name: mine.values for name, mine in pairable.items()},
+        baseline,
+        generator=generator,
+        strata=base.strata,
+        seeds={name: mine.seeds for name, mine in pairable.items()},
+        margin=rules.margin,
+        alpha=rules.alpha,
+    )
+    return {comparison.name: comparison for comparison in found}
+
+
+def _letters(values: Mapping[str, Values], rules: Rules, generator: np.random.Generator) -> dict[str, str]:
+    """'b > a c': strategy b beats a and c, on the seeds that all strategies have."""
+    common = sorted(set.intersection(*(set(mine.seeds) for mine in values.values())))
+    if not common:
+        return {}
+    shared = {name: mine.values[[mine.seeds.index(seed) for seed in common]] for name, mine in values.items()}
+    strata = next(iter(values.values())).strata
+    found = statistics.letters(shared, generator=generator, strata=strata, alpha=rules.alpha)
+    return {name: f"{own} > {beaten}" if beaten else own for name, (own, beaten) in found.items()}
+
+
+def _generator(table: Table, metric: str, values: Mapping[str, Values]) -> np.random.Generator:
+    """Seeded by all that is tested, so that the same cells give the same bytes."""
+    digest = hashlib.sha256("\n".join([table.dataset, table.loss, table.backbone, metric]).encode())
+    for name, mine in values.items():
+        digest.update(f"{name} {mine.seeds}".encode())
+        digest.update(np.ascontiguousarray(mine.values).tobytes())
+    return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
+
+
+# --- calibration -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Level and power of one comparison of a table's design, by simulation.
+
+    Attributes:
+        dataset, metric: of the table.
+        source: "the baseline's own runs" or "a model of hits and misses".
+        seeds, queries: of the simulated design; with a baseline's own runs as the source, half of its seeds a side.
+        alpha: level asked for.
+        rejection: share of comparisons without a difference that were found different.
+        sd: of that share if its true value were alpha.
+        power: true difference -> share found.
+        simulations: comparisons behind each share.
+    """
+
+    dataset: str
+    metric: str
+    source: str
+    seeds: int
+    queries: int
+    alpha: float
+    rejection: float
+    sd: float
+    power: dict[str, float]
+    simulations: int
+
+    def line(self) -> str:
+        """One line for people."""
+        power = ", ".join(f"{100 * float(e):g} points are found in {share:.0%}" for e, share in self.power.items())
+        return (
+            f"calibration, {self.seeds} seeds and {self.queries:,} queries a side, simulated with {self.source} "
+            f"({self.simulations} comparisons): no difference is called one in {self.rejection:.1%} (asked for at most "
+            f"{self.alpha:.0%}, ± {self.sd:.1%}); true differences of {power}"
+        )
+
+
+def calibrated(table: Table, rules: Rules) -> Calibrated | None:
+    """What the test does with this table's number of seeds and queries, on the main metric; None without a baseline.
+
+    With 4 seeds or more of the baseline its own runs are split in two halves, again and again; with fewer, runs are
+    simulated that have its recalls and its spread over seeds, and that prefer different queries (see
+    docs/statistics.md). The number of simulations falls with the number of queries, so that it takes a second or two.
+    """
+    values = table.values.get(table.main, {})
+    baseline = rules.choose(list(values)) if values else None
+    if baseline is None:
+        return None
+    mine = values[baseline]
+    runs, queries = mine.values.shape
+    simulations = max(20, min(1000, _WORK // queries))
+    own = runs >= 4
+    source = mine.values if own else _world(mine)
+    seeds = runs // 2 if own else runs
+    found = statistics.calibrate(
+        source,
+        seeds=seeds,
+        generator=_generator(table, table.main, {baseline: mine}),
+        effects=_EFFECTS,
+        simulations=simulations,
+        alpha=rules.alpha,
+        resamples=500,
+    )
+    return Calibrated(
+        dataset=table.dataset,
+        metric=table.main,
+        source="the baseline's own runs" if own else "a model of hits and misses",
+        seeds=seeds,
+        queries=queries,
+        alpha=rules.alpha,
+        rejection=found.rejection,
+        sd=found.sd,
+        power={str(effect): share for effect, share in found.power.items()},
+        simulations=found.simulations,
+    )
+
+
+def _world(mine: Values) -> statistics.World:
+    """A population of runs with this strategy's recall at each cutoff and its spread over seeds (0.3 points for one)."""
+    levels = next((n for n in (1, 2, 3, 4) if np.allclose(mine.values * n, np.round(mine.values * n))), 1)
+    cuts = [float((mine.values >= (level - 0.5) / levels).mean()) for level in range(levels, 0, -1)]
+    if levels == 1 and not np.isin(mine.values, (0, 1)).all():  # average precisions
+        cuts = [float(mine.values.mean())]
+    recalls = tuple(min(max(recall, 0.02), 0.95) for recall in cuts)
+    spread = float(mine.values.mean(axis=1).std(ddof=1)) if len(mine.values) > 1 else 0.003
+    return statistics.World(mine.values.shape[1], recalls, seed_sd=min(spread, 0.05), preference_sd=1.5)

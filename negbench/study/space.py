@@ -1,0 +1,388 @@
+"""What a study searches: knobs with fixed ranges, and how a point of them becomes a configuration.
+
+Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and the
+negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and width,
+because a range that moves with another value is none that a sampler can learn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from negbench.config import RunConfig, build_config, resolved
+from negbench.contracts import Range, tunable_ranges
+from negbench.errors import NegbenchError, OptionError, UnknownNameError
+
+MAX_KNOBS = 5
+_SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
+_N_DEF = range(2, 13)
+_NEGATIVES = (1, 5)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One searched value: in [low, high] (both included; whole numbers where both are), or one of `choices`.
+
+    `key` is a dotted key of RunConfig, or "strategy.END-START" for the width of a band.
+    """
+
+    key: str
+    default: Any
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the range holds whole numbers only."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def start(self) -> Any:
+        """The default, or the nearest value of the range where the range leaves it out."""
+        if self.choices:
+            return self.default if self.default in self.choices else self.choices[0]
+        assert self.low is not None and self.high is not None
+        return min(max(self.default, self.low), self.high)
+
+    def text(self) -> str:
+        """How a table prints it: '0.0 to 0.4', '10 to 500 (log)', '2, 3, 6'."""
+        if self.choices:
+            return ", ".join(map(str, self.choices))
+        return f"{self.low} to {self.high}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Band:
+    """Two strategy fields that are searched as start and width; their sum is cut at `limit`, the end's highest value."""
+
+    start: str
+    end: str
+    limit: float
+
+    @property
+    def key(self) -> str:
+        """Key of the width."""
+        return f"strategy.{self.end}-{self.start}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """Knobs of a study.
+
+    Attributes:
+        knobs: what is searched.
+        band: how a width becomes a field; None where there is none.
+        points: listed values (a grid, a table); computed in this order instead of being sampled. The default is first.
+    """
+
+    knobs: tuple[Knob, ...]
+    band: Band | None = None
+    points: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def default(self) -> dict[str, Any]:
+        """The point of trial 0."""
+        return dict(self.points[0]) if self.points else {knob.key: knob.start for knob in self.knobs}
+
+    def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
+        """Configuration of a point.
+
+        Args:
+            base: the configuration that the study was started with.
+            point: knob -> value.
+            seed: of the run.
+            closed: keep the reported split closed and score the dev part, which is the same for all seeds of a study.
+
+        Raises:
+            OptionError: values that do not fit together.
+        """
+        layer: dict[str, dict[str, Any]] = {}
+        for key, value in self.plain(base, point).items():
+            section, name = key.split(".", 1)
+            layer.setdefault(section, {})[name] = value
+        shut = {"eval": {"reported": False, "dev_seed": base.seed}} if closed else {}
+        return build_config([base.model_dump(), layer, {"seed": seed}, shut])
+
+    def plain(self, base: RunConfig, point: Mapping[str, Any]) -> dict[str, Any]:
+        """The point in keys of RunConfig: a width becomes the end of its band."""
+        values = dict(point)
+        if self.band is not None and self.band.key in values:
+            width = values.pop(self.band.key)
+            start = values.get(f"strategy.{self.band.start}")
+            if start is None:
+                start = resolved(base).strategy.options[self.band.start]
+            # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would make another run of the default
+            values[f"strategy.{self.band.end}"] = round(min(start + width, self.band.limit), 12)
+        if "schedule.warmup" in values and base.schedule.warmup is None:
+            full = resolved(base)
+            n_def = values.get("schedule.n_def", full.schedule.n_def)
+            if values["schedule.warmup"] == max(1, int(full.train.epochs or 0) // n_def):
+                values["schedule.warmup"] = None  # one interval: how a run writes it that was told nothing
+        return values
+
+
+# --- building ----------------------------------------------------------------------------------------------------
+
+
+def build_space(
+    base: RunConfig,
+    *,
+    search: Sequence[str] = (),
+    fix: Sequence[str] = (),
+    points: Sequence[Mapping[str, Any]] = (),
+    grid: bool = False,
+    force: bool = False,
+) -> Space:
+    """The space of a study.
+
+    Args:
+        base: configuration with the values of `fix` in it (see `fixed_layer`).
+        search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
+        fix: keys that are not searched.
+        points: listed points (key -> value, the same keys in each); nothing else is searched then.
+        grid: list every combination of the knobs' choices as a point.
+        force: allow more than five knobs.
+
+    Raises:
+        OptionError: a key or value that cannot be searched, no knob at all, or too many of them.
+    """
+    full = resolved(base)
+    if points:
+        space = _listed(base, full, [dict(point) for point in points])
+    else:
+        knobs, band = _own_knobs(base, full)
+        for key in fix:
+            known = {**dict.fromkeys(full.flat()), **dict.fromkeys(knobs)}
+            if key not in known:
+                raise UnknownNameError("key", key, known, where="--fix")
+            knobs.pop(key, None)
+            if band is not None and key == f"strategy.{band.end}":
+                knobs.pop(band.key, None)
+        for text in search:
+            knob = parse_search(text, full, knobs, band)
+            knobs[knob.key] = knob
+        space = Space(tuple(knobs.values()), band)
+        if grid:
+            space = _gridded(base, space)
+    if not space.knobs:
+        raise OptionError(
+            f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
+        )
+    if len(space.knobs) > MAX_KNOBS and not force and not space.points:
+        names = ", ".join(knob.key for knob in space.knobs)
+        raise OptionError(
+            f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
+            "apart: leave some at their value with --fix KEY, or insist with --force"
+        )
+    _check(base, space)
+    return space
+
+
+def _own_knobs(base: RunConfig, full: RunConfig) -> tuple[dict[str, Knob], Band | None]:
+    """Knobs of the strategy and of its schedule."""
+    from negbench.registry import registry
+
+    cls: Any = registry.get("strategies", full.strategy.name)
+    options, ranges = full.strategy.options, tunable_ranges(cls)
+    band = find_band(cls, options)
+    knobs: dict[str, Knob] = {}
+    for name, span in ranges.items():
+        if band is not None and name == band.end:
+            continue
+        knobs[f"strategy.{name}"] = _of_range(f"strategy.{name}", options[name], span)
+        if band is not None and name == band.start:
+            knobs[band.key] = _width(band, options, ranges)
+    if cls.scope == "corpus":
+        if cls.n_def > 1 and (full.schedule.n_def or 0) > 1 and base.schedule.refresh_epochs is None:
+            for knob in (_definitions(full), _warmup(full)):
+                if knob is not None:
+                    knobs[knob.key] = knob
+        drawn = full.train.num_negatives
+        low, high = _NEGATIVES
+        knobs["train.num_negatives"] = Knob("train.num_negatives", drawn, min(low, drawn), max(high, drawn))
+    return knobs, band
+
+
+def _of_range(key: str, default: Any, span: Range) -> Knob:
+    if span.choices:
+        return Knob(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
+    assert span.low is not None and span.high is not None
+    low, high = (int, int) if isinstance(default, int) else (float, float)
+    return Knob(key, default, min(low(span.low), default), max(high(span.high), default), span.log)
+
+
+def find_band(cls: Any, options: Mapping[str, Any]) -> Band | None:
+    """Two neighbouring tunable numbers that the strategy refuses when they are equal, the first being the lower one."""
+    ranges = [(name, span) for name, span in tunable_ranges(cls).items() if not span.choices]
+    for (start, _), (end, span) in itertools.pairwise(ranges):
+        if options[start] >= options[end]:
+            continue
+        try:
+            cls(**{**options, start: options[end]})
+        except NegbenchError:
+            assert span.high is not None
+            return Band(start, end, max(span.high, options[end]))
+    return None
+
+
+def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
+    """From the narrowest band that the two ranges allow to the widest."""
+    start, end = ranges[band.start], ranges[band.end]
+    assert start.low is not None and start.high is not None and end.low is not None and end.high is not None
+    widest, default = end.high - start.low, round(options[band.end] - options[band.start], 12)
+    narrowest = end.low - start.high if end.low > start.high else widest / 10
+    return Knob(band.key, default, min(round(narrowest, 12), default), max(round(widest, 12), default))
+
+
+def _definitions(full: RunConfig) -> Knob | None:
+    """One number of definitions for each interval that the epochs allow: a divisor where there is one."""
+    epochs, default = int(full.train.epochs or 0), int(full.schedule.n_def or 0)
+    by_interval: dict[int, int] = {}
+    for n in sorted((n for n in _N_DEF if n <= epochs), key=lambda n: (epochs % n != 0, n)):
+        by_interval.setdefault(epochs // n, n)
+    by_interval[max(1, epochs // default)] = default
+    choices = tuple(sorted(by_interval.values()))
+    return Knob("schedule.n_def", default, choices=choices) if len(choices) > 1 else None
+
+
+def _warmup(full: RunConfig) -> Knob | None:
+    """1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
+    epochs = int(full.train.epochs or 0)
+    default = full.schedule.warmup
+    if default is None:
+        default = max(1, epochs // int(full.schedule.n_def or 1))
+    low, high = min(max(1, round(epochs / 12)), default), max(round(epochs / 3), default)
+    return Knob("schedule.warmup", default, low, high) if low < high else None
+
+
+# --- what the user says ------------------------------------------------------------------------------------------
+
+
+def parse_search(text: str, full: RunConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
+    """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
+    key, sign, given = text.partition("=")
+    key = key.strip()
+    if not sign or not given.strip():
+        raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
+    default = _default_of(key, full, knobs, band)
+    if "|" in given:
+        choices = tuple(_value(part, key, full, text) for part in given.split("|"))
+        if len(set(choices)) != len(choices):
+            raise OptionError(f"--search {text!r}: names a value twice")
+        return Knob(key, default, choices=tuple(_as(default, c, text) for c in choices))
+    low, high, *log = given.split(":") if given.count(":") in (1, 2) else ("", "")
+    if not low or not high or log not in ([], ["log"]):
+        raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
+    ends = [_as(default, _value(part, key, full, text), text) for part in (low, high)]
+    if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
+        raise OptionError(f"--search {text!r}: a range needs two numbers; other values are listed as a|b|c")
+    if any(isinstance(end, float) for end in ends):
+        ends = [float(end) for end in ends]
+    if not ends[0] < ends[1] or (log and ends[0] <= 0):
+        raise OptionError(f"--search {text!r}: want low < high{', and low > 0 on a log scale' if log else ''}")
+    if default is None:
+        raise OptionError(f"--search {text!r}: {key} has no value by default; set one first with --set {key}=...")
+    return Knob(key, default, ends[0], ends[1], bool(log))
+
+
+def _default_of(key: str, full: RunConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
+    if band is not None and key == f"strategy.{band.end}":
+        raise OptionError(f"{key} is searched as its distance from strategy.{band.start}: --search {band.key}=low:high")
+    if key in knobs:
+        return knobs[key].default
+    flat = full.flat()
+    if key not in flat:
+        known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
+        raise UnknownNameError("key", key, known, where="--search")
+    section, name = key.partition(".")[::2]
+    if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
+        raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
+    return flat[key]
+
+
+def _value(text: str, key: str, full: RunConfig, where: str) -> Any:
+    """A value as TOML, else as a string; a warm-up may be a fraction of the epochs ('1/12')."""
+    text = text.strip()
+    if key == "schedule.warmup" and "/" in text:
+        try:
+            return max(1, round(Fraction(text) * int(full.train.epochs or 0)))
+        except (ValueError, ZeroDivisionError) as error:
+            raise OptionError(f"{where!r}: '{text}' is no fraction of the epochs") from error
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _as(default: Any, value: Any, where: str) -> Any:
+    """The value in the default's type, where that is a number."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
+        raise OptionError(f"--search {where!r}: want whole numbers, got {value}")
+    return value
+
+
+def fixed_layer(text: str) -> tuple[str, dict[str, Any]]:
+    """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
+    from negbench.config import set_layer
+
+    key, sign, _ = text.partition("=")
+    return key.strip(), set_layer(text) if sign else {}
+
+
+# --- listed points -----------------------------------------------------------------------------------------------
+
+
+def _listed(base: RunConfig, full: RunConfig, points: list[dict[str, Any]]) -> Space:
+    """A table's points: every key becomes a knob with the values that occur, and the default is put first."""
+    keys = list(points[0])
+    flat = full.flat()
+    for point in points:
+        if list(point) != keys:
+            raise OptionError(f"study.points: every point needs the same keys ({', '.join(keys)}), got {point}")
+    default = {}
+    for key in keys:
+        default[key] = _default_of(key, full, {}, None)
+        if key == "schedule.warmup" and default[key] is None:
+            default[key] = max(1, int(full.train.epochs or 0) // int(full.schedule.n_def or 1))
+        for point in points:
+            value = _value(point[key], key, full, f"study.points {key}") if isinstance(point[key], str) else point[key]
+            point[key] = _as(default[key], value, f"study.points {key}")
+    if any(point in points[:index] for index, point in enumerate(points)):
+        raise OptionError(
+            f"study.points: a point stands there twice ({', '.join(keys)}; {flat['train.epochs']} epochs)"
+        )
+    ordered = [default, *(point for point in points if point != default)]
+    knobs = [Knob(key, default[key], choices=tuple(dict.fromkeys(p[key] for p in ordered))) for key in keys]
+    return Space(tuple(knobs), None, tuple(ordered))
+
+
+def _gridded(base: RunConfig, space: Space) -> Space:
+    ranges = [knob for knob in space.knobs if not knob.choices]
+    if ranges:
+        names = ", ".join(knob.key for knob in ranges)
+        raise OptionError(f"a grid needs listed values for {names}: --search {ranges[0].key}=a|b|c, or --fix {names}")
+    keys = [knob.key for knob in space.knobs]
+    default = {knob.key: knob.start for knob in space.knobs}
+    rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(knob.choices for knob in space.knobs))]
+    return dataclasses.replace(space, points=(default, *(row for row in rows if row != default)))
+
+
+def _check(base: RunConfig, space: Space) -> None:
+    """Every end of every range must be a run, the other knobs at their default."""
+    points = list(space.points) or [space.default]
+    for knob in () if space.points else space.knobs:
+        for value in knob.choices or (knob.low, knob.high):
+            points.append({**space.default, knob.key: value})
+    for point in points:
+        resolved(space.config(base, point, base.seed))
