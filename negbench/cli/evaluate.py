@@ -1,8 +1,10 @@
-"""`negbench evaluate`: score a run again, on its own or another data set; or stored ranks, without any model."""
+"""`negbench evaluate`: score a run again, on any data set or by another run; or stored ranks, without any model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from negbench.datasets.dataset import Dataset
     from negbench.scoring import Encoded, Scored, Valued
@@ -77,21 +80,22 @@ def evaluate(
     """Score, print, write."""
     from rich.console import Console
 
+    from negbench import files
     from negbench.config import set_layer
 
-    lists = bool(submission or trec)
-    _check_options(run, ranks, metric, scorer, k=k, lists=lists, subset=subset_ranks is not None)
+    _check_sources(run, ranks, metric, scorer, k)
+    _check_files(run, metric, subset_ranks, lists=submission is not None or trec is not None)
     options.plugin_layer(plugin)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), *map(set_layer, sets or ())]
-    job = _Job(Console(), files_dir(runs_dir), layers, split, queries)
+    job = _Job(Console(), files.runs_dir(runs_dir), layers, split, queries)
     found: Scored | Valued | None
     if metric is not None:
-        found = job.cirqrs(run, ranks, str(scorer), k or CIRQRS_K)
+        found = job.cirqrs(run or Path(str(ranks)), str(scorer), k or CIRQRS_K)
     elif run is None:
         found = job.without_model(ranks, subset_ranks)
     else:
         encoded = job.encode(run, layers, _check(out, submission, trec))
-        found = job.score(encoded)
+        found = _score(encoded)
         _write_lists(job.console, encoded, submission, trec)
     if found is not None:
         _print(job.console, found)
@@ -111,23 +115,85 @@ def _check(out: Path | None, submission: Path | None, trec: Path | None) -> Call
     return check
 
 
-def _encode(
-    console: Console,
-    name: str,
-    runs_dir: Path | None,
-    layers: list[dict[str, Any]],
-    split: str,
-    queries: Path | None,
-    check: Callable[[Dataset], None],
-) -> Encoded:
-    from negbench import files, scoring
-    from negbench.display import Display
-    from negbench.runfolder import find_run
+@dataclass(frozen=True)
+class _Job:
+    """What the command line says of data and place."""
 
-    folder = find_run(files.runs_dir(runs_dir), name)
-    display = Display(console)
-    with display.live("evaluate"):
-        return scoring.encode_run(folder, layers, split, queries, display, check=check)
+    console: Console
+    runs_dir: Path
+    layers: list[dict[str, Any]]
+    split: str
+    queries: Path | None
+
+    def encode(
+        self, name: str, layers: Sequence[Mapping[str, Any]], check: Callable[[Dataset], None], title: str = "evaluate"
+    ) -> Encoded:
+        from negbench import scoring
+        from negbench.display import Display
+        from negbench.runfolder import find_run
+
+        folder = find_run(self.runs_dir, name)
+        display = Display(self.console)
+        with display.live(title):
+            return scoring.encode_run(folder, layers, self.split, self.queries, display, check=check)
+
+    def without_model(self, ranks: Path | None, subset_ranks: Path | None) -> Scored | Valued:
+        from negbench import scoring
+
+        if ranks is None:
+            return scoring.judge_by_recall(self.layers, self.split, self.queries)
+        return scoring.score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
+
+    def cirqrs(self, ranking: str | Path, scorer: str, k: int) -> Valued:
+        from negbench import scoring
+        from negbench.runfolder import find_run
+
+        def any_split(dataset: Dataset) -> None:  # what is first needs no labels
+            pass
+
+        if isinstance(ranking, Path):
+            scoring.read_rankings(ranking)  # before anything is encoded
+            return scoring.cirqrs(ranking, self.encode(scorer, self.layers, any_split, "scorer"), k)
+        scorer_layers = scoring.scorer_layers(find_run(self.runs_dir, ranking), self.layers)
+        ranked = self.encode(ranking, self.layers, any_split)
+        return scoring.cirqrs(ranked, self.encode(scorer, scorer_layers, any_split, "scorer"), k)
+
+
+def _check_sources(run: str | None, ranks: Path | None, metric: str | None, scorer: str | None, k: int | None) -> None:
+    """Raise OptionError unless these say what is ranked and what scores it."""
+    from negbench.errors import OptionError, UnknownNameError
+
+    if metric is not None and metric != CIRQRS:
+        raise UnknownNameError("metric", metric, [CIRQRS])
+    if k is not None and metric is None:
+        raise OptionError(f"--k goes with --metric {CIRQRS}")
+    if metric is not None and scorer in (None, RECALL):
+        raise OptionError(f"--metric {CIRQRS} needs --scorer RUN: the run whose model scores what is ranked first")
+    if scorer is not None and metric is None:
+        if scorer != RECALL:
+            raise OptionError(f"--scorer {scorer}: a run scores with --metric {CIRQRS}; alone only {RECALL} is known")
+        if run is not None or ranks is not None:
+            raise OptionError(f"--scorer {RECALL} stands alone: leave out the run or --ranks")
+    elif (run is None) == (ranks is None):
+        raise OptionError("name a run to score, or give --ranks FILE: one of the two")
+
+
+def _check_files(run: str | None, metric: str | None, subset_ranks: Path | None, *, lists: bool) -> None:
+    """Raise OptionError where a file that is named would not be read or written."""
+    from negbench.errors import OptionError
+
+    if lists and (run is None or metric is not None):
+        raise OptionError(f"--submission and --trec need a run's own scores: no --ranks, --scorer or --metric {CIRQRS}")
+    if subset_ranks is not None and (run is not None or metric is not None):
+        raise OptionError("--subset-ranks goes with --ranks alone: a run ranks the groups itself")
+
+
+def _score(encoded: Encoded) -> Scored | Valued | None:
+    from negbench.datasets._preferences import PreferenceFormat
+
+    if isinstance(encoded.dataset, PreferenceFormat):
+        return encoded.judged()
+    return None if encoded.dataset.closed else encoded.scored()
 
 
 def _write_lists(console: Console, encoded: Encoded, submission: Path | None, trec: Path | None) -> None:
@@ -141,28 +207,61 @@ def _write_lists(console: Console, encoded: Encoded, submission: Path | None, tr
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-def _write_ranks(console: Console, found: Scored, out: Path) -> None:
+def _write_values(console: Console, found: Scored | Valued, out: Path) -> None:
     from negbench.files import atomic_write
+    from negbench.scoring import Scored
 
+    table = found.ranks.to_frame() if isinstance(found, Scored) else found.table
     with atomic_write(out, "wb") as file:
-        found.ranks.to_frame().to_parquet(file, index=False)
+        table.to_parquet(file, index=False)
     console.print(f"wrote {out}", highlight=False, soft_wrap=True)
 
 
-def _print(console: Console, found: Scored) -> None:
-    from rich.table import Table
-
-    from negbench.report.curve import label_of
-    from negbench.report.tables import percent
+def _print(console: Console, found: Scored | Valued) -> None:
+    from negbench.scoring import Scored
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
-    console.print(f"{found.title}, {len(found.ranks):,} queries", highlight=False, soft_wrap=True)
+    count = len(found.ranks) if isinstance(found, Scored) else len(found.table)
+    console.print(f"{found.title}, {count:,} queries", highlight=False, soft_wrap=True)
+    console.print(_percent_table(found) if isinstance(found, Scored) else _value_table(found))
+
+
+def _percent_table(found: Scored) -> Table:
+    from rich.table import Table
+
+    from negbench.report.curve import label_of
+    from negbench.report.tables import percent
+
     table = Table()
     table.add_column("metric")
     table.add_column("%", justify="right")
     for metric, value in found.metrics.items():
         table.add_row(label_of(metric), percent(value, 2), style="bold" if metric == found.main else "")
-    console.print(table)
+    return table
+
+
+def _value_table(found: Valued) -> Table:
+    """A column for each part (`consistent/spearman`, `dress/cirqrs_at_10`); what has no part is of all queries."""
+    from rich.table import Table
+
+    parts: dict[str, dict[str, float]] = {}
+    for metric, value in found.metrics.items():
+        part, _, name = metric.rpartition("/")
+        parts.setdefault(part or "all", {})[name] = value
+    main_part, _, main = found.main.rpartition("/")
+    table = Table("metric")
+    for part in parts:
+        table.add_column(part, justify="right")
+    for name in next(iter(parts.values())):
+        cells = [_cell(values[name], part == (main_part or "all") and name == main) for part, values in parts.items()]
+        table.add_row(name.replace("cirqrs_at_", "CIRQRS@").replace("_", " "), *cells)
+    return table
+
+
+def _cell(value: float, bold: bool) -> str:
+    small = 0 < abs(value) < 1e-4
+    text = "-" if math.isnan(value) else f"{value:.1e}" if small else f"{value:.4f}"
+    return f"[bold]{text}[/bold]" if bold else text

@@ -1,7 +1,7 @@
 """The leader table of a comparison: quality with its uncertainty, behaviour, cost; as rich, Markdown, LaTeX and CSV.
 
-Quality and behaviour are a function of the cells alone, so the files written from them are the same bytes however the
-cells were computed. Cost depends on the machine and stands in a table of its own.
+Quality and behaviour are a function of the cells and the rules of comparison alone, so the files written from them are
+the same bytes however the cells were computed. Cost depends on the machine and stands in a table of its own.
 """
 
 from __future__ import annotations
@@ -9,23 +9,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from negbench.compare import Group
+from negbench.compare import KEY, Group
 from negbench.report.curve import label_of
 
+if TYPE_CHECKING:
+    from negbench.report.verdicts import Row
+
+# column title, factor, digits; the keys are those of result.json's "behaviour"
 _BEHAVIOUR = {
     "pool_size": ("pool", 1, 0),
+    "band_start": ("band from %", 100, 1),
     "band_mean": ("band %", 100, 1),
+    "band_end": ("band to %", 100, 1),
     "false_negative_rate_pool": ("FN pool %", 100, 2),
     "false_negative_rate_draws": ("FN draws %", 100, 2),
     "overlap": ("overlap %", 100, 1),
     "hardness": ("hardness", 1, 3),
-    "fallback_below": ("fallbacks", 1, 0),
+    "fallback_below": ("fallbacks below", 1, 1),
+    "fallback_any": ("fallbacks any", 1, 1),
 }
-_STAGES = ("encode", "mine", "train", "evaluate")
+_STAGES = ("prepare", "encode", "mine", "train", "evaluate")
+STATISTICS = ("interval", "difference", "p (Holm)", "verdict", "letters")
 
 
 @dataclass(frozen=True)
@@ -37,31 +46,70 @@ class LeaderTable:
     cost: pd.DataFrame
 
 
-def leader_table(groups: Sequence[Group]) -> LeaderTable:
+def leader_table(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> LeaderTable:
     """Means and standard deviations over seeds of each group.
 
+    Args:
+        groups: of a comparison; those of one data set stand together.
+        statistics: rows of `negbench.report.verdicts`, for the columns of the main metric's interval and verdict.
+
     Returns:
-        `quality`: labels, seeds, for each averaged metric '12.3 ± 0.4' in percent, false-negative rates. `behaviour`:
-        what the strategies did. `cost`: negatives seen, seconds by stage, peak memory. Means over seeds.
+        `quality`: labels, seeds, for each headline metric '12.3 ± 0.4' in percent; with `statistics` also the interval
+        of the main metric, its difference to the baseline, Holm's p-value, verdict and letters. `behaviour`: what the
+        strategies did. `cost`: negatives seen, seconds by stage, peak memory. Means over seeds.
     """
-    ordered = sorted(groups, key=lambda g: (g.labels["dataset"], -_main(g), sorted(g.labels.items())))
-    return LeaderTable(*(pd.DataFrame([row(g) for g in ordered]) for row in (_quality, _behaviour, _cost)))
+    ordered = _ordered(groups)
+    tested = {(r.strategy, r.loss, r.backbone, r.dataset): r for r in statistics if r.main}
+    quality = [_quality(g) | (_tested(tested.get(tuple(g.labels[k] for k in KEY))) if tested else {}) for g in ordered]
+    frames = (quality, [_behaviour(g) for g in ordered], [_cost(g) for g in ordered])
+    return LeaderTable(*(pd.DataFrame(rows) for rows in frames))
+
+
+def leader_tables(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> dict[str, LeaderTable]:
+    """Data set -> its leader table: results on different data sets never share one."""
+    names = sorted({g.labels["dataset"] for g in groups})
+    return {name: leader_table([g for g in groups if g.labels["dataset"] == name], statistics) for name in names}
+
+
+def measured(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Behaviour and cost as numbers, not rounded, under the names of result.json: what behaviour.csv and cost.csv hold.
+
+    Means over seeds; peak memory is the highest. Empty where no run has a value.
+    """
+    behaviour, cost = [], []
+    for group in _ordered(groups):
+        results = group.results
+        names = dict.fromkeys(name for result in results for name in result["behaviour"])
+        seen = {"negatives_seen": _mean(group.values("negatives_seen"))}
+        behaviour.append(_head(group) | {name: _mean(group.values("behaviour", name)) for name in names} | seen)
+        stages = dict.fromkeys(name for result in results for name in result["seconds"])
+        seconds = {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
+        memory = dict.fromkeys(name for result in results for name in result["peak_memory_mib"])
+        peaks = {f"peak_memory_{name}_mib": max(group.values("peak_memory_mib", name)) for name in memory}
+        cost.append(_head(group) | seen | seconds | {"total_seconds": sum(seconds.values())} | peaks)
+    return pd.DataFrame(behaviour), pd.DataFrame(cost)
 
 
 def headline_metrics(metrics: Sequence[str]) -> list[str]:
-    """The averages where a benchmark has groups, else all."""
+    """The averages where a benchmark has groups, else the metrics of all queries."""
     averaged = [name for name in metrics if name.startswith("average/")]
-    return averaged or list(metrics)
+    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
+
+
+def _ordered(groups: Sequence[Group]) -> list[Group]:
+    return sorted(groups, key=lambda g: (g.labels["dataset"], -_main(g), sorted(g.labels.items())))
 
 
 def _main(group: Group) -> float:
     return float(np.mean(group.values("metrics", group.results[0]["main_metric"])))
 
 
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
+
+
 def _head(group: Group) -> dict[str, object]:
-    return {name: group.labels[name] for name in ("strategy", "loss", "backbone", "dataset")} | {
-        "seeds": len(group.runs)
-    }
+    return {name: group.labels[name] for name in KEY} | {"seeds": len(group.runs)}
 
 
 def _quality(group: Group) -> dict[str, object]:
@@ -69,6 +117,21 @@ def _quality(group: Group) -> dict[str, object]:
     for metric in headline_metrics(list(group.results[0]["metrics"])):
         row[label_of(metric).removeprefix("average ")] = spread(group.values("metrics", metric))
     return row
+
+
+def _tested(row: Row | None) -> dict[str, object]:
+    """Columns of STATISTICS, in points."""
+    if row is None:
+        return dict.fromkeys(STATISTICS, "-")
+    compared = not math.isnan(row.difference)
+    cells = (
+        bracket(row.low, row.high),
+        f"{100 * row.difference:+.2f} {bracket(row.diff_low, row.diff_high)}" if compared else "-",
+        p_text(row.p_adjusted) if compared else "-",
+        row.verdict,
+        row.letters,
+    )
+    return dict(zip(STATISTICS, cells, strict=True))
 
 
 def _behaviour(group: Group) -> dict[str, object]:
@@ -82,9 +145,12 @@ def _behaviour(group: Group) -> dict[str, object]:
 
 def _cost(group: Group) -> dict[str, object]:
     row = _head(group)
+    row["negatives seen"] = f"{np.mean(group.values('negatives_seen')):,.0f}"
     for stage in _STAGES:
         row[f"{stage} s"] = f"{np.sum(group.values('seconds', stage)) / len(group.runs):.1f}"
     row["memory MiB"] = f"{np.max(group.values('peak_memory_mib', 'process')):,.0f}"
+    if gpu := group.values("peak_memory_mib", "gpu"):
+        row["GPU MiB"] = f"{np.max(gpu):,.0f}"
     return row
 
 
@@ -93,6 +159,16 @@ def spread(values: Sequence[float]) -> str:
     mean = 100 * float(np.mean(values))
     deviation = 100 * float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     return f"{mean:.2f} ± {'-' if math.isnan(deviation) else f'{deviation:.2f}'}"
+
+
+def bracket(low: float, high: float) -> str:
+    """'[12.3, 13.4]' in percent."""
+    return f"[{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def p_text(value: float) -> str:
+    """'0.012', or '<0.001'."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -104,7 +180,9 @@ def markdown(frame: pd.DataFrame) -> str:
 
 def latex(frame: pd.DataFrame) -> str:
     """Tabular of booktabs."""
-    escape = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"})
+    escape = str.maketrans(
+        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$"},
+    )
     rows = [" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in frame.itertuples(index=False)]
     head = " & ".join(str(column).translate(escape) for column in frame.columns) + r" \\"
     body = "\n".join(rows)

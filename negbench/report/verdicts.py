@@ -191,7 +191,8 @@ def _values(
             rows.setdefault(metric, []).append(found.values)
             strata[metric] = found.strata
     seeds = tuple(run.config.seed for run in group.runs)
-    return {metric: Values(np.stack(own), seeds, strata[metric]) for metric, own in rows.items()}
+    whole = {metric: own for metric, own in rows.items() if len(own) == len(seeds)}
+    return {metric: Values(np.stack(own), seeds, strata[metric]) for metric, own in whole.items()}
 
 
 # --- testing -----------------------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ def calibrated(table: Table, rules: Rules) -> Calibrated | None:
 
 
 def _world(mine: Values) -> statistics.World:
-    """A population of runs with this strategy's recall at each cutoff and its spread over seeds (0.3 points for one)."""
+    """A population of runs with this strategy's recall at each cutoff and its sd over seeds (one seed: 0.3 points)."""
     levels = next((n for n in (1, 2, 3, 4) if np.allclose(mine.values * n, np.round(mine.values * n))), 1)
     cuts = [float((mine.values >= (level - 0.5) / levels).mean()) for level in range(levels, 0, -1)]
     if levels == 1 and not np.isin(mine.values, (0, 1)).all():  # average precisions
