@@ -10,18 +10,23 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from negbench import files
-from negbench.config import RunConfig, build_config, dataset_section
+from negbench.config import RunConfig, build_config, config_hash, dataset_section, resolved
+from negbench.contracts import Backbone
+from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.engine import Worlds, open_cell, resume, run_config
 from negbench.errors import OptionError, RunError
+from negbench.hybrid import check_hybrid
 from negbench.runfolder import RunFolder, runs_of
 from negbench.tracking import Tracker
 from negbench.workers import Report, run_tasks
+from negbench.world import load_backbone, load_split
 
 Overwrite = Literal["never", "failed", "always"]
 KEY = ("strategy", "loss", "backbone", "dataset")
@@ -114,11 +119,15 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a comparison: its resolved configuration, hash, and the folder that holds it so far, if any."""
+    """One cell of a comparison: its resolved configuration, hash, and the folder that holds it so far, if any.
+
+    `data` names the data set and the frozen part of the backbone: cells of one value share features.
+    """
 
     config: RunConfig
     hash: str
     labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
+    data: str
     folder: str | None = None
 
     @property
@@ -127,23 +136,76 @@ class Cell:
         return self.config.seed
 
 
-def plan(grid: Grid, runs: Path, display: Display) -> list[Cell]:
-    """Resolve every cell, prepare its data (encoding what the store lacks) and look for it among the finished runs.
+class Parts:
+    """Data sets and backbones of a grid, loaded once each; of the backbones only the last is kept."""
+
+    def __init__(self) -> None:
+        self._splits: dict[str, tuple[Dataset, Dataset]] = {}
+        self._backbone: tuple[str, Backbone] | None = None
+
+    def splits(self, config: RunConfig) -> tuple[Dataset, Dataset]:
+        """Train and val as a run on them has them: train without its dev part where epochs are chosen on one."""
+        provided = getattr(self.backbone(config), "provides_features", False)
+        key = f"{provided} {config.dataset.model_dump_json()}"
+        if key not in self._splits:
+            train, val = (load_split(config.dataset, name, images=not provided) for name in ("train", "val"))
+            self._splits[key] = (train, val)
+        train, val = self._splits[key]
+        if config.eval.select == "dev":
+            train, _ = train.split_dev(config.eval.dev_fraction, config.seed)
+        return train, val
+
+    def backbone(self, config: RunConfig) -> Backbone:
+        """The backbone with its initial weights, on the CPU."""
+        key = f"{config.seed} {config.backbone.model_dump_json()}"
+        if self._backbone is None or self._backbone[0] != key:
+            self._backbone = (key, load_backbone(config.backbone, config.seed))
+        return self._backbone[1]
+
+
+def plan(grid: Grid, runs: Path, display: Display, parts: Parts | None = None) -> list[Cell]:
+    """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
+
+    Args:
+        grid: the axes.
+        runs: runs folder.
+        display: shows the progress.
+        parts: keeps what was loaded, for `negbench.estimate`.
 
     Raises:
-        NegbenchError: a configuration that cannot run; nothing is computed then.
+        NegbenchError: a configuration that cannot run, or data that are not there; nothing is computed then.
         OptionError: two cells that are the same run.
     """
-    worlds, cells = Worlds(), list[Cell]()
-    for config in grid.configs():
-        opened = open_cell(config, display, worlds)
-        cell = Cell(opened.config, opened.hash, _labels(opened.config, opened.world.val.dataset.identity))
-        if any(cell.hash == other.hash for other in cells):
-            raise OptionError(f"the grid holds {cell.labels['strategy']} with seed {cell.seed} twice: name it once")
-        found = runs_of(runs, cell.hash)
-        best = next((f for f in found if f.status == "finished"), found[-1] if found else None)
-        cells.append(Cell(cell.config, cell.hash, cell.labels, None if best is None else best.run_id))
+    parts, cells, configs = parts or Parts(), list[Cell](), grid.configs()
+    with display.stage("prepare", total=len(configs)) as advance:
+        for config in configs:
+            cell = _cell(resolved(config), parts)
+            if any(cell.hash == other.hash for other in cells):
+                raise OptionError(f"the grid holds {cell.labels['strategy']} with seed {cell.seed} twice: name it once")
+            found = runs_of(runs, cell.hash)
+            best = next((f for f in found if f.status == "finished"), found[-1] if found else None)
+            cells.append(replace(cell, folder=None if best is None else best.run_id))
+            advance(1)
     return cells
+
+
+def _cell(config: RunConfig, parts: Parts) -> Cell:
+    train, val = parts.splits(config)
+    backbone = parts.backbone(config)
+    check_hybrid(config.hybrid, backbone, train)
+    # as `World.identity`, which is there only when all is encoded
+    data = f"{train.identity} {val.identity} {backbone.feature_key}"
+    return Cell(config, config_hash(config, data=data), _labels(config, val.identity), data)
+
+
+def encode(cells: Sequence[Cell], display: Display) -> None:
+    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
+
+    Raises:
+        NegbenchError: images that cannot be read, a full disk, a train split without targets.
+    """
+    for data in dict.fromkeys(cell.data for cell in cells):
+        open_cell(next(cell for cell in cells if cell.data == data).config, display, _worlds)
 
 
 def _labels(config: RunConfig, dataset: str) -> dict[str, str]:
@@ -196,6 +258,19 @@ class Outcome:
     reused: bool
 
 
+Step = Literal["reuse", "leave", "resume", "anew"]
+
+
+def step_of(cell: Cell, runs: Path, overwrite: Overwrite) -> Step:
+    """What becomes of a cell: its finished run is reused, it is left as it is, resumed, or computed anew."""
+    status = RunFolder(runs / cell.folder).status if cell.folder else "new"
+    if status == "finished" and overwrite != "always":
+        return "reuse"
+    if overwrite == "never" and status != "new":
+        return "leave"
+    return "resume" if status == "interrupted" and overwrite != "always" else "anew"
+
+
 Progress = Callable[[int, int, str], None]  # cells done, cells in all, what happened
 
 
@@ -230,13 +305,14 @@ def compute(
     outcomes: dict[int, Outcome] = {}
     todo: list[tuple[int, _Task]] = []
     for index, cell in enumerate(cells):
-        status = RunFolder(runs / cell.folder).status if cell.folder else "new"
-        if status == "finished" and overwrite != "always":
+        step = step_of(cell, runs, overwrite)
+        if step == "reuse":
             outcomes[index] = Outcome(cell, cell.folder, None, True)
-        elif overwrite == "never" and status != "new":
+        elif step == "leave":
+            status = RunFolder(runs / str(cell.folder)).status
             outcomes[index] = Outcome(cell, None, f"{status} before, and --overwrite never", False)
         else:
-            goes_on = cell.folder if status == "interrupted" and overwrite != "always" else None
+            goes_on = cell.folder if step == "resume" else None
             tags = {"experiment": name, "negbench.kind": "cell", "comparison": name, **cell.labels}
             tags |= {"mlflow.parentRunId": parent} if parent else {}
             todo.append((index, _Task(cell.config, runs, tracking_uri, tags, goes_on, cell.config.plugins)))
@@ -305,7 +381,7 @@ class Group:
     labels: dict[str, str]
     runs: tuple[RunFolder, ...]  # by seed
 
-    @property
+    @cached_property
     def results(self) -> list[dict[str, Any]]:
         """result.json of each."""
         return [run.result for run in self.runs]
@@ -350,11 +426,14 @@ __all__ = [
     "Grid",
     "Group",
     "Outcome",
+    "Parts",
     "compute",
     "default_name",
+    "encode",
     "expand",
     "groups_of",
     "parse_plugin",
     "parse_seeds",
     "plan",
+    "step_of",
 ]

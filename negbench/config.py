@@ -95,7 +95,7 @@ class ComputeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(1, ge=0)  # of linear algebra on the CPU; 0 leaves torch's own choice
     encode_batch_size: int = Field(128, ge=1)
-    workers: int = Field(0, ge=0)  # processes that decode images
+    workers: int | None = Field(None, ge=0)  # processes that decode images; None: up to 4 where there are many images
     feature_memory_gib: float = Field(4.0, gt=0)  # features up to this size are held in memory, larger ones are mapped
 
 

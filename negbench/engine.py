@@ -34,7 +34,7 @@ from negbench.objective import Batch, Objective
 from negbench.ragged import Ragged
 from negbench.runfolder import RunFolder, find_run, new_folder
 from negbench.tracking import Pruned, Tracker
-from negbench.world import Split, World, carves_dev, dev_seed, load_backbone, prepare
+from negbench.world import Split, World, carves_dev, dev_seed, device_of, load_backbone, prepare, threads
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -117,7 +117,7 @@ def run_config(
     root = files.runs_dir(runs_dir)
     path = str(new_folder(root, cell.name).path) if cell.accelerator.is_main_process else ""
     folder = RunFolder(Path(_from_main(cell.accelerator, path)))
-    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
+    return run_cell(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
 
 
 def resume(
@@ -149,7 +149,7 @@ def resume(
             f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
             f"{folder.manifest['code']} then, {code_version()} now); run it again from the start"
         )
-    return _compute(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
+    return run_cell(cell, folder, Tracker.open(root, tracking_uri), dict(tags or {}), watch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,18 +191,22 @@ def _from_main(accelerator: Accelerator, value: str) -> str:
     return values[0]
 
 
-def _compute(
+def run_cell(
     cell: Cell, folder: RunFolder, tracker: Tracker, tags: dict[str, str], watch: Watch | None = None
 ) -> RunResult:
+    """Compute an opened run in its folder, new or interrupted; the arguments are those of `run_config`.
+
+    Raises RunError where another process computes in that folder.
+    """
     if not cell.accelerator.is_main_process:  # the main process writes for all
-        with _threads(cell.config.compute.threads):
+        with threads(cell.config.compute.threads):
             return RunResult(folder, train(cell, folder, lambda values, step, epoch: None))
     with folder.lock():
         if folder.status == "new":
             folder.write_manifest(_manifest(cell))
         (folder.path / "error.txt").unlink(missing_ok=True)
         with (
-            _threads(cell.config.compute.threads),
+            threads(cell.config.compute.threads),
             tracker.run(folder, cell.config.flat(), {**_tags(cell), **tags}) as live,
             cell.display.live(folder.run_id),
         ):
@@ -491,26 +495,12 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Threads of linear algebra within the block: the last bits of a sum can depend on them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _accelerator(config: RunConfig) -> Accelerator:
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
 
-    device = config.compute.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
     precision = config.train.precision
-    on_gpu = device in ("auto", "cuda") and torch.cuda.is_available()
+    on_gpu = device_of(config).type == "cuda"
     if precision == "auto":
         precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
     AcceleratorState._reset_state()  # a process may compute runs of different precision

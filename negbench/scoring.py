@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings, top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.world import Split, batches, load_backbone, load_split, prepare_split
+from negbench.world import Split, batches, device_of, load_backbone, load_split, prepare_split, threads
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
 _PAIRED = 256  # queries whose images are scored at once, each with its own
@@ -151,14 +150,14 @@ def encode_run(
     config = _config(folder.config, layers)
     for path in config.plugins:
         registry.add_file(Path(path))
-    with _threads(config.compute.threads):
+    with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
         load_weights(backbone, folder)
         provided = getattr(backbone, "provides_features", False)
         whole = load_split(config.dataset, split, images=not provided)
         dataset = whole if queries is None else with_queries(whole, queries)
         check(dataset)
-        device = _device(config.compute.device)
+        device = device_of(config)
         backbone.to(device)
         with display.stage("prepare"):
             prepared, features = prepare_split(config, dataset, backbone, device, display)
@@ -224,23 +223,6 @@ def _check_sections(layers: Layers, known: tuple[str, ...]) -> None:
                     raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
 
 
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
-    return torch.device("cuda" if name in ("auto", "cuda") and torch.cuda.is_available() else "cpu")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """The run's own number of threads, on which the last bits of a score can depend."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 # --- the first k of a ranking, by another model ------------------------------------------------------------------
 
 
@@ -278,8 +260,7 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, k: int) -> Valued:
         if ranking.dataset.identity != dataset.identity:
             raise NegbenchError(
                 f"run {name} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
-                f"{dataset.identity}: its own options of the data set differ; set them alike with "
-                "--set dataset.KEY=VALUE"
+                f"{dataset.identity}: both must see the same queries and images"
             )
         columns = ranking.top(k).columns
     listed = columns >= 0
@@ -363,7 +344,10 @@ def judge_by_recall(layers: Layers, split: str, queries: Path | None) -> Valued:
         raise OptionError("--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq")
     dataset = load_split(PluginConfig(**section), split, images=False)
     preferences = _preferences(dataset if queries is None else with_queries(dataset, queries))
-    return judged(preferences, preferences.hits.double(), "recall-at-5")
+    published = (
+        "CIRQRS tables 2-3 print for recall at 5: Spearman 0.16, preference rate with ties 0.58, on valid queries"
+    )
+    return judged(preferences, preferences.hits.double(), "recall-at-5", (published,))
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Valued:

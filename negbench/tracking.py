@@ -145,6 +145,22 @@ class Tracker:
             write_json(note, {"uri": self.uri, "run_id": run.info.run_id, "summaries": []})
         return str(run.info.run_id)
 
+    def end(self, run_id: str, status: str) -> None:
+        """End a run whose own process cannot: it was killed."""
+        if self.enabled:
+            client = self.client()
+            with self.guard():
+                client.set_terminated(run_id, status=status)
+
+    def describe(self, note: Path, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay."""
+        if not self.enabled:
+            return
+        client, run_id = self.client(), str(read_json(note)["run_id"])
+        with self.guard():
+            log_params(client, run_id, params)
+            log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
+
     def close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from negbench.config import PluginConfig, RunConfig
 from negbench.contracts import Backbone
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError
+from negbench.errors import DataError, NegbenchError
 from negbench.hybrid import check_hybrid
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
 
@@ -211,3 +212,22 @@ def _source(
 def batches(count: int, size: int) -> Iterator[Tensor]:
     """Index tensors 0..count-1 in order, `size` at a time."""
     yield from torch.arange(count).split(size)
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """Where `compute.device` puts a run: a CUDA device where there is one, unless it says cpu."""
+    wanted, has = config.compute.device, torch.cuda.is_available()
+    if wanted == "cuda" and not has:
+        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
+    return torch.device("cuda" if has and wanted != "cpu" else "cpu")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Threads of linear algebra within the block: the last bits of a sum can depend on them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -148,15 +148,16 @@ class _Job:
         from negbench import scoring
         from negbench.runfolder import find_run
 
-        def any_split(dataset: Dataset) -> None:  # what is first needs no labels
-            pass
-
         if isinstance(ranking, Path):
             scoring.read_rankings(ranking)  # before anything is encoded
-            return scoring.cirqrs(ranking, self.encode(scorer, self.layers, any_split, "scorer"), k)
+            return scoring.cirqrs(ranking, self.encode(scorer, self.layers, _any_split, "scorer"), k)
         scorer_layers = scoring.scorer_layers(find_run(self.runs_dir, ranking), self.layers)
-        ranked = self.encode(ranking, self.layers, any_split)
-        return scoring.cirqrs(ranked, self.encode(scorer, scorer_layers, any_split, "scorer"), k)
+        ranked = self.encode(ranking, self.layers, _any_split)
+        return scoring.cirqrs(ranked, self.encode(scorer, scorer_layers, _any_split, "scorer"), k)
+
+
+def _any_split(dataset: Dataset) -> None:
+    """What a model scores high needs no labels."""
 
 
 def _check_sources(run: str | None, ranks: Path | None, metric: str | None, scorer: str | None, k: int | None) -> None:

@@ -1,7 +1,7 @@
 """Charts as data, drawn twice: by plotly in the page, by matplotlib as a file.
 
-A chart is a few panels; a panel is lines, points, marks and shaded ranges, or a heat map. Both drawings are made from the
-same numbers, so that the page and the files never differ.
+A chart is a few panels; a panel is lines, points, marks and shaded ranges, or a heat map. Both drawings are made from
+the same numbers, so that the page and the files never differ.
 """
 
 from __future__ import annotations
@@ -109,13 +109,16 @@ class Heat:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels that belong together. `alt` says in words what there is to see."""
+    """Panels that belong together, `across` of them beside each other where there is room. `alt` says in words what
+    there is to see.
+    """
 
     key: str  # file name without its ending, and the figure's id in the page
     title: str
     alt: str
     panels: tuple[Panel | Heat, ...]
     text: str = ""
+    across: int = 2
 
 
 # --- plotly ------------------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ def plotly_spec(panel: Panel | Heat) -> dict[str, Any]:
         "xaxis": {"title": {"text": panel.x_label}, "showticklabels": not panel.bare, "zeroline": False},
         "yaxis": {"title": {"text": panel.y_label}, "showticklabels": not panel.bare, "zeroline": False},
         "shapes": [],
-        "showlegend": bool(named or panel.marks),
+        "showlegend": len(named) > 1 or bool(panel.marks),
     }
     if panel.log_y:
         layout["yaxis"]["type"] = "log"
@@ -216,7 +219,8 @@ def _plotly_heat(heat: Heat) -> dict[str, Any]:
         "text": [list(row) for row in heat.texts],
         "texttemplate": "%{text}",
         "hovertemplate": "%{y}, %{x}: %{text}<extra></extra>",
-        "colorscale": "Blues",
+        "colorscale": [[0, "#e4eefa"], [1, "#1f5fa8"]],
+        "showscale": False,
         "xgap": 2,
         "ygap": 2,
     }
@@ -247,39 +251,63 @@ def _faded(color: str, opacity: float = 0.15) -> str:
 
 
 def png(chart: Chart) -> bytes:
-    """The chart as a PNG file's content, at most three panels beside each other; the same chart gives the same bytes."""
+    """The chart as a PNG file's content; the same chart gives the same bytes.
+
+    Margins are set in inches rather than fitted: matplotlib's layout engines take most of a report's time.
+    """
     import io
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = min(3, len(chart.panels))
+    across = min(chart.across, len(chart.panels))
     down = math.ceil(len(chart.panels) / across)
-    tall = max([3.6, *(0.9 + 0.32 * len(p.rows) for p in chart.panels if isinstance(p, Heat))])
-    figure = Figure(figsize=(1.4 + 4.6 * across, (tall + 0.5) * down), layout="tight")
+    heats = [panel for panel in chart.panels if isinstance(panel, Heat)]
+    left = max([0.75, *(0.25 + 0.075 * max(map(len, heat.rows), default=0) for heat in heats)])
+    tall = max([2.9, *(0.4 + 0.32 * len(heat.rows) for heat in heats)])
+    wide, above, below = 3.6 if across > 1 else 5.6, 0.35, 0.6
+    names = _names(chart)
+    columns = max(1, int((across * (left + wide)) // (0.75 + 0.075 * max(map(len, names), default=0))))
+    legend = 0.1 + 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0.0
+    width, height = across * (left + wide) + 0.2, down * (above + tall + below) + legend
+    figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    grid = figure.subplots(down, across, squeeze=False).ravel()
-    for axes, panel in zip(grid, chart.panels, strict=False):
+    handles: dict[str, Any] = {}
+    for index, panel in enumerate(chart.panels):
+        row, column = divmod(index, across)
+        bottom = legend + (down - 1 - row) * (above + tall + below) + below
+        x, y = left + column * (left + wide), bottom
+        axes = figure.add_axes((x / width, y / height, wide / width, tall / height))
         if isinstance(panel, Heat):
             _draw_heat(axes, panel)
         else:
             _draw(axes, panel)
-    for axes in grid[len(chart.panels) :]:
-        axes.set_axis_off()
+            found, labels = axes.get_legend_handles_labels()
+            handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label not in handles}
+    if legend:
+        figure.legend(
+            list(handles.values()), list(handles), loc="lower center", ncols=columns, frameon=False, fontsize=8
+        )
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
 
 
+def _names(chart: Chart) -> list[str]:
+    """What the legend names."""
+    panels = [panel for panel in chart.panels if isinstance(panel, Panel)]
+    every = [s.name for panel in panels for s in panel.series] + [m.label for panel in panels for m in panel.marks]
+    return list(dict.fromkeys(every))
+
+
 def _draw(axes: Axes, panel: Panel) -> None:
-    named: set[str] = set()
     for series in panel.series:
-        label = None if series.name in named else series.name
-        named.add(series.name)
-        _draw_series(axes, series, label)
+        _draw_series(axes, series)
     for mark in panel.marks:
         if mark.end is None:
-            axes.axvline(mark.start, color=mark.color, linestyle=_MPL_DASHES[mark.dash], linewidth=1.2, label=mark.label)
+            axes.axvline(
+                mark.start, color=mark.color, linestyle=_MPL_DASHES[mark.dash], linewidth=1.2, label=mark.label
+            )
         else:
             axes.axvspan(mark.start, mark.end, color=mark.color, alpha=0.18, linewidth=0, label=mark.label)
     axes.set_title(panel.title, fontsize=10)
@@ -290,12 +318,10 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.set(xticks=[], yticks=[])
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=7)
 
 
-def _draw_series(axes: Axes, series: Series, label: str | None) -> None:
-    style = series.style
+def _draw_series(axes: Axes, series: Series) -> None:
+    style, label = series.style, series.name
     dash, symbol = _MPL_DASHES[style.dash], _MPL_SYMBOLS[style.marker]
     x, y = list(series.x), list(series.y)
     if series.kind == "points":
@@ -307,9 +333,9 @@ def _draw_series(axes: Axes, series: Series, label: str | None) -> None:
             axes.errorbar(x, y, yerr=bars, fmt="none", color=style.color, linewidth=1)
         axes.plot(x, y, linestyle="none", marker=symbol, markersize=4, color=style.color, label=label)
         return
-    marked = {"marker": symbol, "markersize": 4, "markevery": list(series.marks) or None}
-    extra = marked if series.kind == "marked" else {}
-    axes.plot(x, y, linestyle=dash, color=style.color, linewidth=1.5, label=label, **extra)
+    (line,) = axes.plot(x, y, linestyle=dash, color=style.color, linewidth=1.5, label=label)
+    if series.kind == "marked":
+        line.set(marker=symbol, markersize=4, markevery=list(series.marks) or None)
     if series.low:
         axes.fill_between(x, series.low, series.high, color=style.color, alpha=0.15, linewidth=0)
 
@@ -325,7 +351,5 @@ def _draw_heat(axes: Axes, heat: Heat) -> None:
     for row, texts in enumerate(heat.texts):
         for column, text in enumerate(texts):
             dark = np.isfinite(values[row, column]) and values[row, column] > middle
-            axes.text(
-                column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black"
-            )
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     axes.set_title(heat.title, fontsize=10)

@@ -27,20 +27,20 @@ _CURVE_POINTS = 1500  # of one query's curve in the page; beyond, only every n-t
 class Runs:
     """Groups of one (data set, backbone), with the words and styles that all its charts share."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...]  # by the main metric, the best first
     dataset: str
     backbone: str
     suffix: str  # of the charts' keys where a page holds several data sets or backbones
 
     @cached_property
     def strategies(self) -> list[str]:
-        """By name, in the order of the groups."""
-        return list(dict.fromkeys(group.labels["strategy"] for group in self.groups))
+        """By name, in alphabetical order, so that a colour does not depend on a result."""
+        return sorted({group.labels["strategy"] for group in self.groups})
 
     @cached_property
     def losses(self) -> list[str]:
-        """By name, in the order of the groups."""
-        return list(dict.fromkeys(group.labels["loss"] for group in self.groups))
+        """By name, in alphabetical order."""
+        return sorted({group.labels["loss"] for group in self.groups})
 
     @cached_property
     def main(self) -> str:
@@ -62,14 +62,14 @@ class Runs:
 
 
 def parts_of(groups: Sequence[Group]) -> list[Runs]:
-    """One `Runs` for each data set and backbone, in order of appearance; `groups` are not empty."""
+    """One `Runs` for each data set and backbone; `groups` are not empty."""
     found: dict[tuple[str, str], list[Group]] = {}
-    for group in groups:
+    for group in sorted(groups, key=lambda g: -float(np.mean(g.values("metrics", g.results[0]["main_metric"])))):
         found.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
     several = len(found) > 1
     return [
         Runs(tuple(members), dataset, backbone, f"-{number}" if several else "")
-        for number, ((dataset, backbone), members) in enumerate(found.items(), 1)
+        for number, ((dataset, backbone), members) in enumerate(sorted(found.items()), 1)
     ]
 
 
@@ -141,7 +141,8 @@ def false_negatives(runs: Runs) -> Chart | None:
 
 def _per_refresh(runs: Runs, key: str, title: str, what: tuple[str, float, str], text: str) -> Chart:
     name, factor, label = what
-    panels, everything = [], []
+    panels: list[tuple[str, tuple[Series, ...]]] = []
+    everything: list[float] = []
     for loss, groups in runs.by_loss():
         lines = []
         for group in groups:
@@ -181,6 +182,7 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
     charts = {}
     for index, found in kept.items():
         group = runs.groups[index]
+        first = next(iter(found.values()))
         name = f"{group.labels['strategy']}, {group.labels['loss']}"
         panels = [_all_queries(moment, one) for moment, one in found.items()]
         panels += [_one_query(moment, one, chosen) for moment, one in found.items() if chosen < one.kept]
@@ -189,9 +191,10 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
             f"Sorted scores: {name}",
             f"Score against the rank, with the target, the two steepest drops and the pool marked, {name}:",
             tuple(panels),
-            f"{len(next(iter(found.values())).queries):,} sampled train queries of the run with seed "
-            f"{group.runs[0].config.seed}, scored against their corpus. Over all queries: mean score, the band from the "
-            "10th to the 90th percentile; marks at the median place. Batch strategies have no pool in the ranking.",
+            f"{len(first.queries):,} sampled train queries of the run with seed "
+            f"{group.runs[0].config.seed}, scored against their corpus. Over all queries: mean score, the band from "
+            "the 10th to the 90th percentile; marks at the median place. Batch strategies have no pool in the ranking.",
+            across=len(found),
         )
     return charts
 
@@ -315,14 +318,15 @@ def trade_offs(runs: Runs) -> Chart:
             if x is not None and math.isfinite(x):
                 points.append(_point(runs, group, x))
         if points:
-            panels.append(Panel(title, label, f"{name} (%)", tuple(points)))
+            markers = [_marker(index, loss) for index, loss in enumerate(runs.losses)] if len(runs.losses) > 1 else []
+            panels.append(Panel(title, label, f"{name} (%)", (*points, *markers)))
     return Chart(
         runs.key("trade-offs"),
         f"What {name} comes with",
         f"Points: {name} of each strategy and loss against",
         tuple(panels),
-        "Colour is the strategy, the marker the loss; bars are one standard deviation over seeds. Seconds depend on the "
-        "machine and on what else it did.",
+        "Colour is the strategy, the marker the loss; bars are one standard deviation over seeds. Seconds depend on "
+        "the machine and on what else it did.",
     )
 
 
@@ -330,9 +334,15 @@ def _point(runs: Runs, group: Group, x: float) -> Series:
     values = [100 * value for value in group.values("metrics", runs.main)]
     mean = float(np.mean(values))
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    name = group.labels["strategy"] + (f", {group.labels['loss']}" if len(runs.losses) > 1 else "")
-    bars = ((mean - deviation,), (mean + deviation,)) if deviation else ((), ())
-    return Series(name, (x,), (mean,), runs.style(group), "points", *bars, texts=(f"{name}: {mean:.2f} at {x:.3g}",))
+    strategy, loss = group.labels["strategy"], group.labels["loss"]
+    low, high = ((mean - deviation,), (mean + deviation,)) if deviation else ((), ())
+    told = (f"{strategy}, {loss}: {mean:.2f} at {x:.3g}",)
+    return Series(strategy, (x,), (mean,), runs.style(group), "points", low, high, texts=told)
+
+
+def _marker(index: int, loss: str) -> Series:
+    """An entry of the legend without a point."""
+    return Series(loss, (math.nan,), (math.nan,), Style(7, index), "points")
 
 
 def _false_negative_rate(group: Group) -> float | None:
@@ -350,7 +360,9 @@ def loss_curve(runs: Runs) -> Chart:
     for loss, groups in runs.by_loss():
         lines = []
         for group in groups:
-            tables = [{int(p["epoch"]) + 1: p["train/loss"] for p in r.metrics() if "train/loss" in p} for r in group.runs]
+            tables = [
+                {int(p["epoch"]) + 1: p["train/loss"] for p in r.metrics() if "train/loss" in p} for r in group.runs
+            ]
             epochs = sorted(set.intersection(*(set(table) for table in tables)))
             y = tuple(float(np.mean([table[epoch] for table in tables])) for epoch in epochs)
             lines.append(Series(group.labels["strategy"], tuple(map(float, epochs)), y, Style(runs.style(group).index)))
@@ -367,4 +379,3 @@ def loss_curve(runs: Runs) -> Chart:
 def _slug(text: str) -> str:
     kept = "".join(c if c.isalnum() else "-" for c in text.lower())
     return "-".join(part for part in kept.split("-") if part)
-

@@ -59,7 +59,7 @@ def leader_table(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> Lea
         strategies did. `cost`: negatives seen, seconds by stage, peak memory. Means over seeds.
     """
     ordered = _ordered(groups)
-    tested = {(r.strategy, r.loss, r.backbone, r.dataset): r for r in statistics if r.main}
+    tested = {tuple(getattr(r, k) for k in KEY): r for r in statistics if r.main}
     quality = [_quality(g) | (_tested(tested.get(tuple(g.labels[k] for k in KEY))) if tested else {}) for g in ordered]
     frames = (quality, [_behaviour(g) for g in ordered], [_cost(g) for g in ordered])
     return LeaderTable(*(pd.DataFrame(rows) for rows in frames))
@@ -123,7 +123,7 @@ def _tested(row: Row | None) -> dict[str, object]:
     """Columns of STATISTICS, in points."""
     if row is None:
         return dict.fromkeys(STATISTICS, "-")
-    compared = not math.isnan(row.difference)
+    compared = row.compared
     cells = (
         bracket(row.low, row.high),
         f"{100 * row.difference:+.2f} {bracket(row.diff_low, row.diff_high)}" if compared else "-",
@@ -172,16 +172,18 @@ def p_text(value: float) -> str:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """GitHub table."""
+    """GitHub table; a `|` inside a cell is escaped."""
     lines = ["| " + " | ".join(frame.columns) + " |", "|" + "|".join("---" for _ in frame.columns) + "|"]
-    lines += ["| " + " | ".join(str(value) for value in row) + " |" for row in frame.itertuples(index=False)]
+    rows = ([str(value).replace("|", r"\|") for value in row] for row in frame.itertuples(index=False))
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def latex(frame: pd.DataFrame) -> str:
     """Tabular of booktabs."""
     escape = str.maketrans(
-        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$"},
+        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$", "$": r"\$"}
+        | {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     )
     rows = [" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in frame.itertuples(index=False)]
     head = " & ".join(str(column).translate(escape) for column in frame.columns) + r" \\"

@@ -3,29 +3,42 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function layoutOf(layout, width) {
+  const coarse = window.matchMedia("(pointer: coarse)");
+
+  function layoutOf(layout, rows) {
     const axis = { gridcolor: color("--grid"), linecolor: color("--line"), zerolinecolor: color("--grid"), automargin: true };
     const font = { color: color("--fg"), size: 12, family: "system-ui, -apple-system, Segoe UI, Roboto, Arial, sans-serif" };
-    const entries = width < 480 ? 56 : 40;
     return Object.assign({}, layout, {
       title: Object.assign({ font: { size: 14 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top", automargin: false }, layout.title),
       xaxis: Object.assign({}, axis, layout.xaxis),
       yaxis: Object.assign({}, axis, layout.yaxis),
       font: font, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 52, r: 16, t: 40, b: entries },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: -0.2, yanchor: "top", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" },
-      hovermode: "closest", dragmode: false,
+      margin: { l: 56, r: 16, t: 40, b: 56 + 20 * rows },
+      legend: { orientation: "h", x: 0, xanchor: "left", y: 0, yref: "container", yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" },
+      hovermode: "closest", dragmode: coarse.matches ? false : "zoom",
       hoverlabel: { namelength: -1 },
     });
+  }
+
+  // plotly packs the entries of a horizontal legend from the left, row by row
+  function legendRows(spec, width) {
+    if (!spec.layout.showlegend) return 0;
+    const names = spec.data.filter((trace) => trace.showlegend !== false && trace.name).map((trace) => trace.name);
+    let rows = 1, used = 0;
+    names.forEach((name) => {
+      const wide = 46 + 6.2 * name.length;
+      if (used > 0 && used + wide > width) { rows += 1; used = 0; }
+      used += wide;
+    });
+    return rows;
   }
 
   function draw(plot) {
     if (!window.Plotly || plot.offsetParent === null) return;
     const spec = JSON.parse(plot.nextElementSibling.textContent);
-    const legend = spec.data.filter((trace) => trace.showlegend !== false && trace.name).length;
-    const rows = Math.ceil(legend / Math.max(1, Math.floor(plot.clientWidth / 150)));
-    const layout = layoutOf(spec.layout, plot.clientWidth);
-    layout.height = spec.layout.height || (window.innerWidth < 480 ? 320 : 350) + 18 * rows;
+    const rows = legendRows(spec, plot.clientWidth - 72);
+    const layout = layoutOf(spec.layout, rows);
+    layout.height = spec.layout.height || (window.innerWidth < 480 ? 310 : 340) + 20 * rows;
     const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
     Plotly.react(plot, spec.data, layout, config).then(() => { plot.dataset.drawn = "yes"; });
   }

@@ -26,12 +26,27 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`."""
+    """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`.
+
+    In the page, columns of `folded` that say the same in every row stand above the table instead.
+    """
 
     key: str
     title: str
     frame: pd.DataFrame
     text: str = ""
+    folded: tuple[str, ...] = ()
+
+    @property
+    def constant(self) -> dict[str, str]:
+        """Columns left out in the page, with their one value."""
+        columns = [c for c in self.folded if c in self.frame and len(self.frame) and self.frame[c].nunique() == 1]
+        return {column: str(self.frame[column].iloc[0]) for column in columns}
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The columns of the page."""
+        return self.frame.drop(columns=list(self.constant))
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,7 @@ def _spec(panel: Any) -> Any:
     return Markup(text.replace("<", "\\u003c"))
 
 
-_NUMBER = re.compile(r"^[+\-−]?[\d,]*\.?\d+(e[+-]?\d+)?(?=$|\s|%)", re.IGNORECASE)
+_NUMBER = re.compile(r"^[+-]?[\d,]*\.?\d+(e[+-]?\d+)?(?=$|\s|%)", re.IGNORECASE)
 
 
 def sort_key(value: object) -> str:
@@ -163,7 +178,7 @@ def sort_key(value: object) -> str:
     if text in ("-", "", "nan"):
         return ""
     found = _NUMBER.match(text)
-    return found.group().replace(",", "").replace("−", "-") if found else text.lower()
+    return found.group().replace(",", "") if found else text.lower()
 
 
 def is_number(values: Sequence[object]) -> bool:

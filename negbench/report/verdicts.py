@@ -117,9 +117,18 @@ class Row:
     margin: float = math.nan
     alpha: float = math.nan
 
+    @property
+    def compared(self) -> bool:
+        """Whether there is a difference to a baseline."""
+        return not math.isnan(self.difference)
+
     def plain(self) -> dict[str, Any]:
-        """For JSON and CSV: no infinity (an effect without any spread) either."""
-        return {k: math.nan if isinstance(v, float) and math.isinf(v) else v for k, v in asdict(self).items()}
+        """For JSON and CSV: rounded to 10 decimals; no infinity (an effect without any spread) either."""
+        return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
+
+
+def _finite(value: float) -> float:
+    return math.nan if math.isinf(value) else round(value, 10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +235,8 @@ def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules)
     compared = {} if baseline is None else _compared(values, baseline, rules, generator)
     letters = _letters(values, rules, generator)
     rows = []
-    for name, mine in values.items():
-        found, mean = compared.get(name), means[name]
+    for name, mean in means.items():
+        found = compared.get(name)
         verdict: str = "not compared" if found is None else found.verdict
         rows.append(
             Row(
@@ -248,7 +257,6 @@ def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules)
                 letters=letters.get(name, ""),
                 margin=rules.margin,
                 alpha=rules.alpha,
-                paired_seeds=len(mine.seeds) if name == baseline else 0,
                 **({} if found is None else _of_comparison(found)),
             )
         )

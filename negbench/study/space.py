@@ -1,8 +1,8 @@
 """What a study searches: knobs with fixed ranges, and how a point of them becomes a configuration.
 
-Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and the
-negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and width,
-because a range that moves with another value is none that a sampler can learn.
+Knobs come from the strategy's own `tunable` fields; a corpus strategy adds the number of definitions, the warm-up and
+the negatives per query. Two fields of which the first must stay below the second (a band) are searched as start and
+width, because a range that moves with another value is none that a sampler can learn.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Knob:
         """The default, or the nearest value of the range where the range leaves it out."""
         if self.choices:
             return self.default if self.default in self.choices else self.choices[0]
-        assert self.low is not None and self.high is not None
+        assert self.low is not None
+        assert self.high is not None
         return min(max(self.default, self.low), self.high)
 
     def text(self) -> str:
@@ -62,7 +63,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Band:
-    """Two strategy fields that are searched as start and width; their sum is cut at `limit`, the end's highest value."""
+    """Two strategy fields that are searched as start and width; their sum is cut at `limit`, the end's highest."""
 
     start: str
     end: str
@@ -124,7 +125,7 @@ class Space:
             values[f"strategy.{self.band.end}"] = round(min(start + width, self.band.limit), 12)
         if "schedule.warmup" in values and base.schedule.warmup is None:
             full = resolved(base)
-            n_def = values.get("schedule.n_def", full.schedule.n_def)
+            n_def = int(values.get("schedule.n_def") or full.schedule.n_def or 1)
             if values["schedule.warmup"] == max(1, int(full.train.epochs or 0) // n_def):
                 values["schedule.warmup"] = None  # one interval: how a run writes it that was told nothing
         return values
@@ -164,6 +165,8 @@ def build_space(
             known = {**dict.fromkeys(full.flat()), **dict.fromkeys(knobs)}
             if key not in known:
                 raise UnknownNameError("key", key, known, where="--fix")
+            if band is not None and key == band.key:
+                raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
             knobs.pop(key, None)
             if band is not None and key == f"strategy.{band.end}":
                 knobs.pop(band.key, None)
@@ -215,7 +218,8 @@ def _own_knobs(base: RunConfig, full: RunConfig) -> tuple[dict[str, Knob], Band 
 def _of_range(key: str, default: Any, span: Range) -> Knob:
     if span.choices:
         return Knob(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
-    assert span.low is not None and span.high is not None
+    assert span.low is not None
+    assert span.high is not None
     low, high = (int, int) if isinstance(default, int) else (float, float)
     return Knob(key, default, min(low(span.low), default), max(high(span.high), default), span.log)
 
@@ -237,9 +241,9 @@ def find_band(cls: Any, options: Mapping[str, Any]) -> Band | None:
 def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
     """From the narrowest band that the two ranges allow to the widest."""
     start, end = ranges[band.start], ranges[band.end]
-    assert start.low is not None and start.high is not None and end.low is not None and end.high is not None
-    widest, default = end.high - start.low, round(options[band.end] - options[band.start], 12)
-    narrowest = end.low - start.high if end.low > start.high else widest / 10
+    widest, gap = (end.high or 0.0) - (start.low or 0.0), (end.low or 0.0) - (start.high or 0.0)
+    default = round(options[band.end] - options[band.start], 12)
+    narrowest = gap if gap > 0 else widest / 10
     return Knob(band.key, default, min(round(narrowest, 12), default), max(round(widest, 12), default))
 
 
@@ -346,7 +350,6 @@ def fixed_layer(text: str) -> tuple[str, dict[str, Any]]:
 def _listed(base: RunConfig, full: RunConfig, points: list[dict[str, Any]]) -> Space:
     """A table's points: every key becomes a knob with the values that occur, and the default is put first."""
     keys = list(points[0])
-    flat = full.flat()
     for point in points:
         if list(point) != keys:
             raise OptionError(f"study.points: every point needs the same keys ({', '.join(keys)}), got {point}")
@@ -359,9 +362,7 @@ def _listed(base: RunConfig, full: RunConfig, points: list[dict[str, Any]]) -> S
             value = _value(point[key], key, full, f"study.points {key}") if isinstance(point[key], str) else point[key]
             point[key] = _as(default[key], value, f"study.points {key}")
     if any(point in points[:index] for index, point in enumerate(points)):
-        raise OptionError(
-            f"study.points: a point stands there twice ({', '.join(keys)}; {flat['train.epochs']} epochs)"
-        )
+        raise OptionError(f"study.points: a point stands there twice, at {full.train.epochs} epochs: {points}")
     ordered = [default, *(point for point in points if point != default)]
     knobs = [Knob(key, default[key], choices=tuple(dict.fromkeys(p[key] for p in ordered))) for key in keys]
     return Space(tuple(knobs), None, tuple(ordered))

@@ -1,0 +1,152 @@
+"""`negbench audit`: what strategies would draw, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.audit import Audit, AuditOptions
+    from negbench.config import RunConfig
+    from negbench.contracts import Strategy
+    from negbench.runfolder import RunFolder
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "audit",
+        help="Show what strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
+        epilog="Example: negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit",
+    )(audit)
+
+
+def audit(
+    strategy: Annotated[
+        str | None, typer.Option(help="'all', or names by comma; options as top-k:k=50 [default: all, or the run's].")
+    ] = None,
+    backbone: options.Backbone = None,
+    dataset: options.Dataset = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Audit a finished run's weights, not the untrained ones.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Whose queries and corpus.")] = "train",
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="BACKBONE[:OPTION=VALUE]", help="Calls images that look like the target false negatives."),
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="Cosine to the target above which the judge does so.")] = 0.9,
+    queries: Annotated[int, typer.Option(help="Queries sampled; 0 takes all.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Negatives drawn for each query.")] = 10,
+    refresh: Annotated[int, typer.Option(help="Which refresh strategies with a schedule are told, from 0.")] = 0,
+    curves: Annotated[int, typer.Option(help="Queries whose score curve is written.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the sample and the draws, and of untrained weights.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write audit.csv, audit.json and curves.png there.")
+    ] = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = False,
+    sets: options.Sets = None,
+    plugin: options.Plugins = None,
+    runs_dir: options.RunsDir = None,
+) -> None:
+    """Load, audit, print, write."""
+    from negbench.audit import AuditOptions, write_audits, write_curves
+
+    chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
+    layers = [options.dataset_layer(dataset, data_root, allow_missing), options.plugin_layer(plugin)]
+    layers += [options.named("backbone", backbone), *_sets(sets)]
+    folder = _run(run, runs_dir, backbone, layers)
+    config, strategies = _configured(strategy, folder, layers, seed)
+    console = options.console()
+    found = _audit(console, config, strategies, chosen, split, folder, judge, threshold, strategy is None)
+    _print(console, found)
+    if out is not None:
+        written = write_audits([found], out)
+        if found.curves:
+            written.append(write_curves(found, out / "curves.png"))
+        for path in written:
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _sets(sets: list[str] | None) -> list[dict[str, Any]]:
+    from negbench.config import set_layer
+
+    return [set_layer(text) for text in sets or ()]
+
+
+def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: list[dict[str, Any]]) -> Any:
+    from negbench import files
+    from negbench.errors import OptionError
+    from negbench.runfolder import find_run
+
+    if name is None:
+        return None
+    if backbone is not None or any("backbone" in layer for layer in layers):
+        raise OptionError("--run takes the run's own backbone: leave --backbone and --set backbone... out")
+    return find_run(files.runs_dir(runs_dir), name)
+
+
+def _configured(
+    strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
+) -> tuple[RunConfig, dict[str, Strategy]]:
+    """The configuration that all strategies share, and the strategies by label."""
+    from negbench.api import make_strategy
+    from negbench.compare import expand, label
+    from negbench.config import build_config, resolved
+    from negbench.errors import OptionError
+    from negbench.registry import constructor_of, option_defaults, registry
+
+    base: list[Any] = [{"seed": seed}] if folder is None else [folder.config.model_dump(mode="json")]
+    given: list[Any] = [] if strategy is None and folder is not None else list(expand("strategies", strategy or "all"))
+    configs = [resolved(build_config([*base, *layers, {"strategy": section}])) for section in given]
+    configs = configs or [resolved(build_config([*base, *layers]))]
+    found: dict[str, Strategy] = {}
+    for config in configs:
+        chosen = config.strategy
+        defaults = option_defaults(constructor_of("strategies", registry.get("strategies", chosen.name)))
+        name = label({"name": chosen.name, **chosen.options}, defaults)
+        if name in found:
+            raise OptionError(f"--strategy names {name} twice")
+        found[name] = make_strategy(chosen.name, **chosen.options)
+    return configs[0], found
+
+
+def _audit(
+    console: Any,
+    config: RunConfig,
+    strategies: dict[str, Strategy],
+    chosen: AuditOptions,
+    split: str,
+    folder: RunFolder | None,
+    judge: str | None,
+    threshold: float,
+    skip_oracles: bool,
+) -> Audit:
+    from negbench.audit import audit, open_judge, open_scene
+    from negbench.compare import expand
+    from negbench.config import PluginConfig
+    from negbench.contracts import check_option
+    from negbench.display import Display
+
+    sections = () if judge is None else expand("backbones", judge)
+    check_option("--judge", judge, judge is None or len(sections) == 1, "one backbone")
+    check_option("--threshold", threshold, -1 <= threshold <= 1, "a cosine, -1 to 1")
+    display = Display(console)
+    with display.live("audit"):
+        scene = open_scene(config, split, chosen, display, folder)
+        judged = open_judge(PluginConfig(**sections[0]), threshold, scene, display) if sections else None
+        with display.stage("mine"):
+            return audit(scene, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
+
+
+def _print(console: Any, found: Audit) -> None:
+    from negbench.report.audit import audit_table
+
+    for remark in found.remarks:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
+    console.print(audit_table(found))

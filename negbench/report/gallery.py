@@ -1,0 +1,315 @@
+"""What runs retrieve and drew, seen: their models rebuilt from the stored weights, images cut to thumbnails."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from negbench import evaluation
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.engine import Worlds, open_cell
+from negbench.errors import NegbenchError
+from negbench.registry import registry
+from negbench.report.cards import Card, Relation, Strip, Thumb, data_uri
+from negbench.report.charts import Chart, Panel, Series, Style
+from negbench.report.figures import Runs
+from negbench.runfolder import RunFolder
+from negbench.scoring import load_weights
+from negbench.world import Split
+
+TOP = 10
+_STRATEGIES = 10  # shown at most, the best by the main metric
+_MAPS = 4  # strategies whose queries are mapped
+_MAPPED = 400  # queries of a map
+_WORDS = 9  # kinds of change told apart in a map
+_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """Queries of a split chosen for being best, worst or random: `why` for each of `rows`."""
+
+    rows: tuple[int, ...]
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What one run's model makes of the picked queries: [P, TOP] columns and scores on val and on train."""
+
+    label: str
+    folder: RunFolder
+    val: tuple[Tensor, Tensor]
+    train: tuple[Tensor, Tensor] | None
+    embedded: NDArray[np.float32]  # [<= _MAPPED, D] val queries
+
+
+@dataclass(eq=False)
+class Gallery:
+    """Cards and maps of one (data set, backbone); `missing` says what could not be had."""
+
+    val: tuple[Card, ...] = ()
+    train: tuple[Card, ...] = ()
+    maps: dict[str, Chart] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+def gallery(runs: Runs, count: int) -> Gallery:
+    """Cards of `count` best, `count` worst and `count` random queries of the reported split and of train, and maps.
+
+    The models are those of each strategy's first seed under the first loss it has, at most ten strategies. Whatever is
+    gone (data, weights) is named in `missing` instead of raised.
+    """
+    found = Gallery()
+    folders: dict[str, RunFolder] = {}
+    for group in runs.groups:
+        if len(folders) < _STRATEGIES:
+            folders.setdefault(group.labels["strategy"], group.runs[0])
+    trained = {f.manifest["dataset"]["train"] for f in folders.values()}
+    ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
+    picked = _pick(pd.DataFrame(ranks).mean(axis=1), count)
+    drawn = {label: _mined(folder) for label, folder in folders.items()} if len(trained) == 1 else {}
+    mined = {label: frame for label, frame in drawn.items() if frame is not None}
+    last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
+    train = _pick(pd.DataFrame(last).mean(axis=1), count) if mined else None
+    views, worlds = [], Worlds()
+    split: Split | None = None
+    for label, folder in folders.items():
+        try:
+            view, world = _view(label, folder, worlds, picked, train)
+        except NegbenchError as error:
+            found.missing.append(f"{label}: {error}")
+            continue
+        views.append(view)
+        split = world.val
+    if split is None:
+        return found
+    found.val = _cards(split.dataset, picked, views, "val", {}, ranks)
+    if train is not None:
+        found.train = _cards(world.train.dataset, train, views, "train", mined, last)
+    else:
+        found.missing.append("no run here drew negatives from pools of its own: a batch strategy uses its batch")
+    found.maps = _maps(runs, views, split.dataset)
+    return found
+
+
+def _pick(rank: pd.Series[float], count: int) -> Pick:
+    """Rows by mean rank of the target over the runs; ties in a seeded order, so that they do not follow the file."""
+    order = np.random.default_rng(_SEED).permutation(len(rank))
+    by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
+    best, worst = by_rank[:count], by_rank[count:][-count:][::-1] if count else []
+    rest = [row for row in order.tolist() if row not in {*best, *worst}][:count]
+    values = rank.to_numpy()
+    why = [
+        f"{kind}: target at rank {values[row]:.0f} on average"
+        for kind, rows in (("best", best), ("worst", worst), ("random", rest))
+        for row in rows
+    ]
+    return Pick((*best, *worst, *rest), tuple(why))
+
+
+def _mined(folder: RunFolder) -> pd.DataFrame | None:
+    """Draws of all refreshes: query, epoch (from 1), negatives, scores, positive, target_rank; None without any."""
+    frames = []
+    epochs = [int(row["epoch"]) for row in folder.result["behaviour_by_refresh"]]
+    columns = ["negatives", "scores", "positive", "target_rank"]
+    for number, epoch in enumerate(epochs):
+        path = folder.path / f"mining-{number:02d}.parquet"
+        if path.exists():
+            frame = pd.read_parquet(path, columns=columns)
+            frames.append(frame.assign(query=range(len(frame)), epoch=epoch + 1))
+    return pd.concat(frames, ignore_index=True) if frames else None
+
+
+# --- models ------------------------------------------------------------------------------------------------------
+
+
+def _view(label: str, folder: RunFolder, worlds: Worlds, val: Pick, train: Pick | None) -> tuple[View, Any]:
+    """Rebuild the run's model and look at the picked queries; also returns its world."""
+    for path in folder.config.plugins:
+        registry.add_file(Path(path))
+    cell = open_cell(folder.config, Display(), worlds)
+    load_weights(cell.backbone, folder)
+    mapped = _sample(len(cell.world.val.dataset.queries))
+    part = _only(cell.world.val, mapped)
+    queries = evaluation.embed_queries(cell.backbone, cell.world, part).cpu().numpy()
+    best = _top(cell, cell.world.val, val.rows)
+    on_train = None if train is None else _top(cell, cell.world.train, train.rows)
+    return View(label, folder, best, on_train, queries), cell.world
+
+
+def _only(split: Split, rows: Sequence[int]) -> Split:
+    """The split with some of its queries."""
+    index = torch.tensor(list(rows), dtype=torch.int64)
+    return replace(
+        split,
+        dataset=split.dataset.with_queries(index, "shown"),
+        references=split.references[index],
+        tokens={name: value[index] for name, value in split.tokens.items()},
+    )
+
+
+def _top(cell: Any, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+    part = _only(split, rows)
+    found = evaluation.embed(cell.backbone, cell.world, part)
+    top = evaluation.top_k(part, found.queries, found.candidates, TOP)
+    return top.columns, top.scores
+
+
+def _sample(count: int) -> list[int]:
+    order: list[int] = np.random.default_rng(_SEED).permutation(count)[:_MAPPED].tolist()
+    return order
+
+
+# --- cards -------------------------------------------------------------------------------------------------------
+
+
+def _cards(
+    dataset: Dataset,
+    picked: Pick,
+    views: Sequence[View],
+    split: str,
+    mined: Mapping[str, pd.DataFrame],
+    ranks: Mapping[str, pd.Series[Any]],
+) -> tuple[Card, ...]:
+    uris: dict[str, str] = {}
+
+    def thumb(image: str, caption: str, relation: Relation) -> Thumb:
+        if image not in uris:
+            uris[image] = data_uri(dataset.open_image(image))
+        return Thumb(image, uris[image], caption, relation)
+
+    cards = []
+    for position, (row, why) in enumerate(zip(picked.rows, picked.why, strict=True)):
+        query = dataset.queries[row]
+        strips = []
+        for view in views:
+            top = view.val if split == "val" else view.train
+            if top is None:
+                continue
+            rank = ranks[view.label].get(query.id if split == "val" else row) if view.label in ranks else None
+            shown = [
+                thumb(dataset.images[column], f"{score:.2f}{_word(relation)}", relation)
+                for column, score in zip(top[0][position].tolist(), top[1][position].tolist(), strict=True)
+                if column >= 0
+                for relation in (_relation(dataset, row, column),)
+            ]
+            remark = "" if rank is None else f"target at rank {int(rank):,}"
+            if split == "train" and rank is not None:
+                remark += " at the last refresh"
+            strips.append(Strip(f"{view.label}: top {len(shown)}", tuple(shown), remark))
+            if view.label in mined:
+                strips.append(_draws(dataset, row, view.label, mined[view.label], thumb))
+        target = str(query.target or query.relevant[0])
+        cards.append(
+            Card(
+                title=f"query {query.id} of {split}, {query.group or 'all images'}",
+                why=why,
+                text=query.text,
+                reference=thumb(query.reference, "reference", "reference"),
+                target=thumb(target, "target", "target"),
+                strips=tuple(strips),
+            )
+        )
+    return tuple(cards)
+
+
+def _draws(dataset: Dataset, row: int, label: str, mined: pd.DataFrame, thumb: Any) -> Strip:
+    """At most TOP of the negatives drawn for a query, spread over the epochs, with the scores they were mined with."""
+    lines = mined[mined["query"] == row].sort_values("epoch")
+    epochs = [int(epoch) for epoch in lines["epoch"]]
+    draws = [
+        (epoch, int(column), float(score))
+        for epoch, columns, scores in zip(epochs, lines["negatives"], lines["scores"], strict=True)
+        for column, score in zip(columns, scores, strict=True)
+    ]
+    chosen = np.unique(np.linspace(0, len(draws) - 1, min(TOP, len(draws))).round().astype(int))
+    shown = []
+    for epoch, column, score in (draws[index] for index in chosen):
+        relation = _relation(dataset, row, column)
+        word = " false negative" if relation == "relevant" else _word(relation)
+        shown.append(thumb(dataset.images[column], f"{score:.2f}{word}, pool of epoch {epoch}", relation))
+    remark = f"{len(draws):,} in all; the target scored {float(lines['positive'].iloc[-1]):.2f} at the last refresh"
+    return Strip(f"{label}: negatives drawn", tuple(shown), remark)
+
+
+def _relation(dataset: Dataset, row: int, column: int) -> Relation:
+    if column == int(dataset.target_columns[row]):
+        return "target"
+    known = dataset.relevant.row(row).tolist() if dataset.relevant is not None else []
+    if column in known:
+        return "relevant"
+    if dataset.images[column] == dataset.queries[row].reference:
+        return "reference"
+    return "other" if len(known) > 1 else "unknown"
+
+
+def _word(relation: Relation) -> str:
+    return {"target": " target", "relevant": " relevant", "reference": " reference"}.get(relation, "")
+
+
+# --- maps --------------------------------------------------------------------------------------------------------
+
+
+def _maps(runs: Runs, views: Sequence[View], dataset: Dataset) -> dict[str, Chart]:
+    """Query embeddings in two dimensions (t-SNE from a PCA start), coloured by what the text asks to change."""
+    rows = _sample(len(dataset.queries))
+    if len(rows) < 8:
+        return {}
+    texts = [dataset.queries[row].text for row in rows]
+    kinds = changes(texts)
+    order = [word for word, _ in Counter(k for k in kinds if k).most_common()]
+    charts = {}
+    for view in views[:_MAPS]:
+        flat = _flat(view.embedded)
+        series = []
+        for index, kind in enumerate([*order, ""]):
+            chosen = [i for i, k in enumerate(kinds) if k == kind]
+            if chosen:
+                x, y = (tuple(map(float, flat[chosen, axis])) for axis in (0, 1))
+                style = Style(7 if not kind else index if index < 7 else index + 1)  # grey is for the rest
+                told = tuple(texts[i] for i in chosen)
+                series.append(Series(kind or "other", x, y, style, "points", texts=told))
+        charts[view.label] = Chart(
+            runs.key(f"map-{''.join(c if c.isalnum() else '-' for c in view.label)}"),
+            f"Queries of {view.label}",
+            "Map: query embeddings in two dimensions, coloured by a word of their text.",
+            (Panel("", "", "", tuple(series), bare=True),),
+            f"{len(rows)} sampled queries of the reported split. t-SNE keeps neighbours, not distances; the axes mean "
+            "nothing. Colour: the rarest of the frequent words in the text.",
+        )
+    return charts
+
+
+def _flat(embedded: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[M, D] -> [M, 2]."""
+    from sklearn.manifold import TSNE
+
+    near = min(30.0, (len(embedded) - 1) / 3)
+    tsne = TSNE(2, init="pca", random_state=_SEED, max_iter=500, perplexity=near, metric="cosine")
+    return np.asarray(tsne.fit_transform(embedded.astype(np.float64)), dtype=np.float64)
+
+
+def changes(texts: Sequence[str]) -> list[str]:
+    """For each text the rarest of its words among the most frequent content words of all; '' where it has none.
+
+    Words that stand in more than 40 % of the texts say nothing, nor do those in fewer than 2 %.
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    words = [{w.strip(".,?!;:'\"()").lower() for w in text.split()} - ENGLISH_STOP_WORDS - {""} for text in texts]
+    counts = Counter(word for each in words for word in each)
+    usual = [w for w, n in counts.items() if math.ceil(0.02 * len(texts)) <= n <= 0.4 * len(texts) and len(w) > 2]
+    top = sorted(usual, key=lambda w: (-counts[w], w))[:_WORDS]
+    return [min(each & set(top), key=lambda w: (counts[w], w), default="") for each in words]

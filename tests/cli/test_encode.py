@@ -1,0 +1,33 @@
+"""`negbench encode`: plan, fill once, go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+
+
+def test_fills_the_store_once(
+    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    command = ["encode", "--dataset", "synthetic", "--data-root", str(toy_root)]
+    assert negbench([*command, "--splits", "val"]) == 0
+    out = capsys.readouterr().out
+    assert "48 images, 48 to encode, 0.0 MiB in" in out
+    assert "encoded 48 at" in out
+    assert negbench(command) == 0
+    out = capsys.readouterr().out
+    assert "144 images, 96 to encode" in out
+    assert "encoded 96 at" in out
+    assert "48 were stored before" in out
+    assert negbench(command) == 0
+    assert "144 images, 0 to encode" in capsys.readouterr().out
+
+
+def test_what_stores_nothing_is_one_line(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "backbone.frozen=false"]
+    assert negbench(["encode", "--backbone", "clip", "--data-root", str(toy_root), *sets]) == 2
+    assert "stores no features" in capsys.readouterr().err

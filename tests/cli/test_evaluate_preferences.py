@@ -1,0 +1,278 @@
+"""`negbench evaluate` by people's choices and by CIRQRS: runs scored against loops, rankings from files, mistakes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from negbench import engine, scoring
+from negbench.cli.main import run as negbench
+from negbench.config import load_config
+from negbench.contracts import relevance
+from negbench.datasets._preferences import PreferenceFormat
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.runfolder import RunFolder
+
+
+def trained(where: Path, toy_sets: list[str], seed: int) -> RunFolder:
+    config = load_config(flags={"strategy": {"name": "all-corpus"}, "seed": seed}, sets=toy_sets)
+    return engine.run_config(config, runs_dir=where, tracking_uri="none").folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> tuple[RunFolder, RunFolder]:
+    """Two runs that differ in their seed."""
+    where = tmp_path_factory.mktemp("runs")
+    return trained(where, toy_sets, 0), trained(where, toy_sets, 1)
+
+
+@pytest.fixture(scope="module")
+def standin() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, standin: ModuleType) -> Path:
+    """A small hpfiq.json with stand-in images."""
+    root = tmp_path_factory.mktemp("data")
+    generator = torch.Generator().manual_seed(0)
+    data: dict[str, Any] = {}
+    for user in range(4):
+        entry: dict[str, list[Any]] = {key: [] for key in ("ref_img_paths", "targ_img_paths", "sentences")}
+        entry |= {"retrieved_set1": [], "retrieved_set2": [], "preferred set": []}
+        for index in range(6):
+            order = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in torch.randperm(40, generator=generator).tolist()]
+            entry["ref_img_paths"].append(order[0])
+            entry["targ_img_paths"].append(order[1 + index % 3 * 5])  # in set 1, in set 2, in neither
+            entry["sentences"].append(f"is {index} darkerdotmark  and has dots")
+            ratings = torch.randint(1, 6, (2,), generator=generator).tolist()
+            for side in (0, 1):
+                members = {"img_path": order[1 + 5 * side : 6 + 5 * side], "user_score": str(ratings[side])}
+                entry[f"retrieved_set{side + 1}"].append(members)
+            entry["preferred set"].append("1" if ratings[0] > ratings[1] else "2")
+        data[f"user_{user}"] = {"question_set_1": entry}
+    (root / "hpfiq.json").write_text(json.dumps(data))
+    standin.write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(40)])
+    return root
+
+
+def cells(text: str, metric: str) -> list[str]:
+    """Values of the table's row of a metric."""
+    (line,) = [line for line in text.splitlines() if re.match(rf"^│ {re.escape(metric)} +│", line)]
+    return [part.strip() for part in line.strip("│").split("│")[1:]]
+
+
+# --- preferences -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["hp-fashioniq", "hs-fashioniq"])
+def test_recall_at_5_of_the_real_file_needs_no_image(
+    name: str, shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(["evaluate", "--scorer", "recall-at-5", "--dataset", name, "--data-root", str(shared_data)]) == 0
+    out = capsys.readouterr().out
+    assert cells(out, "spearman") == ["0.1535", "0.1540"]
+    assert cells(out, "preference rate") == ["0.8107", "0.8157"]
+    assert cells(out, "preference rate with ties") == ["0.5888", "0.5903"]
+    assert cells(out, "preference rate equal recall") == ["0.5421", "0.5428"]
+    assert cells(out, "accuracy") == ["0.5830", "0.5850"]
+    assert cells(out, "spearman p")[0] == "1.8e-33"
+    assert "drops 32 of 3,050" in out
+    assert "0.16" in out
+    assert "3,050 queries" in out
+
+
+def test_a_run_is_judged_by_the_scores_of_its_model(
+    runs: tuple[RunFolder, RunFolder], root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "judged.parquet"
+    arguments = ["evaluate", str(runs[0].path), "--dataset", "hp-fashioniq", "--data-root", str(root)]
+    assert negbench([*arguments, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    layers = [{"dataset": {"name": "hp-fashioniq", "root": str(root)}}]
+    encoded = scoring.encode_run(runs[0], layers, "val", None, Display())
+    data = encoded.dataset
+    assert isinstance(data, PreferenceFormat)
+    scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates)
+    assert float(scores.min()) < float(scores.max())
+    values = data.evaluate(scores)
+    assert cells(text, "accuracy") == [f"{values[f'{part}/accuracy']:.4f}" for part in ("all", "consistent")]
+    assert cells(text, "spearman") == [f"{values[f'{part}/spearman']:.4f}" for part in ("all", "consistent")]
+    assert "trained on synthetic" in text
+    assert "zero-shot" not in text
+    table = pd.read_parquet(out)
+    means = [float(scores[row, data.sets[row, 0]].double().mean()) for row in range(len(data.queries))]
+    assert table["score_1"].tolist() == pytest.approx(means)
+    assert list(table["query"]) == [query.id for query in data.queries]
+
+
+def test_a_part_of_the_judgements(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ids.txt").write_text("user_1/question_set_1/02\nuser_1/question_set_1/00\n")
+    arguments = ["evaluate", "--scorer", "recall-at-5", "--dataset", "hp-fashioniq", "--data-root", str(root)]
+    assert negbench([*arguments, "--queries", str(tmp_path / "ids.txt")]) == 0
+    out = capsys.readouterr().out
+    assert "2 queries" in out
+    assert cells(out, "accuracy low") == ["-", "-"]  # of one participant
+
+
+# --- CIRQRS ------------------------------------------------------------------------------------------------------
+
+
+def loop(ranker: RunFolder, scorer: RunFolder, k: int) -> dict[str, float]:
+    """Mean over queries of the mean score of the first k, image by image."""
+    first, second = (scoring.encode_run(folder, [], "val", None, Display()) for folder in (ranker, scorer))
+    data = first.dataset
+    ranked = relevance(first.embeddings.queries, first.embeddings.candidates)
+    scored = relevance(second.embeddings.queries, second.embeddings.candidates)
+    found = {}
+    for row, query in enumerate(data.queries):
+        columns = sorted(data.groups[query.group].tolist(), key=lambda column: (-float(ranked[row, column]), column))
+        found[query.id] = sum(float(scored[row, column]) for column in columns[:k]) / len(columns[:k])
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 3, 100])  # a gallery has 16 images
+def test_cirqrs_against_a_loop(
+    k: int, runs: tuple[RunFolder, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "values.parquet"
+    arguments = ["evaluate", str(runs[0].path), "--metric", "cirqrs", "--scorer", str(runs[1].path), "--k", str(k)]
+    assert negbench([*arguments, "--out", str(out)]) == 0
+    want = loop(*runs, k)
+    table = pd.read_parquet(out)
+    assert dict(zip(table["query"], table["cirqrs"], strict=True)) == pytest.approx(want, abs=1e-6)
+    groups = table.groupby("group", sort=False)["cirqrs"].mean()
+    found = [float(cell) for cell in cells(capsys.readouterr().out, f"CIRQRS@{k}")]
+    assert found == pytest.approx([table["cirqrs"].mean(), *groups], abs=6e-5)
+
+
+def test_a_run_prefers_its_own_first_ten(runs: tuple[RunFolder, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
+    values = []
+    for ranker in runs:
+        assert negbench(["evaluate", str(ranker.path), "--metric", "cirqrs", "--scorer", str(runs[1].path)]) == 0
+        values.append(float(cells(capsys.readouterr().out, "CIRQRS@10")[0]))
+    assert values[1] > values[0]  # no other ten images can score higher under the scorer
+
+
+@pytest.mark.parametrize("kind", ["trec", "json"])
+def test_cirqrs_of_a_ranking_file(
+    kind: str, runs: tuple[RunFolder, RunFolder], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / f"ranking.{kind}"
+    assert negbench(["evaluate", str(runs[0].path), "--trec", str(tmp_path / "ranking.trec")]) == 0
+    if kind == "json":
+        lists: dict[str, list[str]] = {}
+        for line in (tmp_path / "ranking.trec").read_text().splitlines():
+            lists.setdefault(line.split()[0], []).append(line.split()[2])
+        file.write_text(json.dumps({query: images[:4] for query, images in lists.items()}))
+    capsys.readouterr()
+    scorer = ["--metric", "cirqrs", "--scorer", str(runs[1].path)]
+    printed = []
+    for source in ([str(runs[0].path)], ["--ranks", str(file)]):
+        assert negbench(["evaluate", *source, *scorer, "--k", "4"]) == 0
+        printed.append(cells(capsys.readouterr().out, "CIRQRS@4"))
+    assert printed[0] == printed[1]
+    if kind == "json":
+        assert negbench(["evaluate", "--ranks", str(file), *scorer, "--k", "5"]) == 2
+        assert "names 4 images, k = 5 needs as many" in capsys.readouterr().err
+
+
+def test_cirqrs_needs_no_labels_and_takes_some_queries(
+    runs: tuple[RunFolder, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = list(loop(*runs, 1))[3:6]
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    ranking = {query: ["x"] for query in ids}
+    (tmp_path / "ranking.json").write_text(json.dumps(ranking))
+    scorer = ["--metric", "cirqrs", "--scorer", str(runs[1].path), "--queries", str(tmp_path / "ids.json")]
+    assert negbench(["evaluate", str(runs[0].path), *scorer]) == 0
+    assert "3 queries" in capsys.readouterr().out
+    assert negbench(["evaluate", "--ranks", str(tmp_path / "ranking.json"), *scorer, "--k", "1"]) == 2
+    assert "unknown image 'x'" in capsys.readouterr().err
+
+
+def test_a_scorer_reads_the_rankers_data(
+    runs: tuple[RunFolder, RunFolder], toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["dataset.name='fashioniq'", toy_sets[0], "dataset.caption_mode='single'"]
+    config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, *data])
+    other = engine.run_config(config, runs_dir=tmp_path, tracking_uri="none").folder
+    assert negbench(["evaluate", str(runs[0].path), "--metric", "cirqrs", "--scorer", str(other.path)]) == 0
+    out = capsys.readouterr().out
+    assert f"{other.run_id}: trained on fashioniq@" in out
+    assert f"{runs[0].run_id} on {runs[0].manifest['dataset']['val']}, scored by {other.run_id}" in out
+    assert negbench(["evaluate", str(other.path), "--metric", "cirqrs", "--scorer", str(runs[0].path)]) == 0
+    assert "72 queries" in capsys.readouterr().out  # two captions, two queries
+
+
+def test_models_that_saw_different_queries_are_not_mixed(runs: tuple[RunFolder, RunFolder], tmp_path: Path) -> None:
+    ranking = scoring.encode_run(runs[0], [], "val", None, Display())
+    (tmp_path / "ids.txt").write_text(ranking.dataset.queries[0].id)
+    scorer = scoring.encode_run(runs[1], [], "val", tmp_path / "ids.txt", Display())
+    with pytest.raises(NegbenchError, match="both must see the same queries and images"):
+        scoring.cirqrs(ranking, scorer, 3)
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--metric", "cirqr", "--scorer", "y"], "did you mean 'cirqrs'?"),
+        (["x", "--metric", "cirqrs"], "--metric cirqrs needs --scorer RUN"),
+        (["x", "--metric", "cirqrs", "--scorer", "recall-at-5"], "--metric cirqrs needs --scorer RUN"),
+        (["x", "--scorer", "y"], "--scorer y: a run scores with --metric cirqrs"),
+        (["x", "--scorer", "recall-at-5"], "--scorer recall-at-5 stands alone"),
+        (["--scorer", "recall-at-5", "--ranks", "r.json"], "--scorer recall-at-5 stands alone"),
+        (["--scorer", "recall-at-5"], "name a data set of preferences with --dataset"),
+        (["--scorer", "recall-at-5", "--dataset", "synthetic", "--data-root", "ROOT"], "holds no preferences"),
+        (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq"], "NEGBENCH_DATA"),
+        (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq", "--trec", "x"], "need a run's own scores"),
+        (["x", "--k", "3"], "--k goes with --metric cirqrs"),
+        (["--metric", "cirqrs", "--scorer", "y"], "name a run to score, or give --ranks FILE"),
+        (["x", "--metric", "cirqrs", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
+        (["--ranks", "r", "--metric", "cirqrs", "--scorer", "y", "--subset-ranks", "s"], "--subset-ranks goes with"),
+        (["--ranks", "none.json", "--metric", "cirqrs", "--scorer", "y"], "none.json"),
+        (["x", "--metric", "cirqrs", "--scorer", "y", "--runs-dir", "nowhere"], "there is no run 'x'"),
+        (["--ranks", "r.parquet", "--dataset", "hp-fashioniq", "--data-root", "ROOT"], "judged by the scores of sets"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str],
+    message: str,
+    runs: tuple[RunFolder, RunFolder],
+    toy_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "r.parquet" in arguments:
+        runs[0].ranks().to_parquet(tmp_path / "r.parquet")
+    assert negbench(["evaluate", *(str(toy_root) if part == "ROOT" else part for part in arguments)]) == 2
+    captured = capsys.readouterr().err
+    assert captured.startswith("negbench: error: ")
+    assert captured.count("\n") == 1
+    assert message in captured
+
+
+def test_training_on_preferences_is_told(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", "--strategy", "qure", "--dataset", "hp-fashioniq", "--data-root", str(root)]
+    assert negbench([*arguments, "--set", "backbone.weights='random'", "--runs-dir", str(tmp_path)]) == 2
+    assert "hp-fashioniq has nothing to train on" in capsys.readouterr().err

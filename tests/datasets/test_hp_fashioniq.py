@@ -1,0 +1,352 @@
+"""HP-FashionIQ: the real file with pinned numbers, toy files, a loop over the file as oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from negbench.datasets._preferences import METRICS, PreferenceFormat
+from negbench.datasets.hp_fashioniq import HPFashionIQ
+from negbench.errors import DataError, NegbenchError, OptionError
+
+Files = dict[str, Any]
+FILE = "hpfiq.json"
+
+
+def path(number: int) -> str:
+    return f"/-/image_data/{'shirt' if number % 2 else 'toptee'}/B{number:03d}.jpg"
+
+
+def question_set(start: int, choices: str, ratings: list[tuple[int, int]]) -> dict[str, Any]:
+    """Judgements whose sets hold the target in every combination."""
+    value: dict[str, Any] = {
+        "ref_img_paths": [],
+        "targ_img_paths": [],
+        "sentences": [],
+        "retrieved_set1": [],
+        "retrieved_set2": [],
+        "preferred set": list(choices),
+    }
+    for index, (one, two) in enumerate(ratings):
+        base = start + index
+        value["ref_img_paths"].append(path(base))
+        value["targ_img_paths"].append(path(base + 1))
+        value["sentences"].append(f"is {base} bluedotmark  and has dots andmark stripes")
+        sets = [[base + 10 * side + k + 2 for k in range(5)] for side in (1, 2)]
+        for side in (0, 1):
+            if index & (side + 1):
+                sets[side][3] = base + 1
+            members = {"img_path": [path(n) for n in sets[side]], "user_score": str((one, two)[side])}
+            value[f"retrieved_set{side + 1}"].append(members)
+    return value
+
+
+def toy_files() -> Files:
+    data = {
+        "user_1": {
+            "question_set_1": question_set(0, "1212", [(4, 2), (2, 3), (1, 5), (3, 3)]),  # the third contradicts itself
+            "question_set_2": question_set(40, "112", [(5, 5), (4, 1), (2, 2)]),
+        },
+        "user_2": {"question_set_1": question_set(80, "2211", [(1, 2), (3, 3), (5, 4), (2, 1)])},
+        "user_3": {"question_set_1": question_set(20, "21", [(4, 1), (2, 2)])},  # the first contradicts itself
+    }
+    return {FILE: data}
+
+
+@pytest.fixture
+def root(tmp_path: Path, flaws: ModuleType) -> Path:
+    return flaws.write(tmp_path / "hp_fashioniq", toy_files())  # type: ignore[no-any-return]
+
+
+def load(root: Path, **options: Any) -> HPFashionIQ:
+    return HPFashionIQ.load(root=root, **{"images": False, **options})
+
+
+def table_of(data: PreferenceFormat, seed: int, levels: int | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    if levels is None:
+        return torch.randn(shape, generator=generator) - 3
+    return torch.randint(-levels, 1, shape, generator=generator).float()
+
+
+# --- the real file -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real(shared_data: Path) -> HPFashionIQ:
+    return load(shared_data)
+
+
+@pytest.mark.data
+def test_the_real_file_holds_what_is_published(real: HPFashionIQ) -> None:
+    assert len(real.queries) == 3050
+    assert len(set(real.participants)) == 61
+    assert set(Counter(real.participants).values()) == {50}
+    assert Counter(real.first.tolist()) == {True: 1641, False: 1409}
+    assert len(real.images) == 5553
+    assert not real.extra_images
+    assert real.sets.shape == (3050, 2, 5)
+    assert int(real.consistent.sum()) == 3050 - 32
+    assert set(real.ratings.flatten().tolist()) == {1, 2, 3, 4, 5}
+    assert [int(n) for n in real.hits.sum(0)] == [1168, 1184]
+    assert any("32 of 3,050" in remark for remark in real.remarks)
+    assert not any("published" in remark for remark in real.remarks)  # the counts are the published ones
+    assert real.queries[0].text == "is blue colored and a logo and has short sleeves"
+    assert not any("dotmark" in query.text for query in real.queries)
+
+
+@pytest.mark.data
+def test_texts_are_fashioniqs_captions(real: HPFashionIQ, shared_data: Path) -> None:
+    captions: dict[tuple[str, str], set[str]] = {}
+    for category in ("shirt", "toptee"):
+        source = shared_data / "fashioniq" / "captions" / f"cap.{category}.val.json"
+        for entry in json.loads(source.read_text()):
+            one, two = entry["captions"]
+            texts = {" ".join(f"{a} and {b}".split()) for a, b in ((one, two), (two, one))}
+            captions.setdefault((entry["candidate"], entry["target"]), set()).update(texts)
+    unknown = [q for q in real.queries if q.text not in captions[q.reference, str(q.target)]]
+    assert len(unknown) == 4  # changed by hand in the file, as "They’re" to "They are"
+
+
+@pytest.mark.data
+def test_recall_at_5_on_the_real_file_is_pinned(real: HPFashionIQ) -> None:
+    values = real.judge(real.hits.double())
+    assert tuple(values) == METRICS
+    want = {
+        "all/preference_rate": 364 / 449,
+        "all/preference_rate_with_ties": 1522 / 2585,
+        "all/preference_rate_equal_recall": 1158 / 2136,
+        "all/chance": 1641 / 3050,
+        "all/first_higher": 449 / 3050,
+        "all/ties": 2136 / 3050,
+        "all/accuracy": (364 + 346 + 2136 / 2) / 3050,
+        "all/accuracy_low": 0.574,
+        "all/accuracy_high": 0.592,
+        "all/spearman": 0.1535,
+        "consistent/preference_rate": 363 / 445,
+        "consistent/preference_rate_with_ties": 1510 / 2558,
+        "consistent/spearman": 0.1540,
+    }
+    for name, value in want.items():
+        assert values[name] == pytest.approx(value, abs=5e-4 if name.endswith(("low", "high", "spearman")) else 1e-9)
+    assert values["all/spearman_p"] == pytest.approx(1.77e-33, rel=0.01)
+
+
+@pytest.mark.data
+def test_recall_on_the_real_file_against_a_loop_over_it(real: HPFashionIQ, shared_data: Path) -> None:
+    from scipy.stats import spearmanr
+
+    data = json.loads((shared_data / "hp_fashioniq" / FILE).read_text())
+    hits: list[int] = []
+    ratings: list[int] = []
+    higher = chosen = met = kept = 0
+    for question_sets in data.values():
+        for entry in question_sets.values():
+            for index, target in enumerate(entry["targ_img_paths"]):
+                sets = [entry[f"retrieved_set{side}"][index] for side in (1, 2)]
+                one, two = (int(target in s["img_path"]) for s in sets)
+                hits += [one, two]
+                ratings += [int(s["user_score"]) for s in sets]
+                first = entry["preferred set"][index] == "1"
+                higher += one > two
+                chosen += one > two and first
+                met += one >= two
+                kept += one >= two and first
+    values = real.judge(real.hits.double())
+    assert values["all/preference_rate"] == pytest.approx(chosen / higher)
+    assert values["all/preference_rate_with_ties"] == pytest.approx(kept / met)
+    assert values["all/spearman"] == pytest.approx(spearmanr(hits, ratings).statistic)
+    one_hot = torch.zeros(len(real.queries), len(real.images))
+    one_hot.scatter_(1, real.target_columns[:, None], 1.0)
+    assert real.evaluate(one_hot) == values  # the same scores of sets, but for the factor 1/5
+
+
+# --- toy files ---------------------------------------------------------------------------------------------------
+
+
+def test_queries_and_judgements(root: Path) -> None:
+    data = load(root.parent)  # from the folder above, too
+    assert [query.id for query in data.queries[:2]] == ["user_1/question_set_1/00", "user_1/question_set_1/01"]
+    query, judged = data.queries[2], data.judgements["user_1/question_set_1/02"]
+    assert (query.reference, query.target, query.text) == ("B002", "B003", "is 2 blue. and has dots & stripes")
+    assert query.captions == ("is 2 bluedotmark  and has dots andmark stripes",)
+    assert judged.sets[1] == ("B024", "B025", "B026", "B003", "B028")
+    assert (judged.participant, judged.ratings, judged.first, judged.consistent) == ("user_1", (1, 5), True, False)
+    assert data.hits[:4].tolist() == [[False, False], [True, False], [False, True], [True, True]]
+    assert data.consistent.tolist() == [True, True, False, *[True] * 8, False, True]
+    assert {data.images[c] for c in data.sets[2, 1].tolist()} == set(judged.sets[1])
+    assert not data.closed
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+def test_evaluate_against_a_loop(root: Path, levels: int | None) -> None:
+    data = load(root)
+    scores = table_of(data, 4, levels)
+    means = [
+        [sum(float(scores[row, data.column_of[image]]) for image in members) / 5 for members in judged.sets]
+        for row, judged in enumerate(data.judgements.values())
+    ]
+    values = data.evaluate(scores)
+    for part in ("all", "consistent"):
+        kept = [
+            (one, two, judged)
+            for (one, two), judged in zip(means, data.judgements.values(), strict=True)
+            if part == "all" or judged.consistent
+        ]
+        ahead = [j.first for one, two, j in kept if one > two]
+        least = [j.first for one, two, j in kept if one >= two]
+        right = [0.5 if one == two else float((one > two) == j.first) for one, two, j in kept]
+        assert values[f"{part}/preference_rate"] == pytest.approx(sum(ahead) / len(ahead))
+        assert values[f"{part}/preference_rate_with_ties"] == pytest.approx(sum(least) / len(least))
+        assert values[f"{part}/accuracy"] == pytest.approx(sum(right) / len(right))
+        assert values[f"{part}/accuracy_low"] <= values[f"{part}/accuracy"] <= values[f"{part}/accuracy_high"]
+    for name, value in values.items():
+        assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1
+
+
+def test_equal_recall_looks_only_at_sets_that_recall_cannot_tell_apart(root: Path) -> None:
+    data = load(root)
+    sets = torch.where(data.hits, 0.0, -1.0)  # ahead only where recall differs
+    equal = data.hits[:, 0] == data.hits[:, 1]
+    values = data.judge(sets)
+    assert values["all/preference_rate_equal_recall"] == pytest.approx(float(data.first[equal].double().mean()))
+    assert values["all/ties"] == pytest.approx(float(equal.double().mean()))
+
+
+def test_streamed_scores_are_those_of_the_table(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load(root)
+    scores = table_of(data, 1)
+    monkeypatch.setattr("negbench.datasets._preferences._BLOCK", 4)
+    assert data.judge(data.score_sets(lambda rows, columns: scores[rows][:, columns])) == data.evaluate(scores)
+    with pytest.raises(NegbenchError, match="returned"):
+        data.score_sets(lambda rows, columns: scores)
+    scores[5, 0] = math.nan
+    with pytest.raises(NegbenchError, match="NaN"):
+        data.score_sets(lambda rows, columns: scores[rows][:, columns])
+
+
+def test_a_table_of_another_shape_is_one_line(root: Path) -> None:
+    data = load(root)
+    for scores in (table_of(data, 0)[:, 1:], table_of(data, 0)[1:], table_of(data, 0).long()):
+        with pytest.raises(NegbenchError, match="scores must be a float table of 13 queries"):
+            data.evaluate(scores)
+
+
+def test_a_part_keeps_its_own_judgements(root: Path) -> None:
+    data = load(root)
+    rows = [12, 3, 7]
+    part = data.with_queries(rows, "three")
+    scores = table_of(data, 2)
+    assert torch.equal(part.sets, data.sets[rows])
+    assert torch.equal(part.first, data.first[rows])
+    assert part.evaluate(scores[rows])["all/chance"] == pytest.approx(float(data.first[rows].double().mean()))
+    lone = data.with_queries([2], "one that the sanity check drops").evaluate(scores[[2]])
+    assert all(math.isnan(value) for name, value in lone.items() if name.startswith("consistent/"))
+
+
+def test_table_has_a_row_per_judgement(root: Path) -> None:
+    data = load(root)
+    sets = torch.randn(13, 2, generator=torch.Generator().manual_seed(0)).double()
+    table = data.table(sets)
+    assert list(table["query"]) == [query.id for query in data.queries]
+    assert table["score_2"].tolist() == sets[:, 1].tolist()
+    assert table["preferred"].tolist() == [1 if first else 2 for first in data.first.tolist()]
+    assert table["rating_1"].tolist() == data.ratings[:, 0].tolist()
+    assert table["consistent"].sum() == 11
+
+
+def test_ranks_do_not_judge(root: Path) -> None:
+    data = load(root)
+    scores = table_of(data, 0)
+    with pytest.raises(DataError, match="judged by the scores of sets"):
+        data.summarise(data.rank(lambda rows, columns: scores[rows][:, columns]))
+
+
+def test_only_val(root: Path) -> None:
+    with pytest.raises(OptionError, match=r"val.*'train'"):
+        load(root, split="train")
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["hp_fashioniq/image_data", "fashioniq/images", "hp_fashioniq"])
+def test_images_are_found_wherever_they_lie(root: Path, standin: ModuleType, place: str) -> None:
+    names = load(root).images
+    standin.write_images(root.parent / place, names)
+    for data in (load(root, images=True), load(root.parent, images=True)):
+        assert not data.partial
+        assert data.open_image(names[3]).size == (8, 8)
+
+
+def test_missing_images_are_an_error_or_left_out(root: Path, standin: ModuleType) -> None:
+    names = load(root).images
+    standin.write_images(root, [name for name in names if name != "B016"])
+    with pytest.raises(DataError, match=r"B016 \(no file\).*allow-missing"):
+        load(root, images=True)
+    data = load(root, images=True, allow_missing=True)
+    assert data.partial
+    assert "B016" not in data.images
+    assert 0 < len(data.queries) < 13
+    assert not any("B016" in (q.reference, q.target, *sum(data.judgements[q.id].sets, ())) for q in data.queries)
+    assert data.identity != load(root).identity
+
+
+# --- flaws of the file -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
+        (lambda e: e["sentences"].pop(), "the six lists must have one length"),
+        (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: want "1" or "2", got '3'"""),
+        (lambda e: e["preferred set"].__setitem__(1, 1), r"""want "1" or "2", got 1"""),
+        (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
+        (lambda e: e["retrieved_set2"][0]["img_path"].pop(), r"key 'img_path': want 5 different images"),
+        (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "want 5 different images"),
+        (lambda e: e["ref_img_paths"].__setitem__(0, ""), r"key 'ref_img_paths'\[0\]: '' is no image id"),
+        (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: want a string, got 5"),
+    ],
+)
+def test_a_flaw_names_file_participant_and_key(root: Path, flaws: ModuleType, change: Any, message: str) -> None:
+    files = toy_files()
+    change(files[FILE]["user_1"]["question_set_1"])
+    flaws.write(root, files)
+    with pytest.raises(DataError, match=message) as caught:
+        load(root)
+    assert str(root / FILE) in str(caught.value)
+    assert "user_1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_edited_by_hand_is_read_alike(root: Path, flaws: ModuleType) -> None:
+    flaws.write(root / "edited", {FILE: json.loads(json.dumps(toy_files()[FILE]).replace('"/-/', '"/some/where/'))})
+    assert load(root / "edited").images == load(root).images
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_one_clear_line_or_read(data: st.DataObject, root: Path, flaws: ModuleType) -> None:
+    flaws.write(root, flaws.damaged(data, toy_files(), [FILE]))
+    problem = ""
+    try:
+        values = (loaded := load(root)).evaluate(table_of(loaded, 0))
+    except DataError as error:
+        problem = str(error)
+    if problem:
+        assert "\n" not in problem
+        assert FILE in problem
+    else:
+        assert tuple(values) == METRICS

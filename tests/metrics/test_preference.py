@@ -1,0 +1,204 @@
+"""Preference metrics against loops with ties and negative scores, closed forms, and scipy where it is independent."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.errors import NegbenchError, OptionError
+from negbench.metrics import preference
+from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
+
+
+def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
+    """Scores of few negative levels, so that many tie, and choices."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-3, 2, (count, 2), generator=generator).double() / 4
+    return scores, torch.rand(count, generator=generator) < 0.6
+
+
+def test_examples() -> None:
+    result = doctest.testmod(preference, extraglobs={"torch": torch})
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# --- scores of sets ----------------------------------------------------------------------------------------------
+
+
+def test_set_scores_against_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(7, 20, generator=generator) - 2
+    sets = torch.stack([torch.randperm(20, generator=generator)[:10].reshape(2, 5) for _ in range(7)])
+    found = set_scores(scores, sets)
+    for row in range(7):
+        for side in (0, 1):
+            want = sum(float(scores[row, column]) for column in sets[row, side].tolist()) / 5
+            assert float(found[row, side]) == pytest.approx(want, abs=1e-12)
+
+
+def test_sets_of_the_same_images_tie_exactly_in_any_order() -> None:
+    scores = torch.tensor([[1e16, 1.0, -1e16, 1.0, 0.5]]).double()
+    assert scores[0, [0, 1, 2, 3, 4]].mean() != scores[0, [0, 2, 3, 1, 4]].mean()  # sums do depend on the order
+    for seed in range(20):
+        order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
+        found = set_scores(scores, torch.stack([torch.arange(5), order])[None])
+        assert found[0, 0] == found[0, 1]
+
+
+def test_set_scores_take_half_precision() -> None:
+    scores = torch.tensor([[0.5, -0.25, 1.0]], dtype=torch.bfloat16)
+    assert set_scores(scores, torch.tensor([[[0, 1], [1, 2]]])).tolist() == [[0.125, 0.375]]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_an_error_only_within_the_sets(value: float) -> None:
+    scores = torch.zeros(2, 3)
+    scores[1, 2] = value
+    with pytest.raises(NegbenchError, match="row 1"):
+        set_scores(scores, torch.tensor([[[0, 1]], [[1, 2]]]))
+    assert set_scores(scores, torch.tensor([[[0, 1]], [[0, 1]]])).tolist() == [[0.0], [0.0]]
+
+
+# --- rates and accuracy ------------------------------------------------------------------------------------------
+
+
+def rate_loop(scores: Tensor, first: Tensor, ties: bool, among: Tensor | None) -> float:
+    """The released evaluation's loop (> and choice "1"), with the other two conditions."""
+    met = chosen = 0
+    for index, (one, two) in enumerate(scores.tolist()):
+        if (one > two or (ties and one == two)) and (among is None or among[index]):
+            met += 1
+            chosen += bool(first[index])
+    return chosen / met
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("ties", [False, True])
+def test_rates_against_a_loop(seed: int, ties: bool) -> None:
+    scores, first = draw(seed)
+    among = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)) < 0.5
+    assert preference_rate(scores, first, ties=ties) == pytest.approx(rate_loop(scores, first, ties, None))
+    assert preference_rate(scores, first, ties=ties, among=among) == pytest.approx(
+        rate_loop(scores, first, ties, among)
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_accuracy_against_a_loop(seed: int) -> None:
+    scores, first = draw(seed)
+    want = []
+    for (one, two), chosen in zip(scores.tolist(), first.tolist(), strict=True):
+        want.append(0.5 if one == two else float((one > two) == chosen))
+    assert agreement(scores, first).tolist() == want
+
+
+def test_closed_forms() -> None:
+    _, first = draw(3)
+    base = float(first.double().mean())
+    tied = torch.full((len(first), 2), -0.25)
+    assert math.isnan(preference_rate(tied, first))
+    assert preference_rate(tied, first, ties=True) == pytest.approx(base)  # knows nothing: the share of set 1
+    assert float(agreement(tied, first).mean()) == 0.5  # knows nothing: one half
+    perfect = torch.stack([first.double() - 2, (~first).double() - 2], 1)
+    assert preference_rate(perfect, first) == preference_rate(perfect, first, ties=True) == 1
+    assert float(agreement(perfect, first).mean()) == 1
+    assert preference_rate(-perfect, first) == float(agreement(-perfect, first).mean()) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_swapping_the_sets_changes_the_one_sided_rate_alone(seed: int) -> None:
+    scores, first = draw(seed)
+    assert torch.equal(agreement(scores, first), agreement(scores.flip(1), ~first))
+    assert preference_rate(scores, first) != preference_rate(scores.flip(1), ~first)
+
+
+# --- interval ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resamples", [1, 7, 2500])  # within a block, and over several
+def test_interval_against_a_naive_loop(resamples: int) -> None:
+    scores, first = draw(1)
+    values = agreement(scores, first)
+    clusters = torch.tensor([index % 7 if index % 3 else 0 for index in range(len(first))])  # of unequal sizes
+    generator = np.random.default_rng(5)
+    means = []
+    for _ in range(resamples):
+        drawn = generator.integers(7, size=7)
+        pooled = [float(v) for c in drawn for v, k in zip(values, clusters, strict=True) if int(k) == c]
+        means.append(sum(pooled) / len(pooled))
+    found = clustered_interval(values, clusters, seed=5, resamples=resamples, level=0.9)
+    assert [found.low, found.high] == pytest.approx(np.quantile(means, [0.05, 0.95]).tolist())
+    assert found.level == 0.9
+
+
+def test_interval_is_wider_where_participants_differ() -> None:
+    values = torch.tensor([float(index < 30) for index in range(60)])
+    alike = clustered_interval(values, torch.arange(60))
+    apart = clustered_interval(values, torch.arange(60) // 10)  # each participant always right or always wrong
+    assert apart.high - apart.low > 2 * (alike.high - alike.low)
+    normal = 1.96 * 0.5 / math.sqrt(60)
+    assert [alike.low, alike.high] == pytest.approx([0.5 - normal, 0.5 + normal], abs=0.02)
+
+
+def test_interval_of_one_participant_is_unknown() -> None:
+    for values, clusters in ((torch.ones(3), torch.zeros(3, dtype=torch.int64)), (torch.ones(0), torch.arange(0))):
+        found = clustered_interval(values, clusters)
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+
+
+def test_interval_repeats_and_leaves_global_generators_alone() -> None:
+    before = np.random.get_state()[1].copy(), torch.random.get_rng_state(), random.getstate()  # type: ignore[index]  # noqa: NPY002
+    values, clusters = torch.arange(60.0) ** 2, torch.arange(60) // 3
+    assert clustered_interval(values, clusters) == clustered_interval(values, clusters)
+    assert clustered_interval(values, clusters) != clustered_interval(values, clusters, seed=1)
+    assert np.array_equal(before[0], np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(before[1], torch.random.get_rng_state())
+    assert before[2] == random.getstate()
+
+
+@pytest.mark.parametrize("option", [{"resamples": 0}, {"level": 1.0}, {"level": 0.0}])
+def test_interval_options_are_checked(option: dict[str, float]) -> None:
+    with pytest.raises(OptionError, match=next(iter(option))):
+        clustered_interval(torch.ones(4), torch.arange(4), **option)  # type: ignore[arg-type]
+
+
+# --- correlation -------------------------------------------------------------------------------------------------
+
+
+def mean_ranks(values: list[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_spearman_is_pearson_of_mean_ranks(seed: int) -> None:
+    from scipy.special import betainc
+
+    scores, _ = draw(seed, 40)
+    ratings = torch.randint(1, 6, (40, 2), generator=torch.Generator().manual_seed(seed + 9))
+    x, y = (mean_ranks(t.flatten().double().tolist()) for t in (scores, ratings))
+    mx, my = sum(x) / 80, sum(y) / 80
+    covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    r = covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
+    found = spearman(scores, ratings)
+    assert found.value == pytest.approx(r)
+    t2 = r * r * 78 / (1 - r * r)  # Student's t with n - 2 degrees of freedom, by the incomplete beta function
+    assert found.p_value == pytest.approx(float(betainc(39, 0.5, 78 / (78 + t2))))
+
+
+def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
+    ratings = torch.tensor([[1, 2], [3, 4]])
+    for scores, rated in ((torch.zeros(2, 2), ratings), (ratings.float(), torch.ones(2, 2)), (ratings[0], ratings[0])):
+        found = spearman(scores, rated)
+        assert math.isnan(found.value)
+        assert math.isnan(found.p_value)
+    assert spearman(-ratings.float(), ratings).value == pytest.approx(-1)
