@@ -652,8 +652,16 @@ def _versions() -> dict[str, str]:
 
 def _tags(cell: Cell) -> dict[str, str]:
     """What identifies a run among others, repeated on every MLflow run."""
-    c = cell.config
+    c, identity = cell.config, cell.backbone.identity
+    galleries = cell.world.val.dataset.groups.items()
     return {
+        **{f"version.{name}": number for name, number in _versions().items()},
+        "backbone.weights": identity.weights,
+        "backbone.sha256": identity.sha256,
+        "backbone.parameters": str(identity.parameters),
+        "backbone.preprocessing": identity.preprocessing,
+        "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in galleries),
+        "code": code_version(),
         "strategy": c.strategy.name,
         "loss": c.loss.name,
         "backbone": c.backbone.name,
