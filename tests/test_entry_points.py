@@ -1,0 +1,66 @@
+"""Third parties by entry point: listed without an import, made like a built-in, never in a built-in's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = '''"""Keeps everything that is allowed."""
+
+import sys
+from dataclasses import dataclass
+
+from negbench import ScoreView, Strategy, tunable
+
+PAPER = "nobody's"
+print("IMPORTED", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Keep(Strategy):
+    """Everything."""
+
+    k: int = tunable(3, low=1, high=9)
+
+    def pool(self, view: ScoreView):
+        return view.allowed
+'''
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "keep_plugin.py").write_text(MODULE, encoding="utf-8")
+    return tmp_path
+
+
+def install(site: Path, name: str) -> None:
+    info = site / "keep-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keep\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[negbench.strategies]\n{name} = keep_plugin:Keep\n", encoding="utf-8")
+
+
+def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_listed_without_import_and_made_like_a_built_in(site: Path) -> None:
+    install(site, "keep")
+    listed = python(site, "-m", "negbench", "list", "strategies")
+    assert "Keeps everything that is allowed.  [keep]" in listed.stdout
+    assert "tunable: k = 3; 1..9" in listed.stdout
+    assert "IMPORTED" not in listed.stderr
+    made = python(site, "-c", "import negbench; print(negbench.make_strategy('keep', k=4))")
+    assert made.stdout.strip() == "Keep(k=4)"
+
+
+def test_a_taken_name_is_one_line(site: Path) -> None:
+    install(site, "qure")
+    listed = python(site, "-m", "negbench", "list", "strategies")
+    assert listed.returncode == 2
+    assert "two strategies are named 'qure': built-in and keep; rename one" in listed.stderr
