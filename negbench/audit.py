@@ -7,9 +7,11 @@ backbone, calls an image one where it looks like the target.
 
 from __future__ import annotations
 
+import hashlib
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench import evaluation
+from negbench.api import make_strategy
 from negbench.config import PluginConfig, RunConfig
 from negbench.contracts import Backbone, ScoreView, Strategy, check_option, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.engine import mining_task
-from negbench.errors import DataError, OptionError
-from negbench.files import atomic_write
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.files import atomic_write, read_json, write_json
 from negbench.mining import MiningTask, batch_statistics, mine
 from negbench.runfolder import RunFolder
 from negbench.scoring import load_weights
@@ -35,7 +38,10 @@ from negbench.world import World, device_of, load_backbone, load_split, prepare_
 if TYPE_CHECKING:
     import pandas as pd
 
+    from negbench.compare import Cell
+
 _BLOCK = 256  # queries judged at once
+_GRID_QUERIES = 500  # a comparison's audit: a second a strategy at most
 _CURVE_POINTS = 2000  # of one score curve; more ranks than that are thinned out
 
 
@@ -342,7 +348,7 @@ def _corpus_row(
         pools=file,
     )
     summary = mined.summary()
-    judged_pool = judged_draws = float("nan")
+    judged_pool = judged_draws = math.nan
     if judge is not None:
         judged_pool = _judged_pools(task, np.load(file), judge)
         judged_draws = float(judge.wrong(task.target, mined.negatives).double().mean())
@@ -355,7 +361,7 @@ def _corpus_row(
         judged_rate_pool=judged_pool,
         judged_rate_draws=judged_draws,
         diversity=float(diversity(scene.images[mined.negatives]).mean()),
-        empty=float("nan"),
+        empty=math.nan,
         **{name: summary[name] for name in (*names, *rates)},
     )
 
@@ -408,6 +414,7 @@ def _batch_row(scene: Scene, label: str, strategy: Strategy, options: AuditOptio
     order = torch.randperm(len(task.queries), generator=_generator(options, "batches"))
     found: list[dict[str, float]] = []
     sizes, spread = list[Tensor](), list[Tensor]()
+    judged = ("judged_rate_pool", "judged_rate_draws")
     for rows in order.split(size):
         if len(rows) < 2:
             continue
@@ -416,19 +423,14 @@ def _batch_row(scene: Scene, label: str, strategy: Strategy, options: AuditOptio
         values = batch_statistics(view, pool.to(view.scores.device), known)
         weights = pool.double()
         targets = task.target[rows]
-        values["judged_rate_pool"] = values["judged_rate_draws"] = float("nan")
-        if judge is not None:
-            wrong = judge.wrong(targets, targets).double()
-            filled = weights.sum(1) > 0
-            values["judged_rate_pool"] = float((((weights > 0) * wrong).sum(1) / (weights > 0).sum(1))[filled].mean())
-            values["judged_rate_draws"] = float(((weights * wrong).sum(1) / weights.sum(1))[filled].mean())
-        found.append(values)
+        wrong = None if judge is None else judge.wrong(targets, targets).double()
+        values["filled"] = len(rows) - values["empty"]
+        found.append(values | {name: _share(wrong, w) for name, w in zip(judged, (weights > 0, weights), strict=True)})
         sizes.append((weights > 0).sum(1))
         members = scene.images[targets][None].expand(len(rows), -1, -1)
         spread.append(diversity(members, weights > 0))
-    nan = float("nan")
+    nan = math.nan
     names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
-    judged = ("judged_rate_pool", "judged_rate_draws")
     return AuditRow(
         strategy=label,
         scope="batch",
@@ -436,11 +438,23 @@ def _batch_row(scene: Scene, label: str, strategy: Strategy, options: AuditOptio
         pool_size_median=float(np.median(torch.cat(sizes).numpy())),
         diversity=float(torch.cat(spread).nanmean()),
         empty=sum(values["empty"] for values in found),
-        **{
-            name: float(np.mean([v[name] for v in found])) for name in (*names, "judged_rate_pool", "judged_rate_draws")
-        },
+        **{name: _weighted(found, name) for name in (*names, *judged)},
         **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), nan),
     )
+
+
+def _weighted(batches: Sequence[Mapping[str, float]], name: str) -> float:
+    """Mean over the queries of all batches that have a negative; NaN where none has."""
+    filled = sum(batch["filled"] for batch in batches)
+    return sum(batch[name] * batch["filled"] for batch in batches if batch["filled"]) / filled if filled else math.nan
+
+
+def _share(wrong: Tensor | None, weights: Tensor) -> float:
+    """Mean over the rows that hold anything of the share of the weight [b, b] that is wrong; NaN where unknown."""
+    if wrong is None:
+        return math.nan
+    filled = weights[weights.sum(1) > 0].double()
+    return float(((filled * wrong[weights.sum(1) > 0]).sum(1) / filled.sum(1)).mean())
 
 
 def _batch_view(task: MiningTask, rows: Tensor, refresh: int, *, oracle: bool) -> tuple[ScoreView, Tensor | None]:
@@ -515,7 +529,8 @@ def write_curves(audit: Audit, path: Path) -> Path:
         if len(curve.relevant_ranks):
             top.plot(curve.relevant_ranks, lookup, "x", color="#c0392b", markersize=4, label="known relevant")
         text = curve.text if len(curve.text) <= 48 else curve.text[:47] + "…"
-        top.set(xscale="log", title=f"{curve.query}\n{text}")
+        title = f"{curve.query}\n{text}".replace("$", r"\$")  # no mathematics
+        top.set(xscale="log", title=title)
         top.title.set_fontsize(8)
         if column == 0:
             top.set_ylabel("score")
@@ -538,10 +553,50 @@ def write_audits(audits: Sequence[Audit], folder: Path, key: str = "") -> list[P
     """
     import pandas as pd
 
-    from negbench.files import write_json
-
     table = folder / "audit.csv"
     with atomic_write(table) as file:
         file.write(pd.concat([found.frame() for found in audits]).to_csv(index=False))
     write_json(folder / "audit.json", {"key": key, "audits": [found.plain() for found in audits]})
     return [table, folder / "audit.json"]
+
+
+# --- of a comparison ---------------------------------------------------------------------------------------------
+
+
+def audit_cells(cells: Sequence[Cell], folder: Path, display: Display) -> list[str]:
+    """Audit a grid's strategies on the untrained model, once for each backbone and data set, into the grid's folder.
+
+    An audit of the same cells that lies there already is kept. A backbone or data set that cannot be audited costs a
+    remark and no more.
+
+    Args:
+        cells: of a comparison.
+        folder: where audit.csv and audit.json go.
+        display: shows the stages.
+
+    Returns:
+        Remarks, one line each.
+    """
+    scenes: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        scenes.setdefault((cell.labels["backbone"], cell.labels["dataset"]), []).append(cell)
+    key = hashlib.sha256(" ".join(sorted(cell.hash for cell in cells)).encode()).hexdigest()
+    if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
+        return []
+    found, remarks = list[Audit](), list[str]()
+    for members in scenes.values():
+        first = members[0].config
+        options = AuditOptions(queries=_GRID_QUERIES, seed=first.seed)
+        chosen = {cell.labels["strategy"]: cell.config.strategy for cell in members}
+        strategies = {label: make_strategy(plugin.name, **plugin.options) for label, plugin in chosen.items()}
+        try:
+            scene = open_scene(first, "train", options, display)
+            done = audit(scene, strategies, options, skip_oracles=True)
+        except NegbenchError as error:
+            remarks.append(str(error))
+            continue
+        found.append(replace(done, backbone=members[0].labels["backbone"]))
+        remarks += done.remarks
+    if found:
+        write_audits(found, folder, key)
+    return remarks

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
+from rich.console import Console
 
 from negbench import compare
+from negbench.audit import audit_cells
 from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
+from negbench.files import read_json
+from negbench.report.comparison import finish
 from negbench.report.leader import leader_table, markdown, spread
 from negbench.runfolder import RunFolder
 from negbench.tracking import default_uri
+
+
+# a function of the cells alone
+FILES = (
+    "table.md",
+    "table.tex",
+    "table.csv",
+    "statistics.csv",
+    "statistics.json",
+    "calibration.json",
+    "behaviour.md",
+    "behaviour.csv",
+    "audit.csv",
+    "audit.json",
+)
 
 
 def grid_of(toy_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> compare.Grid:
@@ -86,6 +106,13 @@ def test_interrupted_and_continued_gives_the_same_table(
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
     assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
+    cells = compare.plan(grid, tmp_path / "halves", Display())
+    for where in ("straight", "halves"):
+        assert audit_cells(cells, tmp_path / where / "c", Display()) == []
+        finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
+    for name in FILES:
+        first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
+        assert first == second, name
 
 
 @pytest.mark.slow
@@ -163,7 +190,10 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "4 cells" in out
     assert "R@10" in out
     assert "FN pool %" in out
-    for name in ("table.md", "table.csv", "table.tex", "behaviour.md", "cost.csv", "comparison.json"):
+    assert "average recall against in-batch" in out
+    assert "calibration, 2 seeds" in out
+    assert "4 to compute: about" in out
+    for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
     assert "4 of them finished before" in capsys.readouterr().out
@@ -182,3 +212,92 @@ def test_the_command_ends_with_tables_and_summary_runs(
         ]
         assert summary.data.metrics["mean/final/average/recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/final/average/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+    rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json") if row["main"]}
+    tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
+    assert tested["in-batch"].tags["verdict"] == "baseline"
+    assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
+    assert tested["qure"].tags["baseline"] == "in-batch"
+    for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("low", "diff_low")):
+        assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
+    assert "difference" not in tested["in-batch"].metrics
+
+
+def command_of(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
+    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
+    return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
+
+
+def test_a_dry_run_stops_after_the_plan(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(command_of(toy_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
+    out = capsys.readouterr().out
+    assert "2 cells (2 strategies x 1 losses x 1 backbones x 1 data sets x 1 seeds), 0 of them finished before" in out
+    assert "2 to compute: about" in out
+    assert "with 2 workers" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
+        (["--margin", "-1"], "--margin must be points"),
+        (["--alpha", "1.5"], "--alpha must be between 0 and 1, got 1.5"),
+        (["--overwrite", "all"], "unknown value of --overwrite 'all'"),
+    ],
+)
+def test_mistakes_stop_before_anything_is_computed(
+    toy_sets: list[str], tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(command_of(toy_sets, tmp_path, *flags)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_steps(toy_sets: list[str], tmp_path: Path) -> None:
+    (cell,) = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
+    assert compare.step_of(cell, tmp_path, "failed") == "anew"
+    steps = {
+        "finished": {"failed": "reuse", "never": "reuse", "always": "anew"},
+        "failed": {"failed": "anew", "never": "leave", "always": "anew"},
+        "interrupted": {"failed": "resume", "never": "leave", "always": "anew"},
+    }
+    files = {"finished": "result.json", "failed": "error.txt", "interrupted": "config.json"}
+    for status, want in steps.items():
+        folder = tmp_path / status
+        folder.mkdir()
+        (folder / files[status]).write_text("{}", encoding="utf-8")
+        there = replace(cell, folder=status)
+        assert {how: compare.step_of(there, tmp_path, how) for how in want} == want  # type: ignore[arg-type]
+
+
+def test_an_audit_is_kept_for_the_same_cells(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from negbench import audit
+
+    cells = compare.plan(grid_of(toy_sets, "qure,in-batch", seeds="2"), tmp_path, Display())
+    calls = []
+    real = audit.open_scene
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(audit, "open_scene", counted)
+    assert audit.audit_cells(cells, tmp_path, Display()) == []
+    stored = read_json(tmp_path / "audit.json")
+    assert [row["strategy"] for row in stored["audits"][0]["rows"]] == ["qure", "in-batch"]  # once, for two seeds
+    audit.audit_cells(cells, tmp_path, Display())
+    assert len(calls) == 1
+    audit.audit_cells(cells[:1], tmp_path, Display())
+    assert len(calls) == 2
+
+    def failing(*_: Any) -> Any:
+        raise NegbenchError("cannot be read")
+
+    monkeypatch.setattr(audit, "open_scene", failing)
+    assert audit.audit_cells(cells, tmp_path, Display()) == ["cannot be read"]

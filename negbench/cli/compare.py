@@ -10,7 +10,8 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.compare import Grid
+    from negbench.compare import Cell, Grid, Parts
+    from negbench.report.verdicts import Rules
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +38,16 @@ def compare(
     ] = "failed",
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
+    baseline: Annotated[
+        str | None, typer.Option(help="Strategy that all are compared with [default: in-batch, else all-corpus].")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="Differences within this many points are a tie.")] = 0.5,
+    alpha: Annotated[float, typer.Option(help="Level of the tests; intervals have the level 1 - alpha.")] = 0.05,
+    audit: Annotated[
+        bool, typer.Option("--audit/--no-audit", help="Audit the strategies on the untrained model, too.")
+    ] = True,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="End with the HTML report.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop after the plan and its estimate.")] = False,
     recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,
@@ -48,15 +59,22 @@ def compare(
     from negbench import files
     from negbench.errors import NegbenchError, UnknownNameError
     from negbench.report.comparison import finish
+    from negbench.report.verdicts import Rules
 
     if overwrite not in ("failed", "never", "always"):
         raise UnknownNameError("value of --overwrite", overwrite, ("failed", "never", "always"))
+    rules = Rules.of_flags(baseline, margin, alpha)
     console = options.console()
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)
-    cells = _plan(console, grid, runs)
+    parts = comparison.Parts()
+    cells, todo = _plan(console, grid, runs, parts, rules, overwrite)
+    _estimate(console, todo, parts, workers, tracking_uri)
+    if dry_run:
+        return
     title = name or comparison.default_name(cells)
+    _encode(console, todo)
     outcomes = _compute(console, cells, title, runs, tracking_uri, workers, overwrite)
     failed = [o for o in outcomes if o.error]
     for outcome in failed:
@@ -65,7 +83,9 @@ def compare(
             f"FAILED {labels['strategy']} {labels['loss']} seed {outcome.cell.seed}: {outcome.error}", style="red"
         )
     if any(o.run_id for o in outcomes):
-        finish(console, runs, title, tracking_uri)
+        if audit:
+            _audit(console, cells, runs / title)
+        finish(console, runs, title, tracking_uri, rules, report=report)
     if failed:
         raise NegbenchError(f"{len(failed)} of {len(outcomes)} cells failed; the same command computes them again")
 
@@ -125,22 +145,59 @@ def _with_sets(
     return tuple({**section, **extra} for section in sections)
 
 
-def _plan(console: Any, grid: Grid, runs: Path) -> list[Any]:
-    from negbench.compare import plan
+def _plan(
+    console: Any, grid: Grid, runs: Path, parts: Parts, rules: Rules, overwrite: Any
+) -> tuple[list[Cell], list[Cell]]:
+    """All cells, and those that are to be computed."""
+    from negbench.compare import plan, step_of
     from negbench.display import Display
-    from negbench.runfolder import RunFolder
+
+    display = Display(console)
+    with display.live("plan"):
+        cells = plan(grid, runs, display, parts)
+    rules.check(cell.labels["strategy"] for cell in cells)
+    steps = [step_of(cell, runs, overwrite) for cell in cells]
+    counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
+    resumed = steps.count("resume")
+    console.print(
+        f"{len(cells)} cells ({counts} x {len(grid.datasets)} data sets x {len(grid.seeds)} seeds), "
+        f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
+        highlight=False,
+    )
+    return cells, [cell for cell, step in zip(cells, steps, strict=True) if step in ("resume", "anew")]
+
+
+def _estimate(console: Any, cells: list[Cell], parts: Parts, workers: int, uri: str | None) -> None:
+    """Time and disk, before anything is encoded or computed."""
+    from negbench.display import Display
+    from negbench.estimate import estimate
+
+    if not cells:
+        return
+    display = Display(console)
+    with display.live("estimate"), display.stage("measure"):
+        found = estimate(cells, workers=workers, tracked=uri is None, parts=parts)
+    console.print(f"{len(cells)} to compute: {found.line()}", highlight=False)
+
+
+def _encode(console: Any, cells: list[Cell]) -> None:
+    from negbench.compare import encode
+    from negbench.display import Display
 
     display = Display(console)
     with display.live("prepare"):
-        cells = plan(grid, runs, display)
-    ready = sum(1 for cell in cells if cell.folder and RunFolder(runs / cell.folder).status == "finished")
-    counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
-    console.print(
-        f"{len(cells)} cells ({counts} x {len(grid.datasets)} data sets x {len(grid.seeds)} seeds), "
-        f"{ready} of them finished before",
-        highlight=False,
-    )
-    return cells
+        encode(cells, display)
+
+
+def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
+    from negbench.audit import audit_cells
+    from negbench.display import Display
+
+    display = Display(console)
+    with display.live("audit"):
+        remarks = audit_cells(cells, folder, display)
+    for remark in remarks:
+        console.print(f"note: audit: {remark}", style="yellow", highlight=False)
 
 
 def _compute(

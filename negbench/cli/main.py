@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 # one file each; every file has `register(app)`
-_COMMANDS = ("run", "compare", "audit", "report", "evaluate", "encode", "list_", "data", "ui", "export")
+_COMMANDS = ("run", "compare", "study", "audit", "report", "evaluate", "encode", "list_", "data", "ui", "export")
 
 for _name in _COMMANDS:
     importlib.import_module(f"negbench.cli.{_name}").register(app)

@@ -118,7 +118,8 @@ def _rows(folder: Path) -> list[Row]:
         return []
     try:
         plain: list[dict[str, Any]] = read_json(path)
-        return [Row(**{k: math.nan if v is None else v for k, v in row.items()}) for row in plain]
+        known = [{k: math.nan if v is None else v for k, v in row.items()} for row in plain]
+        return [Row(**row) for row in known]  # type: ignore[arg-type]  # as `Row.plain` wrote them
     except (TypeError, AttributeError) as error:
         raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
 
@@ -198,21 +199,29 @@ def _cell(value: Any) -> str:
 
 
 def _audit(folder: Path) -> Section | None:
-    """The false-negative audit, where one was computed."""
+    """The audits of `negbench audit --out` into the comparison's folder, where there are any."""
     path = folder / "audit.json"
     if not path.exists():
         return None
-    content = read_json(path)
-    rows = content.get("rows", []) if isinstance(content, dict) else content
     parts: list[Part] = []
-    if rows:
-        frame = pd.DataFrame(rows)
-        shown = pd.DataFrame({c: [_cell(value) for value in frame[c]] for c in frame.columns})
-        parts.append(Table("audit", "False-negative audit", shown))
-    if isinstance(content, dict):
-        remarks = [f"{key.replace('_', ' ')}: {_cell(value)}" for key, value in content.items() if key != "rows"]
-        parts += [Note(remark) for remark in remarks]
-    return Section("audit", "False-negative audit", "", tuple(parts)) if parts else None
+    for number, audit in enumerate(read_json(path)["audits"], 1):
+        judge = f"; judged by {audit['judge']}" if audit["judge"] else ""
+        text = f"{audit['backbone']}, {audit['model']}, on {audit['dataset']}{judge}."
+        parts.append(Table(f"audit-{number}", "What strategies would draw", _audited(audit["rows"]), text))
+        parts += [Note(remark) for remark in audit["remarks"]]
+    text = "Without any training: pools and draws of every strategy from one model's scores."
+    return Section("audit", "False-negative audit", text, tuple(parts)) if parts else None
+
+
+def _audited(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of an audit as a table prints them; columns that hold nothing are left out, shares are in percent."""
+    frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
+    shown = {}
+    for column in frame.columns:
+        share = "_rate" in column or column.startswith("band")
+        name = column.replace("false_negative_rate", "FN").replace("_", " ") + (" %" if share else "")
+        shown[name] = [_digits(v, 100, 2) if share else _cell(v) for v in frame[column]]
+    return pd.DataFrame(shown)
 
 
 def _published(parts: Sequence[Runs]) -> Section | None:
@@ -386,14 +395,16 @@ def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
     runs = [run for group in groups for run in group.runs]
     manifests = [run.manifest for run in runs]
     datasets = {m["dataset"]["val"]: m["dataset"] for m in manifests}
-    backbones = {m["backbone"]["sha256"]: m["backbone"] for m in manifests}
+    backbones: dict[str, set[str]] = {}
+    for manifest in manifests:
+        backbones.setdefault(_backbone(manifest["backbone"]), set()).add(manifest["backbone"]["sha256"][:12])
     rows = [
-        ("runs", f"{len(runs)} finished; seeds {_joined(sorted({run.config.seed for run in runs}))}"),
+        ("runs", f"{len(runs)} finished; seeds {', '.join(map(str, sorted({run.config.seed for run in runs})))}"),
         ("data set", _joined(datasets)),
         ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
         ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
-        ("backbone", _joined({_backbone(b): 0 for b in backbones.values()})),
+        ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
         ("epochs", _joined({run.config.train.epochs: 0 for run in runs})),
         ("reported epoch", _joined({_selection(run.config.eval.select): 0 for run in runs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
@@ -414,8 +425,7 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 def _backbone(backbone: Mapping[str, Any]) -> str:
     revision = f" {backbone['revision']}" if backbone["revision"] else ""
-    which = f"{backbone['name']}, weights {backbone['weights']}{revision} ({backbone['sha256'][:12]})"
-    return f"{which}, {backbone['parameters']:,} parameters"
+    return f"{backbone['name']}, {backbone['weights']}{revision}, {backbone['parameters']:,} parameters"
 
 
 def _selection(select: str) -> str:

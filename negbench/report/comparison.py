@@ -15,6 +15,7 @@ from rich.console import Console
 
 from negbench.compare import KEY, Group, groups_of
 from negbench.files import atomic_write, write_json
+from negbench.report.build import write_report
 from negbench.report.curve import label_of
 from negbench.report.leader import (
     STATISTICS,
@@ -32,8 +33,16 @@ from negbench.tracking import Summary, Tracker, final_values
 _WIDE = tuple(name for name in STATISTICS if name not in ("interval", "verdict"))  # on paper, not on the terminal
 
 
-def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, rules: Rules | None = None) -> None:
-    """Print the tables of a comparison, write them into its folder, and renew its summary runs.
+def finish(
+    console: Console,
+    runs: Path,
+    name: str,
+    tracking_uri: str | None,
+    rules: Rules | None = None,
+    *,
+    report: bool = True,
+) -> None:
+    """Print the tables of a comparison, write them into its folder, and renew its report and its summary runs.
 
     Args:
         console: where to print.
@@ -41,6 +50,7 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, ru
         name: of the comparison.
         tracking_uri: MLflow store.
         rules: how strategies are compared; default: the defaults.
+        report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
     rules = rules or Rules()
     groups, folder = groups_of(runs, name), runs / name
@@ -54,9 +64,13 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, ru
             if found.dataset == dataset:
                 console.print(found.line(), highlight=False)
     written = _write_all(folder, groups, leaders, rows, calibrations)
+    page = write_report(runs, name)[0] if report else None
+    written += [] if page is None else [page]
     summaries = [_summary(group, rows) for group in groups]
     Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, summaries, written)
     console.print(f"stored {folder}", highlight=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"report {page}", highlight=False, soft_wrap=True)
     if tracking_uri != "none":
         console.print(f"look   negbench ui --runs-dir {runs}   (experiment {name})", highlight=False, soft_wrap=True)
 

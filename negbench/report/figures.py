@@ -88,9 +88,14 @@ def training(runs: Runs) -> Chart:
         f"{name} against the epoch",
         f"Lines: {name} of the reported split after each epoch, one line for each strategy. Loss:",
         tuple(panels),
-        "Mean over seeds; the band goes from the lowest to the highest seed. 0 is the untrained model. A marker stands "
-        "where the strategy's pools had just been redefined from the model's scores.",
+        ("Mean over seeds; the band goes from the lowest to the highest seed. " if _several(runs) else "")
+        + "0 is the untrained model. A marker stands where pools had just been redefined from the model's scores.",
     )
+
+
+def _several(runs: Runs) -> bool:
+    """Whether any line stands for more than one seed."""
+    return any(len(group.runs) > 1 for group in runs.groups)
 
 
 def _training_line(runs: Runs, group: Group) -> Series | None:
@@ -372,7 +377,8 @@ def loss_curve(runs: Runs) -> Chart:
         "Training loss",
         "Lines: training loss of each epoch, one line for each strategy. Loss:",
         tuple(panels),
-        "Mean over seeds. The losses of different strategies are of different negatives: a lower one is not better.",
+        ("Mean over seeds. " if _several(runs) else "")
+        + "The losses of different strategies are of different negatives: a lower one is not better.",
     )
 
 

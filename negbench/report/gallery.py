@@ -78,11 +78,11 @@ def gallery(runs: Runs, count: int) -> Gallery:
             folders.setdefault(group.labels["strategy"], group.runs[0])
     trained = {f.manifest["dataset"]["train"] for f in folders.values()}
     ranks = {label: folder.ranks().set_index("query")["target_rank"] for label, folder in folders.items()}
-    picked = _pick(pd.DataFrame(ranks).mean(axis=1), count)
+    picked = _pick(pd.DataFrame(ranks), count)
     drawn = {label: _mined(folder) for label, folder in folders.items()} if len(trained) == 1 else {}
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
-    train = _pick(pd.DataFrame(last).mean(axis=1), count) if mined else None
+    train = _pick(pd.DataFrame(last), count) if mined else None
     views, worlds = [], Worlds()
     split: Split | None = None
     for label, folder in folders.items():
@@ -104,15 +104,16 @@ def gallery(runs: Runs, count: int) -> Gallery:
     return found
 
 
-def _pick(rank: pd.Series[float], count: int) -> Pick:
-    """Rows by mean rank of the target over the runs; ties in a seeded order, so that they do not follow the file."""
+def _pick(ranks: pd.DataFrame, count: int) -> Pick:
+    """Rows by mean rank of the target over the runs (columns); ties in a seeded order, not in that of the file."""
+    rank, average = ranks.mean(axis=1), " on average" if ranks.shape[1] > 1 else ""
     order = np.random.default_rng(_SEED).permutation(len(rank))
     by_rank = order[np.argsort(rank.to_numpy()[order], kind="stable")].tolist()
     best, worst = by_rank[:count], by_rank[count:][-count:][::-1] if count else []
     rest = [row for row in order.tolist() if row not in {*best, *worst}][:count]
     values = rank.to_numpy()
     why = [
-        f"{kind}: target at rank {values[row]:.0f} on average"
+        f"{kind}: target at rank {values[row]:,.0f}{average}"
         for kind, rows in (("best", best), ("worst", worst), ("random", rest))
         for row in rows
     ]

@@ -169,16 +169,16 @@ def _spec(panel: Any) -> Any:
     return Markup(text.replace("<", "\\u003c"))
 
 
-_NUMBER = re.compile(r"^[+-]?[\d,]*\.?\d+(e[+-]?\d+)?(?=$|\s|%)", re.IGNORECASE)
+_NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)
 
 
 def sort_key(value: object) -> str:
-    """What a cell sorts by: the number that it begins with, '' where it holds none ('-'), else its text."""
+    """What a cell sorts by: the number that it begins with ('<' aside), '' for a gap ('-'), else its text."""
     text = str(value).strip()
     if text in ("-", "", "nan"):
         return ""
     found = _NUMBER.match(text)
-    return found.group().replace(",", "") if found else text.lower()
+    return found.group(1).replace(",", "") if found else text.lower()
 
 
 def is_number(values: Sequence[object]) -> bool:

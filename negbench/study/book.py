@@ -401,7 +401,7 @@ class Book:
             )
             if "negbench" not in self.study.user_attrs:
                 self.study.set_user_attr("negbench", self.spec.dump())
-        files.write_json(folder / "study.json", {"name": name, "storage": _shown(url), "spec": self.spec.dump()})
+        files.write_json(folder / "study.json", {"name": name, "storage": shown_url(url), "spec": self.spec.dump()})
         self._distributions = {knob.key: _distribution(knob) for knob in self.spec.space.knobs}
         if self.spec.sampler == "cmaes":
             _need_cmaes()
@@ -411,11 +411,11 @@ class Book:
         known = optuna.get_all_study_names(self._storage)
         if self.name not in known:
             if spec is None:
-                raise RunError(f"there is no study '{self.name}' in {_shown(self.url)}")
+                raise RunError(f"there is no study '{self.name}' in {shown_url(self.url)}")
             return spec
         stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
         if stored is None:
-            raise RunError(f"study '{self.name}' in {_shown(self.url)} is not negbench's: give another --name")
+            raise RunError(f"study '{self.name}' in {shown_url(self.url)} is not negbench's: give another --name")
         if spec is None:
             return StudySpec.load(stored)
         theirs, mine = StudySpec.load(stored).shared(), spec.shared()
@@ -532,7 +532,7 @@ def _has(trials: Sequence[FrozenTrial], point: Mapping[str, Any]) -> bool:
     return any({**trial.system_attrs.get("fixed_params", {}), **trial.params} == dict(point) for trial in trials)
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
     """The storage without its password."""
     return sqlalchemy.make_url(url).render_as_string(hide_password=True) if "://" in url else url
 

@@ -166,7 +166,8 @@ def compare_best(
             found = [folder for folder in runs_of(runs, opened.hash) if folder.status == "finished"]
             labels = {"strategy": f"{base.strategy.name} {name}", "dataset": opened.world.val.dataset.identity}
             labels |= {"loss": base.loss.name, "backbone": base.backbone.name}
-            cells.append(compare.Cell(opened.config, opened.hash, labels, found[0].run_id if found else None))
+            done = found[0].run_id if found else None
+            cells.append(compare.Cell(opened.config, opened.hash, labels, opened.world.identity, folder=done))
     name = f"{book.name}-final"
     outcomes = compare.compute(
         cells, name=name, runs=runs, tracking_uri=tracking_uri, workers=workers, progress=progress

@@ -1,0 +1,206 @@
+"""`negbench study`: tune what the papers set by hand, and say how much it matters."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.config import RunConfig
+    from negbench.study.book import Book, StudySpec
+    from negbench.study.final import Final
+    from negbench.study.work import Job
+
+_TRIALS, _FINAL_SEEDS = 40, 3
+_DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "study",
+        help="Search a strategy's knobs on a dev part of train; then run the best beside the default on fresh seeds, "
+        "scored on val. The same command goes on where it stopped, and joins from any number of machines.",
+        epilog="Example: negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
+    )(study)
+
+
+def study(
+    strategy: options.Strategy = None,
+    backbone: options.Backbone = None,
+    dataset: options.Dataset = None,
+    loss: options.Loss = None,
+    seed: options.Seed = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials in all; a higher number goes on [default: 40].")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per trial; their mean counts [default: 1].")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LOW:HIGH", help="Set or add a range; :log behind it, or KEY=a|b|c for a choice."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Do not search this key; leave it, or set it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Search more than five knobs.")] = False,
+    minimise: Annotated[
+        str | None, typer.Option(help="Second objective: mining-seconds or false-negative-rate (nothing is pruned).")
+    ] = None,
+    sampler: Annotated[
+        str | None, typer.Option(help="tpe, gp, random, cmaes, or grid over listed values [default: tpe].")
+    ] = None,
+    pruner: Annotated[str | None, typer.Option(help="median, hyperband or none [default: median].")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="postgresql://USER@HOST/DATABASE or sqlite:///FILE [default: a journal file in RUNS/NAME]."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of this machine.")] = 1,
+    final_seeds: Annotated[
+        int | None, typer.Option(min=0, help="Fresh seeds of the best beside the default; 0 for none [default: 3].")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the settings].")] = None,
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
+    sets: options.Sets = None,
+    plugin: options.Plugins = None,
+    runs_dir: options.RunsDir = None,
+    tracking_uri: options.TrackingUri = None,
+) -> None:
+    """Read the settings, compute, print."""
+    from negbench import files
+
+    flags: dict[str, Any] = {
+        **options.named("strategy", strategy),
+        **options.named("backbone", backbone),
+        **options.named("loss", loss),
+        **options.dataset_layer(dataset, data_root, allow_missing),
+        **options.plugin_layer(plugin),
+        **({} if seed is None else {"seed": seed}),
+    }
+    told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
+    told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None}
+    plan = read_plan(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
+    runs = files.runs_dir(runs_dir)
+    title = name or f"study-{plan.base.strategy.name}-{plan.spec.digest}"
+    _compute(plan, runs, title, storage, workers, tracking_uri)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line and the recipe ask for."""
+
+    base: RunConfig
+    spec: StudySpec
+    trials: int
+    final_seeds: int
+
+
+_DEFAULTS: dict[str, Any] = {
+    "trials": None,
+    "seeds": 1,
+    "search": [],
+    "fix": [],
+    "points": [],
+    "force": False,
+    "minimise": None,
+    "sampler": "tpe",
+    "pruner": "median",
+    "final_seeds": None,
+}
+
+
+def read_plan(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None, sets: list[str]) -> Plan:
+    """Flags, then the recipe's table [study], then the defaults; the recipe's sections lie below the flags.
+
+    Raises:
+        NegbenchError: an unknown key, or settings that make no study.
+    """
+    from negbench.config import build_config, read_recipe, set_layer
+    from negbench.errors import OptionError, UnknownNameError
+    from negbench.study.space import build_space, fixed_layer
+    from negbench.study.trials import make_spec
+
+    layers = read_recipe(recipe) if recipe else {}
+    table = layers.pop("study", {})
+    for key in table:
+        if key not in _DEFAULTS:
+            raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
+    chosen = {**_DEFAULTS, **table, **told}
+    fixed = dict(fixed_layer(text) for text in chosen["fix"])
+    below = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    base = build_config([below, layers, flags, *map(set_layer, sets), *fixed.values()])
+    points, grid = chosen["points"], chosen["sampler"] == "grid"
+    if points and (chosen["search"] or fixed or "sampler" in told):
+        raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
+    space = build_space(
+        base, search=chosen["search"], fix=list(fixed), points=points, grid=grid, force=bool(chosen["force"])
+    )
+    spec = make_spec(
+        base,
+        space,
+        seeds=int(chosen["seeds"]),
+        minimise=chosen["minimise"],
+        sampler="grid" if points else chosen["sampler"],
+        pruner=chosen["pruner"],
+    )
+    final = chosen["final_seeds"]
+    if final is None:
+        final = 0 if points else _FINAL_SEEDS
+    listed = len(space.points)
+    return Plan(base, spec, min(chosen["trials"] or listed, listed) if listed else chosen["trials"] or _TRIALS, final)
+
+
+def _compute(plan: Plan, runs: Path, title: str, storage: str | None, workers: int, uri: str | None) -> None:
+    from negbench.report.study import finish, header
+    from negbench.study.work import open_study, run_study
+
+    console = options.console()
+    spec = plan.spec
+    book, job = open_study(runs, title, spec, trials=plan.trials, storage=storage, workers=workers, tracking_uri=uri)
+    for line in header(book, plan.trials):
+        console.print(line, highlight=False, soft_wrap=True)
+    started = time.monotonic()
+
+    def report(text: str) -> None:
+        counts = book.counts()
+        ended = counts["finished"] + counts["pruned"] + counts["failed"]
+        typer.echo(f"[{ended}/{plan.trials}] {time.monotonic() - started:6.1f} s  {text}")
+
+    if workers > 1:
+        _encode(plan)
+    run_study(job, workers, report)
+    typer.echo(f"{plan.trials} trials, {time.monotonic() - started:.1f} s of this command")
+    final = _final(plan, book, job, workers, started) if plan.final_seeds else None
+    finish(console, runs, book, final, uri)
+
+
+def _encode(plan: Plan) -> None:
+    """What the feature store lacks, before several workers ask for it at once."""
+    from negbench.display import Display
+    from negbench.engine import Worlds, open_cell
+
+    config = plan.spec.space.config(plan.base, plan.spec.space.default, plan.base.seed)
+    open_cell(config, Display(), Worlds())
+
+
+def _final(plan: Plan, book: Book, job: Job, workers: int, started: float) -> Final | None:
+    from negbench.study.final import compare_best
+
+    def progress(done: int, total: int, what: str) -> None:
+        typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+
+    return compare_best(
+        book,
+        job.tracking.runs,
+        seeds=plan.final_seeds,
+        tracking_uri=job.tracking.uri,
+        workers=workers,
+        progress=progress,
+    )
