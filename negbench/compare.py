@@ -329,9 +329,15 @@ def compute(
             continue
         book.write(outcomes.values())
         if progress is not None:
-            what = f"{cells[index].labels['strategy']} {cells[index].labels['loss']} seed {cells[index].seed}"
+            what = title_of(cells[index], cells)
             progress(len(outcomes), len(cells), what if event.kind == "done" else f"{what} FAILED: {event.value}")
     return [outcomes[index] for index in range(len(cells))]
+
+
+def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
+    """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
+    differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
+    return " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
 
 
 @dataclass(frozen=True)
@@ -436,4 +442,5 @@ __all__ = [
     "parse_seeds",
     "plan",
     "step_of",
+    "title_of",
 ]

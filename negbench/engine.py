@@ -631,6 +631,7 @@ def _manifest(cell: Cell) -> dict[str, Any]:
         "dataset": {
             "train": world.train.dataset.identity,
             "val": world.val.dataset.identity,
+            "scored": world.scored,
             "gallery": {name: len(columns) for name, columns in world.val.dataset.groups.items()},
             "corpus": {name: len(columns) for name, columns in world.train.dataset.groups.items()},
             "train_queries": len(world.train.dataset.queries),

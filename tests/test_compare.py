@@ -23,7 +23,6 @@ from negbench.report.leader import leader_table, markdown, spread
 from negbench.runfolder import RunFolder
 from negbench.tracking import default_uri
 
-
 # a function of the cells alone
 FILES = (
     "table.md",
@@ -197,6 +196,9 @@ def test_the_command_ends_with_tables_and_summary_runs(
         assert (tmp_path / "both" / name).stat().st_size > 0
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
     assert "4 of them finished before" in capsys.readouterr().out
+    assert negbench([*command, *sets, "--name", "bare", "--no-audit", "--no-report"]) == 0
+    assert not (tmp_path / "bare" / "audit.csv").exists()
+    assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
     client = MlflowClient(default_uri(tmp_path))
     experiment = client.get_experiment_by_name("both")
     runs = client.search_runs([experiment.experiment_id])
@@ -255,6 +257,13 @@ def test_mistakes_stop_before_anything_is_computed(
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_titles_tell_cells_apart(toy_sets: list[str], tmp_path: Path) -> None:
+    cells = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
+    assert compare.title_of(cells[0], cells) == "qure bradley-terry seed 0"
+    other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
+    assert compare.title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
 
 
 def test_steps(toy_sets: list[str], tmp_path: Path) -> None:

@@ -74,14 +74,12 @@ def compare(
     if dry_run:
         return
     title = name or comparison.default_name(cells)
+    del parts  # a large backbone is not to stay in memory beside the one that trains
     _encode(console, todo)
     outcomes = _compute(console, cells, title, runs, tracking_uri, workers, overwrite)
     failed = [o for o in outcomes if o.error]
     for outcome in failed:
-        labels = outcome.cell.labels
-        console.print(
-            f"FAILED {labels['strategy']} {labels['loss']} seed {outcome.cell.seed}: {outcome.error}", style="red"
-        )
+        console.print(f"FAILED {comparison.title_of(outcome.cell, cells)}: {outcome.error}", style="red")
     if any(o.run_id for o in outcomes):
         if audit:
             _audit(console, cells, runs / title)

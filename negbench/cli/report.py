@@ -13,13 +13,13 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "report",
-        help="Write one self-contained HTML page with the tables and figures of a comparison or a run.",
+        help="Write one self-contained HTML page with the tables and figures of a comparison, a study or a run.",
         epilog="Example: negbench report demo",
     )(report)
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="A comparison, or a run by id or a part of it that only one has.")],
+    name: Annotated[str, typer.Argument(help="A comparison, a study, or a run by id or a part of it that only one has.")],
     galleries: Annotated[
         int, typer.Option(min=0, max=20, help="Best, worst and random queries to show, each so many; 0: no images.")
     ] = 2,

@@ -21,27 +21,31 @@ from negbench.report.figures import Runs
 from negbench.report.gallery import gallery
 from negbench.report.leader import bracket, leader_tables
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
+from negbench.report.study import study_page
 from negbench.report.verdicts import Row
 from negbench.runfolder import RunFolder, find_run
+from negbench.study.book import open_book
 
 GALLERIES = 2
 
 
 def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path]:
-    """Write the report of a comparison, or of a single run, into its folder.
+    """Write the report of a comparison, of a study, or of a single run, into its folder.
 
     Args:
         runs: runs folder.
-        name: of a comparison, or of a run as `find_run` takes it.
+        name: of a comparison, a study, or of a run as `find_run` takes it.
         galleries: best, worst and random queries shown, each so many; 0 leaves galleries and maps out.
 
     Returns:
         Paths written, `report/index.html` first.
 
     Raises:
-        RunError: no such comparison or run, or none finished yet.
+        RunError: no such comparison, study or run, or none finished yet.
     """
-    if (runs / name / "comparison.json").exists() or not _is_run(runs, name):
+    if (runs / name / "study.json").exists():
+        folder, page = runs / name, study_page(open_book(runs, name))
+    elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)
     else:
         found = find_run(runs, name)

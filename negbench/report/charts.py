@@ -85,7 +85,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `bare` leaves the axes' numbers out, where they mean nothing (a map)."""
+    """One pair of axes. `bare` leaves the axes' numbers out, where they mean nothing (a map); `x_ticks` are words for
+    x = 0, 1, 2, ...
+    """
 
     title: str
     x_label: str
@@ -94,6 +96,7 @@ class Panel:
     marks: tuple[Mark, ...] = ()
     log_y: bool = False
     bare: bool = False
+    x_ticks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ def plotly_spec(panel: Panel | Heat) -> dict[str, Any]:
     if panel.log_y:
         layout["yaxis"]["type"] = "log"
         layout["yaxis"]["dtick"] = 1
+    if panel.x_ticks:
+        layout["xaxis"] |= {"tickvals": list(range(len(panel.x_ticks))), "ticktext": list(panel.x_ticks)}
     for mark in panel.marks:
         layout["shapes"].append(_plotly_mark(mark))
         data.append(_legend_of(mark))
@@ -314,6 +319,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_y:
         axes.set_yscale("log")
+    if panel.x_ticks:
+        axes.set_xticks(range(len(panel.x_ticks)), panel.x_ticks, fontsize=8)
     if panel.bare:
         axes.set(xticks=[], yticks=[])
     axes.grid(alpha=0.25)

@@ -453,7 +453,9 @@ class Book:
                     return "wait" if TrialState.RUNNING in states else None
                 if open_points or not trials:
                     self.study.enqueue_trial(open_points[0] if open_points else self.spec.space.default)
-            self.study.sampler = _sampler(self.spec, len(trials))
+            # a waiting trial is taken first; it is sampled too where its worker was killed before all was sampled
+            number = next((trial.number for trial in trials if trial.state == TrialState.WAITING), len(trials))
+            self.study.sampler = _sampler(self.spec, number)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 trial = self.study.ask(fixed_distributions=self._distributions)
@@ -533,8 +535,25 @@ def _has(trials: Sequence[FrozenTrial], point: Mapping[str, Any]) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """The storage without its password."""
-    return sqlalchemy.make_url(url).render_as_string(hide_password=True) if "://" in url else url
+    """The storage without its password, which PGPASSWORD or ~/.pgpass can give as well."""
+    if "://" not in url:
+        return url
+    return sqlalchemy.make_url(url).set(password=None).render_as_string(hide_password=False)
+
+
+def open_book(runs: Path, name: str) -> Book:
+    """A study of the runs folder, to read.
+
+    Raises:
+        NegbenchError: no such study, or a database that cannot be reached.
+    """
+    folder = runs / name
+    if not (folder / "study.json").exists():
+        known = sorted(path.parent.name for path in runs.glob("*/study.json"))
+        raise RunError(f"there is no study '{name}' in {runs}: known are {', '.join(known) or 'none'}")
+    note = files.read_json(folder / "study.json")
+    url = note["storage"] if "://" in note["storage"] else storage_url(folder, None)
+    return Book(folder, note["name"], None, url)
 
 
 def _need_cmaes() -> None:

@@ -1,18 +1,26 @@
-"""Cost of BLIP-2 at full size, random weights: parameters, memory, and training with stored or fresh image features.
+"""A training step of the backbones with stored image features against encoding in every step; random weights.
 
-Run it by hand: `python tests/benchmarks/bench_backbones.py [--size vit_l] [--size vit_g] [--batch 32] [--steps 3]`. It
-needs torch and transformers only, beside negbench itself. On a GPU the batch is the recipes' 32 and the tower runs in
-fp16, as in LAVIS; on a CPU it is 8, in fp32. A training step is QuRe's: one query, its target and one negative each,
-Bradley-Terry loss, backward, AdamW.
+    python tests/benchmarks/bench_backbones.py [--size full] [--only blip2-vit-g] [--batch 32] [--threads 2]
+
+The toy size takes seconds; the full one needs up to 9 GiB, and on a CPU minutes for each row. BLIP-2's rows need torch
+and transformers only, beside negbench itself; CLIP's need open_clip and torchvision too and are left out without them.
+A step is QuRe's: queries with one target and one negative image each, Bradley-Terry loss, backward, AdamW. All images
+of a batch are distinct, so that encoding means three images a query. Towers are frozen in both cases. On a GPU the
+batch is that of the recipes, autocast is bf16, as `train.precision = "auto"` has it, and BLIP-2's towers run in fp16;
+on a CPU the batch is 8 queries, in fp32, and seconds are processor seconds of all threads, so that other work on the
+machine disturbs them less. Peak memory is that of the steps, weights and optimiser included: of the GPU's tensors, or
+of the process.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -20,92 +28,161 @@ from torch import Tensor
 
 from negbench.backbones._hashing import count_parameters
 from negbench.backbones.blip2 import Blip2
-from negbench.contracts import paired_relevance
+from negbench.contracts import Backbone, paired_relevance
 
 TEXT = "is shorter, with long sleeves and a round neckline and is dark blue"
+CPU_BATCH = 8
+LR, WEIGHT_DECAY = 5e-6, 0.05
 
 
-def train_step(model: Blip2, optimizer: torch.optim.Optimizer, images: Tensor, tokens: dict[str, Tensor]) -> float:
+def clip(size: str, _: torch.device) -> tuple[Backbone, int]:
+    """CLIP with frozen encoders, and the side of its images; ImportError where open_clip or torchvision is absent."""
+    from negbench.backbones.clip import Clip
+
+    model = Clip.load(init="random", size="toy") if size == "toy" else Clip.load(init="random", model=size)
+    return model, model.transform.size
+
+
+def blip2(size: str, device: torch.device) -> tuple[Backbone, int]:
+    """BLIP-2 and the side of its images."""
+    precision = "fp16" if device.type == "cuda" else "fp32"
+    model = Blip2.load(init="random", size=size, precision=precision)
+    return model, model.image_size
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table; `batch` is that of the recipes (HyCoLe's, QuRe's)."""
+
+    size: str
+    load: Callable[[torch.device], tuple[Backbone, int]]
+    batch: int
+
+    @property
+    def steps(self) -> int:
+        return 20 if self.size == "toy" else 3
+
+
+ROWS = {
+    "clip-toy": Row("toy", partial(clip, "toy"), 64),
+    "blip2-toy": Row("toy", partial(blip2, "toy"), 32),
+    "clip-vit-l-14": Row("full", partial(clip, "ViT-L/14"), 64),
+    "blip2-vit-l": Row("full", partial(blip2, "vit_l"), 32),
+    "blip2-vit-g": Row("full", partial(blip2, "vit_g"), 32),
+}
+
+
+def train_step(
+    model: Backbone, optimizer: torch.optim.Optimizer, features: Callable[[], Tensor], tokens: dict[str, Tensor]
+) -> None:
     """One step on [3B, L, C] features: references, targets, negatives."""
-    reference, target, negative = images.chunk(3)
-    chosen = torch.stack([model.candidates(target), model.candidates(negative)], dim=1)
-    positive, hard = paired_relevance(model.queries(reference, tokens), chosen).unbind(1)
-    loss = F.softplus((hard - positive) / model.temperature).mean()
+    images = features()
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
+        reference, target, negative = images.chunk(3)
+        chosen = torch.stack([model.candidates(target), model.candidates(negative)], dim=1)
+        positive, hard = paired_relevance(model.queries(reference, tokens), chosen).float().unbind(1)
+        loss = F.softplus((hard - positive) / model.temperature).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return float(loss.detach())
 
 
-def timed(run: Callable[[], object], steps: int, device: torch.device) -> float:
-    """Seconds of one call, the mean of `steps` after one to warm up."""
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    started = time.perf_counter()
+def encoded(model: Backbone, pixels: Tensor) -> Tensor:
+    """[3B, L, C] features of [3B, 3, S, S] pixels, a third at a time."""
+    with torch.no_grad():
+        return torch.cat([model.image_features(part) for part in pixels.chunk(3)])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one call and the peak memory meanwhile."""
+
+    seconds: float
+    gib: float
+
+
+def cost(run: Callable[[], object], steps: int, device: torch.device) -> Cost:
+    """Mean of `steps` calls."""
+    reset_peak(device)
+    started = clock(device)
     for _ in range(steps):
         run()
+    return Cost((clock(device) - started) / steps, peak_gib(device))
+
+
+def clock(device: torch.device) -> float:
+    """Wall seconds once the GPU has done what was asked of it; without one, processor seconds."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Let the peak start anew; of a process that is possible on Linux only, elsewhere it is that of all so far."""
     if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) / steps
+        torch.cuda.reset_peak_memory_stats()
+    elif Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_gib(device: torch.device) -> float:
-    """Peak memory so far: of the GPU's tensors, or of the process."""
+    """Peak memory since `reset_peak`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**30  # macOS counts bytes
 
 
-def bench(size: str, batch: int, steps: int, device: torch.device) -> None:
-    """Print one row for one size."""
-    precision = "fp16" if device.type == "cuda" else "fp32"
-    started = time.perf_counter()
-    model = Blip2.load(init="random", size=size, precision=precision).to(device).train()
-    total, trainable = count_parameters(model), count_parameters(model, trainable=True)
-    print(
-        f"{size}: {total / 1e6:.1f} M parameters (tower {(total - trainable) / 1e6:.1f} M frozen, "
-        f"{trainable / 1e6:.1f} M trainable), ready in {time.perf_counter() - started:.0f} s"
-    )
-    optimizer = torch.optim.AdamW(model.parameter_groups(5e-6, 0.05))
+def bench(row: Row, batch: int, steps: int, device: torch.device) -> str:
+    """The cells of one row."""
+    model, side = row.load(device)
+    model = model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameter_groups(LR, WEIGHT_DECAY))
     generator = torch.Generator().manual_seed(0)
-    side = model.image_size
     pixels = torch.randn(3 * batch, 3, side, side, generator=generator).to(device)
     tokens = {name: tensor.to(device) for name, tensor in model.tokenize([TEXT] * batch).items()}
-    parts = [model.image_features(part) for part in pixels.split(batch)]
-    stored = torch.cat(parts).half()
-    megabytes = stored[0].numel() * 2 / 1e6
-    with_store = timed(lambda: train_step(model, optimizer, stored, tokens), steps, device)
-    memory = peak_gib(device)
-    encode = timed(lambda: [model.image_features(part) for part in pixels.split(batch)], 1, device)
-    fresh = timed(
-        lambda: train_step(
-            model, optimizer, torch.cat([model.image_features(part) for part in pixels.split(batch)]), tokens
-        ),
-        1,
-        device,
-    )
-    print(
-        f"  batch {batch}: stored features {batch / with_store:.2f} queries/s (peak {memory:.1f} GiB, "
-        f"{megabytes:.2f} MB an image), encoding in every step {batch / fresh:.2f} queries/s; "
-        f"tower alone {3 * batch / encode:.2f} images/s ({precision})"
+    held = encoded(model, pixels).half()  # as the store keeps them; also warms the tower up
+    train_step(model, optimizer, lambda: held.float(), tokens)
+    stored = cost(lambda: train_step(model, optimizer, lambda: held.float(), tokens), steps, device)
+    # on a CPU a step that encodes takes long, and one is enough
+    repeats = 1 if device.type == "cpu" and row.size == "full" else steps
+    fresh = cost(lambda: train_step(model, optimizer, lambda: encoded(model, pixels), tokens), repeats, device)
+    total, trained = count_parameters(model), count_parameters(model, trainable=True)
+    return (
+        f"{total / 1e6:>9.1f} M{trained / 1e6:>9.1f} M{held[0].numel() * 2 / 1e6:>9.3f} MB{batch:>7}"
+        f"{batch / stored.seconds:>11.3g}/s{batch / fresh.seconds:>11.3g}/s{fresh.seconds / stored.seconds:>9.1f} x"
+        f"{stored.gib:>9.2f} GiB{fresh.gib:>9.2f} GiB"
     )
 
 
 def main() -> None:
-    """Command line."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", action="append", choices=["vit_l", "vit_g", "toy"], help="default: vit_l and vit_g")
-    parser.add_argument("--batch", type=int, help="queries in a step; default 32 on a GPU, 8 on a CPU")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps with stored features")
+    parser.add_argument("--size", choices=["toy", "full"], default="toy")
+    parser.add_argument("--only", action="append", choices=list(ROWS), help="rows by name, whatever their size")
+    parser.add_argument("--batch", type=int, help=f"queries in a step; default: the recipes', on a CPU {CPU_BATCH}")
+    parser.add_argument("--steps", type=int, help="timed steps with stored features; default 20 toy, 3 full")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batch = options.batch or (32 if device.type == "cuda" else 8)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    print(f"{name}, torch {torch.__version__}")
-    for size in options.size or ["vit_l", "vit_g"]:
-        bench(size, batch, options.steps, device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    unit = "second" if device.type == "cuda" else "processor second"
+    print(f"{name}, torch {torch.__version__}; queries per {unit} of a training step, random weights")
+    print(
+        f"{'backbone':<15}{'parameters':>11}{'trained':>11}{'an image':>12}{'batch':>7}{'stored':>13}"
+        f"{'encoding':>13}{'ratio':>11}{'peak stored':>13}{'encoding':>13}"
+    )
+    for key in options.only or [key for key, row in ROWS.items() if row.size == options.size]:
+        row = ROWS[key]
+        batch = options.batch or (row.batch if device.type == "cuda" else CPU_BATCH)
+        try:
+            print(f"{key:<15}{bench(row, batch, options.steps or row.steps, device)}", flush=True)
+        except ImportError as error:
+            print(f"{key:<15} left out: {error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,215 @@
+"""A training step of the tiny backbone against a hand-written loop, and the start-up of the command line.
+
+    python tests/benchmarks/bench_engine.py
+
+The floor of a step is a loop on features and tokens that lie ready in memory: the backbone's own forward pass, the loss
+in a line of torch, backward, AdamW, and nothing else. The engine's step has in addition: looking features up, the mask
+and statistics of the batch, draws, the schedule, the curve's values. Both take turns over the same batches, epoch by
+epoch, in one thread; times are processor seconds and the least of the rounds counts, so that a busy machine disturbs
+them less. Rendering the data takes most of the time.
+
+Start-up times are wall seconds of a fresh interpreter, the median of five; the floor is `python -c pass`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from negbench import engine
+from negbench.api import make_loss, make_strategy
+from negbench.config import load_config
+from negbench.contracts import Backbone, paired_relevance
+from negbench.datasets._synthesis import Spec, synthesize
+from negbench.display import Display
+from negbench.objective import Objective
+from negbench.world import Split, World
+
+SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
+
+Step = Callable[[Backbone, Tensor, Mapping[str, Tensor], Tensor], Tensor]  # references, tokens, images -> loss
+
+
+# --- floors: [B, L, C] references, B tokenised texts, [B, 1 + M, L, C] target and negatives -> scalar -----------------
+
+
+def floor_corpus(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """One drawn negative, Bradley-Terry."""
+    chosen = model.candidates(images.flatten(0, 1)).unflatten(0, images.shape[:2])
+    positive, negative = paired_relevance(model.queries(reference, tokens), chosen).unbind(1)
+    return F.softplus((negative - positive) / model.temperature).mean()
+
+
+def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """The batch's other targets, cross-entropy."""
+    scores = model.queries(reference, tokens) @ model.candidates(images[:, 0])[:, 0].T
+    return F.cross_entropy(scores / model.temperature, torch.arange(len(scores)))
+
+
+def floor_hycole(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """The batch's other members in each of three slots, cross-entropy; every reference is composed with every text."""
+    target = model.candidates(images[:, 0])[:, 0]
+    cross = model.cross_queries(reference, tokens)
+    by_target = cross.diagonal().T @ target.T
+    others = [by_target, torch.einsum("ijd,id->ij", cross, target), torch.einsum("jid,id->ij", cross, target)]
+    logits = torch.stack(others) / model.temperature
+    own = torch.eye(len(target), dtype=torch.bool)
+    columns = [logits[0].diagonal()[:, None], *logits.masked_fill(own, -torch.inf)]
+    return F.cross_entropy(torch.cat(columns, dim=1), torch.zeros(len(target), dtype=torch.int64))
+
+
+FLOORS: dict[str, tuple[str, Step]] = {
+    "all-corpus": ("bradley-terry", floor_corpus),
+    "in-batch": ("info-nce", floor_in_batch),
+    "hycole": ("info-nce", floor_hycole),
+}
+
+
+# --- steps -------------------------------------------------------------------------------------------------------
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Processor seconds of one call."""
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+def epoch_of_engine(cell: engine.Cell, negatives: Tensor | None) -> Callable[[], None]:
+    """The engine's own epoch, on negatives [Q, 1] that were drawn before."""
+    config, backbone = cell.config, cell.backbone
+    strategy = make_strategy(config.strategy.name)
+    loss = make_loss(config.loss.name)
+    objective = Objective(backbone, strategy, loss, cell.world, config.mining, config.hybrid)
+    optimizer = torch.optim.AdamW(groups_of(cell))
+    schedule = engine._cosine(optimizer, config, 1)
+    model, prepared = cell.accelerator.prepare(objective, optimizer)
+
+    def epoch() -> None:
+        state = engine.State(negatives=negatives)
+        order = torch.Generator().manual_seed(0)
+        engine._train_epoch(cell, model, prepared, schedule, order, state, lambda values, step, epoch: None)
+
+    return epoch
+
+
+def epoch_of_floor(cell: engine.Cell, negatives: Tensor | None, step: Step) -> Callable[[], None]:
+    """The same batches in a plain loop; what each needs lies ready."""
+    backbone, world = cell.backbone, cell.world
+    optimizer = torch.optim.AdamW(groups_of(cell))
+    order = torch.randperm(queries_of(world), generator=torch.Generator().manual_seed(0))
+    ready = [inputs_of(world, world.train, rows, negatives) for rows in order.split(batch_of(cell))]
+
+    def epoch() -> None:
+        backbone.train()
+        for reference, tokens, images in ready:
+            loss = step(backbone, reference, tokens, images)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return epoch
+
+
+def inputs_of(
+    world: World, split: Split, rows: Tensor, negatives: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """References, tokens, and target and negatives of these queries."""
+    columns = split.dataset.target_columns[rows][:, None]
+    if negatives is not None:
+        columns = torch.cat([columns, negatives[rows]], dim=1)
+    images = world.source(split.images[columns].flatten()).unflatten(0, columns.shape)
+    return world.source(split.references[rows]), {name: value[rows] for name, value in split.tokens.items()}, images
+
+
+def groups_of(cell: engine.Cell) -> list[dict[str, object]]:
+    """AdamW's groups with the configuration's learning rate and decay."""
+    return cell.backbone.parameter_groups(float(cell.config.train.lr or 0), float(cell.config.train.weight_decay or 0))
+
+
+def queries_of(world: World) -> int:
+    """How many train queries there are."""
+    return len(world.train.dataset.queries)
+
+
+def batch_of(cell: engine.Cell) -> int:
+    """Queries in a step."""
+    return int(cell.config.train.batch_size or 0)
+
+
+def training(rounds: int, folder: Path) -> None:
+    """Print the table of steps."""
+    os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
+    root = folder / "data"
+    synthesize(root, SPEC)
+    print("\ntraining step of the tiny backbone, milliseconds of one thread")
+    print(f"{'strategy':<14}{'loss':<16}{'batch':>6}{'engine':>10}{'floor':>10}{'ratio':>8}{'added':>10}")
+    for name, (loss, step) in FLOORS.items():
+        flags = {"strategy": {"name": name}, "loss": {"name": loss}}
+        config = load_config(flags=flags, sets=[f"dataset.root='{root}'", "compute.device='cpu'"])
+        cell = engine.open_cell(config, Display(), engine.Worlds())
+        negatives = None
+        if make_strategy(name).scope == "corpus":
+            size = (queries_of(cell.world), 1)
+            columns = len(cell.world.train.dataset.images)
+            negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
+        epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
+        best = [float("inf")] * 2
+        for _ in range(rounds):
+            best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
+        steps = -(-queries_of(cell.world) // batch_of(cell))
+        own, floor = (1000 * value / steps for value in best)
+        print(
+            f"{name:<14}{loss:<16}{batch_of(cell):>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"
+            f"{own - floor:>8.2f}ms"
+        )
+
+
+# --- start-up ----------------------------------------------------------------------------------------------------
+
+
+def starting(repeats: int) -> None:
+    """Print the table of start-up times; the commands take turns."""
+    commands = {
+        "python -c pass": ["-c", "pass"],
+        "negbench --help": ["-m", "negbench", "--help"],
+        "negbench list": ["-m", "negbench", "list"],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, arguments in commands.items():
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            taken[name].append(time.perf_counter() - started)
+    floor = statistics.median(taken["python -c pass"])
+    print(f"\nstart-up, median of {repeats}")
+    for name, values in taken.items():
+        middle = statistics.median(values)
+        print(f"{name:<18}{middle:>8.3f} s{middle / floor:>8.1f} x the floor{middle - floor:>9.3f} s more")
+
+
+def main() -> None:
+    """Both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7, help="epochs of each loop")
+    parser.add_argument("--repeats", type=int, default=5, help="starts of each command")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    starting(options.repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        training(options.rounds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""In a real browser: MLflow's pages of a comparison, and the report, on what `negbench compare` made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.tracking import Tracker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+NAME = "seen"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium: `make system` installs one")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs folder of a comparison made by the command line, with its store and report."""
+    where = tmp_path_factory.mktemp("browser")
+    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
+    axes = ["--strategies", "qure,in-batch", "--losses", "bradley-terry,info-nce", "--seeds", "1"]
+    assert negbench(["compare", *axes, "--name", NAME, "--runs-dir", str(where), *sets]) == 0
+    return where
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[str]:
+    """Address of `negbench ui`, which is killed with all its children in the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "negbench", "ui", "--runs-dir", str(runs), "--port", str(port)]
+    log = (runs / "ui.log").open("w", encoding="utf-8")
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        for _ in range(240):
+            if process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                    break
+            except OSError:
+                time.sleep(0.25)
+        assert process.poll() is None, (runs / "ui.log").read_text(encoding="utf-8")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        log.close()
+
+
+@pytest.fixture
+def page(browser: Browser, server: str) -> Iterator[Page]:
+    """A page that reaches the server alone."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    own = (server, "data:", "blob:")
+    context.route("**/*", lambda route: route.continue_() if route.request.url.startswith(own) else route.abort())
+    opened = context.new_page()
+    opened.set_default_timeout(20_000)
+    yield opened
+    context.close()
+
+
+def stored(runs: Path) -> dict[str, list[Any]]:
+    """MLflow runs of the experiment by kind."""
+    client = Tracker.open(runs).client()
+    experiment = client.get_experiment_by_name(NAME)
+    found: dict[str, list[Any]] = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        found.setdefault(run.data.tags["negbench.kind"], []).append(run)
+    return found
+
+
+def test_the_experiment_lists_the_runs(page: Page, server: str, runs: Path) -> None:
+    found = stored(runs)
+    page.goto(f"{server}/#/experiments/{found['cell'][0].info.experiment_id}/runs")
+    page.get_by_text("9 matching runs").wait_for()  # 4 cells, 4 summaries, and what they hang under
+    page.locator("button[data-component-id*=runnamecellrenderer]").first.click()
+    for run in (*found["cell"], *found["summary"]):
+        page.get_by_role("link", name=run.info.run_name, exact=True).wait_for()
+
+
+def test_the_compare_view_shows_strategies_side_by_side(page: Page, server: str, runs: Path) -> None:
+    summaries = stored(runs)["summary"]
+    ids, experiments = [json.dumps(v) for v in ([r.info.run_id for r in summaries], [summaries[0].info.experiment_id])]
+    page.goto(f"{server}/#/compare-runs?runs={ids}&experiments={experiments}")
+    for name in ("strategy.name", "loss.name"):
+        row = page.locator("tr").filter(has=page.locator("th", has_text=name)).first
+        row.wait_for()
+        assert row.locator("td").all_inner_texts() == [run.data.params[name] for run in summaries]
+    metric = page.get_by_text("mean/final/average/recall", exact=True)
+    page.get_by_text("interval_low", exact=True).last.wait_for()
+    grid = page.locator("[role=grid]").last  # the values; the names beside them follow its scrolling
+    for top in range(0, 12_000, 200):  # the page holds only the rows in sight
+        if metric.count():
+            break
+        grid.evaluate("(grid, top) => { grid.scrollTop = top; }", top)
+        page.wait_for_timeout(50)
+    top = metric.first.evaluate("name => name.parentElement.style.top")
+    grid.evaluate("(grid, top) => { grid.scrollTop = parseInt(top); }", top)
+    cells = grid.locator(f"[role=rowgroup] > div[style*='top: {top}']")
+    cells.nth(len(summaries) - 1).wait_for()
+    values = [run.data.metrics["mean/final/average/recall"] for run in summaries]
+    assert [float(text) for text in cells.all_inner_texts()] == pytest.approx(values, abs=1e-3)
+
+
+def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
+    found = stored(runs)
+    (parent,), cell = found["comparison"], found["cell"][0]
+    where = f"{server}/#/experiments/{parent.info.experiment_id}/runs"
+    page.goto(f"{where}/{cell.info.run_id}/artifacts/curve.png")
+    image = page.locator("img[alt='curve.png'], img[src*='curve.png'], img[src^='blob:']").first
+    image.wait_for()
+    page.wait_for_function("[...document.images].some(i => i.complete && i.naturalWidth > 500)")
+    page.goto(f"{where}/{parent.info.run_id}/artifacts/index.html")
+    report = page.locator("iframe").first.content_frame
+    assert report.locator("h1").inner_text() == f"negbench: {NAME}"
+    report.locator(".plot[data-drawn] svg.main-svg").first.wait_for()
+
+
+# --- the report --------------------------------------------------------------------------------------------------
+
+
+DRAWN = """[...document.querySelectorAll('.plot')].filter(p => p.offsetParent)
+           .every(p => p.dataset.drawn && p.querySelector('svg.main-svg'))"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_the_report_is_drawn_without_network(browser: Browser, runs: Path, width: int, scheme: Any) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    report, trouble, asked = context.new_page(), list[str](), list[str]()
+    report.set_default_timeout(20_000)
+    report.on("console", lambda m: trouble.append(m.text) if m.type in ("error", "warning") else None)
+    report.on("pageerror", lambda error: trouble.append(str(error)))
+    report.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("data:", "blob:")) else None)
+    address = (runs / NAME / "report" / "index.html").as_uri()
+    report.goto(address)
+    report.wait_for_function(DRAWN)
+    select = report.locator("#pick-scores")
+    for name in select.locator("option").all_inner_texts():
+        select.select_option(name)
+        report.wait_for_function(DRAWN)
+        shown = report.locator("#choice-scores .option:visible")
+        assert shown.get_attribute("data-name") == name
+    assert report.evaluate("document.documentElement.scrollWidth") == width
+    assert report.evaluate(
+        "[...document.images].every(i => { i.loading = 'eager'; return i.src.startsWith('data:') && i.alt; })"
+    )
+    dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
+    assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    assert trouble == []
+    assert asked == [address]
+    context.close()
+
+
+def test_tables_sort_by_mouse_and_by_key(browser: Browser, runs: Path) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+    report = context.new_page()
+    report.goto((runs / NAME / "report" / "index.html").as_uri())
+    table = report.locator("#table-leader table")
+    heads = [text.strip("↕↑↓ \n") for text in table.locator("th").all_inner_texts()]
+
+    def column(name: str) -> list[str]:
+        return table.locator(f"tbody td:nth-child({heads.index(name) + 1})").all_inner_texts()
+
+    head = table.locator("th").nth(heads.index("R@10"))
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    numbers = [float(text.split()[0]) for text in column("R@10")]
+    assert numbers == sorted(numbers, reverse=True)
+    head.locator("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert [float(text.split()[0]) for text in column("R@10")] == sorted(numbers)
+    name = table.locator("th").nth(heads.index("strategy"))
+    name.locator("button").click()
+    assert column("strategy") == ["in-batch", "in-batch", "qure", "qure"]
+    assert head.get_attribute("aria-sort") == "none"
+    gaps = table.locator("th").nth(heads.index("p (Holm)")).locator("button")
+    for _ in range(2):  # gaps stay last in both directions
+        gaps.click()
+        assert column("p (Holm)")[-2:] == ["-", "-"]
+    context.close()
