@@ -177,6 +177,12 @@ def test_the_report_is_drawn_without_network(browser: Browser, runs: Path, width
     assert report.evaluate(
         "[...document.images].every(i => { i.loading = 'eager'; return i.src.startsWith('data:') && i.alt; })"
     )
+    report.set_viewport_size({"width": 2000 - width, "height": 900})
+    report.wait_for_function(
+        """[...document.querySelectorAll('.plot')].filter(p => p.offsetParent)
+             .every(p => p.clientWidth === p.querySelector('svg.main-svg').clientWidth)"""
+    )
+    assert report.evaluate("document.documentElement.scrollWidth") == 2000 - width
     dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
     assert trouble == []

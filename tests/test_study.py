@@ -31,6 +31,8 @@ from negbench.cli.study import read_plan
 from negbench.config import RunConfig, load_config, resolved
 from negbench.contracts import Strategy, check_option, tunable
 from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.report.page import write_page
+from negbench.report.study import interpolated, study_page
 from negbench.study import space as spaces
 from negbench.study.book import Book, Claim, StudySpec, storage_url
 from negbench.study.final import finished, front, table
@@ -844,13 +846,46 @@ def test_the_command_from_start_to_test(
     assert parent.data.metrics["trials/finished"] == counts["finished"]
     assert parent.data.metrics["best/recall"] == best.values[0]
     assert negbench(arguments) == 0  # again: nothing is computed, the same is said
-    assert "[7/" not in capsys.readouterr().out
+    assert " trial " not in capsys.readouterr().out.split("best")[0].split("pruner")[1]
+    page = tmp_path / "s" / "report" / "index.html"
+    before = page.read_text(encoding="utf-8")
+    assert negbench(["report", "s", "--runs-dir", str(tmp_path)]) == 0
+    assert page.read_text(encoding="utf-8") == before
+    assert {path.stem for path in page.parent.glob("figures/*.png")} >= {"history"}
+    logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
+    assert {"history.png", "trials.csv"} <= logged
+
+
+def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
+    page = study_page(toy_book_of_dqe(tmp_path))
+    parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
+    assert {"history", "importance", "plane", "parallel", "trials"} <= set(parts)
+    history = {series.name: series for series in parts["history"].panels[0].series}
+    assert list(history["best so far"].y) == sorted(history["best so far"].y)
+    assert history["best so far"].y[-1] == max(history["finished"].y)
+    line = next(s for s in parts["parallel"].panels[0].series if s.name == "best quarter")
+    assert len(line.x) == len(parts["parallel"].panels[0].x_ticks) == 6
+    assert all(0 <= y <= 1 for s in parts["parallel"].panels[0].series for y in s.y)
+    assert write_page(tmp_path / "report", page)[0].exists()
+
+
+def toy_book_of_dqe(folder: Path) -> Book:
+    book = toy_book(folder, 16, spec_of(base_of("dqe"), pruner="none"))
+    work(book, lambda claim: [0.5 - (float(claim.point["strategy.alpha"]) - 0.1) ** 2], silent)
+    return book
+
+
+def test_between_trials_recall_is_interpolated() -> None:
+    corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    grid = interpolated(corners, 3 * corners[:, 0] - corners[:, 1])
+    middles = (np.arange(8) + 0.5) / 8
+    assert grid == pytest.approx(3 * middles[None, :] - middles[:, None])
+    assert np.isnan(interpolated(np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]), np.ones(4))).all()
 
 
 @pytest.mark.slow
 def test_kill_of_the_command_loses_the_running_trials_only(toy_sets: list[str], tmp_path: Path) -> None:
     arguments = command(toy_sets, tmp_path, "--trials", "6", "--workers", "2", "--final-seeds", "0", "--pruner", "none")
-    arguments += ["--tracking-uri", "none"]
     process = subprocess.Popen(
         [sys.executable, "-m", "negbench", *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -867,6 +902,11 @@ def test_kill_of_the_command_loses_the_running_trials_only(toy_sets: list[str], 
     assert negbench(arguments) == 0
     assert {n: v for n, v in ((t.number, t.values) for t in book.frozen()) if n in before} == before
     none_lost_none_twice(book, 6, running)
+    copies = {int(r.data.tags["trial"]): r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
+    states = {t.number: t.state.name for t in book.frozen() if "mlflow" in t.user_attrs}
+    assert {n: copies[n] for n in states} == {
+        n: {"COMPLETE": "FINISHED", "FAIL": "FAILED"}[state] for n, state in states.items()
+    }
 
 
 def test_importance_knows_the_knob_that_matters(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="A comparison, a study, or a run by id or a part of it that only one has.")],
+    name: Annotated[str, typer.Argument(help="A comparison, a study, or a run by its id or a part of that.")],
     galleries: Annotated[
         int, typer.Option(min=0, max=20, help="Best, worst and random queries to show, each so many; 0: no images.")
     ] = 2,

@@ -178,10 +178,9 @@ def _tests(rows: Sequence[Row]) -> pd.DataFrame:
         line |= {"mean": _digits(row.mean, 100, 2), "mean interval": bracket(row.low, row.high)}
         line |= {"baseline": row.baseline or "-", "difference": _digits(row.difference, 100, 2)}
         line |= {"difference interval": bracket(row.diff_low, row.diff_high) if row.compared else "-"}
-        line |= {"p": _digits(row.p_value, 1, 4), "p (Holm)": _digits(row.p_adjusted, 1, 4)}
-        line |= {"effect size": _digits(row.effect_size, 1, 3)}
-        line |= {"detectable": _digits(row.minimum_detectable, 100, 2)}
-        line |= {"seeds": str(row.seeds), "verdict": row.verdict, "letters": row.letters or "-"}
+        line |= {"p (Holm)": _digits(row.p_adjusted, 1, 4), "verdict": row.verdict, "letters": row.letters or "-"}
+        line |= {"p": _digits(row.p_value, 1, 4), "effect size": _digits(row.effect_size, 1, 3)}
+        line |= {"detectable": _digits(row.minimum_detectable, 100, 2), "seeds": str(row.seeds)}
         shown.append(line)
     return pd.DataFrame(shown)
 

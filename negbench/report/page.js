@@ -38,8 +38,9 @@
     const spec = JSON.parse(plot.nextElementSibling.textContent);
     const rows = legendRows(spec, plot.clientWidth - 72);
     const layout = layoutOf(spec.layout, rows);
+    layout.width = plot.clientWidth;
     layout.height = spec.layout.height || (window.innerWidth < 480 ? 310 : 340) + 20 * rows;
-    const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+    const config = { displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
     Plotly.react(plot, spec.data, layout, config).then(() => { plot.dataset.drawn = "yes"; });
   }
 
@@ -59,6 +60,15 @@
 
   drawAll(document);
   dark.addEventListener("change", () => drawAll(document));
+
+  // a chart's height depends on how many rows its legend takes, hence on the width
+  let width = window.innerWidth, waiting = 0;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === width) return; // a phone's address bar came or went
+    width = window.innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(() => drawAll(document), 150);
+  });
 
   function compare(a, b, number) {
     if (a === b) return 0;

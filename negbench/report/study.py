@@ -277,14 +277,17 @@ def _plane(book: Book, pair: tuple[str, str], quarter: Mapping[int, int]) -> Cha
     )
     values = tuple(tuple(None if np.isnan(v) else float(v) for v in row) for row in grid[::-1])
     heat = Heat(
-        f"Recall (%): {across} to the right, {up} upwards",
+        "Recall between them (%)",
         tuple(_at(book, up, place) for place in _middles()[::-1]),
         tuple(_at(book, across, place) for place in _middles()),
         values,
         tuple(tuple("" if v is None else f"{v:.0f}" for v in row) for row in values),
     )
     title = "Plane of the band" if book.spec.space.band else "Plane of the two knobs that matter most"
-    text = "Right: linear interpolation between the finished trials, over all other knobs; empty outside of them."
+    text = (
+        f"To the right {across}, upwards {up}. Second panel: linear interpolation between the finished trials, "
+        "whatever their other knobs; empty outside of them."
+    )
     return Chart("plane", title, f"Recall by {across} and {up}.", (scatter, heat), text)
 
 

@@ -8,8 +8,8 @@ A step is QuRe's: queries with one target and one negative image each, Bradley-T
 of a batch are distinct, so that encoding means three images a query. Towers are frozen in both cases. On a GPU the
 batch is that of the recipes, autocast is bf16, as `train.precision = "auto"` has it, and BLIP-2's towers run in fp16;
 on a CPU the batch is 8 queries, in fp32, and seconds are processor seconds of all threads, so that other work on the
-machine disturbs them less. Peak memory is that of the steps, weights and optimiser included: of the GPU's tensors, or
-of the process.
+machine disturbs them less; with more than one thread set OMP_WAIT_POLICY=passive, or threads that wait are counted as
+work. Peak memory is that of the steps, weights and optimiser included: of the GPU's tensors, or of the process.
 """
 
 from __future__ import annotations
@@ -165,11 +165,11 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(ROWS), help="rows by name, whatever their size")
     parser.add_argument("--batch", type=int, help=f"queries in a step; default: the recipes', on a CPU {CPU_BATCH}")
     parser.add_argument("--steps", type=int, help="timed steps with stored features; default 20 toy, 3 full")
-    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     unit = "second" if device.type == "cuda" else "processor second"
     print(f"{name}, torch {torch.__version__}; queries per {unit} of a training step, random weights")
     print(

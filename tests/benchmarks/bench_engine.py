@@ -8,13 +8,15 @@ and statistics of the batch, draws, the schedule, the curve's values. Both take 
 epoch, in one thread; times are processor seconds and the least of the rounds counts, so that a busy machine disturbs
 them less. Rendering the data takes most of the time.
 
-Start-up times are wall seconds of a fresh interpreter, the median of five; the floor is `python -c pass`.
+Start-up times are those of a fresh interpreter, the median of five, in wall and in processor seconds; the floor is
+`python -c pass`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -186,17 +188,19 @@ def starting(repeats: int) -> None:
         "negbench --help": ["-m", "negbench", "--help"],
         "negbench list": ["-m", "negbench", "list"],
     }
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(repeats):
         for name, arguments in commands.items():
-            started = time.perf_counter()
+            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            taken[name].append(time.perf_counter() - started)
-    floor = statistics.median(taken["python -c pass"])
+            wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+            taken[name].append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    medians = {name: tuple(map(statistics.median, zip(*values, strict=True))) for name, values in taken.items()}
+    floor = medians["python -c pass"]
     print(f"\nstart-up, median of {repeats}")
-    for name, values in taken.items():
-        middle = statistics.median(values)
-        print(f"{name:<18}{middle:>8.3f} s{middle / floor:>8.1f} x the floor{middle - floor:>9.3f} s more")
+    print(f"{'command':<18}{'wall':>9}{'ratio':>8}{'processor':>11}{'ratio':>8}")
+    for name, (wall, processor) in medians.items():
+        print(f"{name:<18}{wall:>7.3f} s{wall / floor[0]:>8.1f}{processor:>9.3f} s{processor / floor[1]:>8.1f}")
 
 
 def main() -> None:

@@ -45,10 +45,12 @@ class Patches(Backbone):
         return "patches"
 
     def preprocess(self, image: Image.Image) -> Tensor:
-        return self.transform(image)
+        pixels: Tensor = self.transform(image)
+        return pixels
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        return self.patches(pixels).flatten(2).transpose(1, 2)
+        features: Tensor = self.patches(pixels).flatten(2).transpose(1, 2)
+        return features
 
     def candidates(self, features: Tensor) -> Tensor:
         raise NotImplementedError

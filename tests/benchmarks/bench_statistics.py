@@ -1,7 +1,7 @@
 """Calibration of negbench.statistics: python tests/benchmarks/bench_statistics.py [--full]
 
 `--full` prints the tables of docs/statistics.md from 1,000 simulations a figure and takes ten to twenty-five minutes on
-one core. The default is a tenth of the settings' simulations: enough to see that the procedure is not badly off.
+one core. The default of 50 takes a minute or two: enough to see that the procedure is not badly off.
 """
 
 from __future__ import annotations
