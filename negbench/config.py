@@ -370,7 +370,7 @@ def code_version() -> str:
     import negbench.backbones
     import negbench.strategies
 
-    after = {"audit.py", "compare.py", "estimate.py", "exports.py", "scoring.py", "statistics.py"}
+    after = {"audit.py", "compare.py", "encode.py", "estimate.py", "exports.py", "scoring.py", "statistics.py"}
     outside = after | {"cli", "report", "testing", "study", "tracking.py", "display.py", "workers.py"}
     digest = hashlib.sha256()
     for package in (negbench, negbench.strategies, negbench.backbones):

@@ -403,8 +403,6 @@ class Book:
                 self.study.set_user_attr("negbench", self.spec.dump())
         files.write_json(folder / "study.json", {"name": name, "storage": shown_url(url), "spec": self.spec.dump()})
         self._distributions = {knob.key: _distribution(knob) for knob in self.spec.space.knobs}
-        if self.spec.sampler == "cmaes":
-            _need_cmaes()
 
     def _agreed(self, spec: StudySpec | None) -> StudySpec:
         """This machine's settings, which must agree with the stored ones; those where none are given."""
@@ -554,10 +552,3 @@ def open_book(runs: Path, name: str) -> Book:
     note = files.read_json(folder / "study.json")
     url = note["storage"] if "://" in note["storage"] else storage_url(folder, None)
     return Book(folder, note["name"], None, url)
-
-
-def _need_cmaes() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("cmaes") is None:
-        raise OptionError("--sampler cmaes needs the package cmaes: pip install cmaes, or take --sampler tpe")
