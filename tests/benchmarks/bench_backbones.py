@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_backbones.py [--size full] [--only blip2-vit-g] [--batch 32] [--threads 2]
 
-The toy size takes seconds; the full one needs up to 9 GiB, and on a CPU minutes for each row. BLIP-2's rows need torch
+The toy size takes seconds; the full one needs up to 10 GiB, and on a CPU minutes for each row. BLIP-2's rows need torch
 and transformers only, beside negbench itself; CLIP's need open_clip and torchvision too and are left out without them.
 A step is QuRe's: queries with one target and one negative image each, Bradley-Terry loss, backward, AdamW. All images
 of a batch are distinct, so that encoding means three images a query. Towers are frozen in both cases. On a GPU the
