@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -411,9 +411,3 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
 def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:
     """Scores of each query against its own M images: [B, D] and [B, M, T, D] -> [B, M]."""
     return torch.einsum("bd,bmtd->bmt", queries, candidates).amax(-1)
-
-
-# --- data sets ---------------------------------------------------------------------------------------------------
-
-ImageOpener = Callable[[str], "Image"]
-BatchIterator = Iterator[tuple[list[int], Tensor]]

@@ -638,6 +638,7 @@ def _manifest(cell: Cell) -> dict[str, Any]:
             "val_queries": len(world.val.dataset.queries),
             "text_template": world.val.dataset.card.text_template,
             "exclude_reference": world.val.dataset.card.exclude_reference,
+            **{name: getattr(world.val.dataset.card, name) for name in ("source", "licence", "citation")},
             "partial": world.train.dataset.partial or world.val.dataset.partial,
             "remarks": [*world.train.dataset.remarks, *world.val.dataset.remarks],
         },

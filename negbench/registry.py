@@ -7,7 +7,6 @@ and one public class of its kind. Listing reads the source text and imports noth
 from __future__ import annotations
 
 import ast
-import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
@@ -135,10 +134,6 @@ class Registry:
         for kind in KINDS:
             self.plugins(kind)  # raises where a name was taken before
         return names
-
-    def plugin_files(self) -> tuple[str, ...]:
-        """Paths registered by `add_file`, for worker processes and for a run's configuration."""
-        return tuple(sorted({str(p.path) for p in self._files.values()}))
 
     def describe(self, kind: str) -> list[Description]:
         """What `negbench list` prints, without importing any plug-in."""
@@ -310,8 +305,3 @@ def _range_text(value: ast.expr | None) -> str:
     if "choices" in named:
         return f"{default}; {'|'.join(str(c) for c in named['choices'])}"
     return f"{default}; {named['low']}..{named['high']}{' log' if named.get('log') else ''}"
-
-
-def plugin_config(instance: Any) -> dict[str, Any]:
-    """Every option of a strategy or loss, defaults included: what a run's configuration records."""
-    return dataclasses.asdict(instance)

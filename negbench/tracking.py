@@ -11,6 +11,7 @@ import logging
 import math
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -131,10 +132,17 @@ class Tracker:
             tags: of the run.
 
         Returns:
-            Its id; None where no copy is kept.
+            Its id; None where no copy is kept, or where the store fails (with a warning).
         """
         if not self.enabled:
             return None
+        try:
+            return self._parent(note, name, tags)
+        except Exception as error:
+            warnings.warn(f"{self.uri} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
+            return None
+
+    def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
         with locked(note.with_suffix(".lock")):
             if note.exists() and read_json(note)["uri"] == self.uri:
                 return str(read_json(note)["run_id"])
@@ -164,10 +172,17 @@ class Tracker:
     def close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
-        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once.
+        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once. A store that
+        fails costs a warning.
         """
-        if not self.enabled:
+        if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
             return
+        try:
+            self._close_parent(note, name, summaries, artifacts)
+        except Exception as error:
+            warnings.warn(f"{self.uri} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
+
+    def _close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
         with locked(note.with_suffix(".lock")):
             client, kept = self.client(), read_json(note)
             experiment = self.experiment(client, name)
@@ -299,7 +314,7 @@ class RunLog:
         except Exception as error:
             if not self._tolerant:
                 raise
-            self.error = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            self.error = _first_line(error)
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
@@ -331,6 +346,10 @@ def final_values(details: Mapping[str, Any]) -> dict[str, float]:
     values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
     values["cost/negatives_seen"] = details["negatives_seen"]
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _origin() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,16 +22,13 @@ class Event:
     detail: str = ""
 
 
-def run_tasks(
-    function: Callable[[Any, Report], Any], tasks: Sequence[Any], workers: int, *, threads: int = 1
-) -> Iterator[Event]:
+def run_tasks(function: Callable[[Any, Report], Any], tasks: Sequence[Any], workers: int) -> Iterator[Event]:
     """Compute ``function(task, report)`` for every task, in the order given, `workers` at a time.
 
     Args:
         function: importable by name; `report(text)` sends a note while it runs.
         tasks: picklable.
         workers: processes; 0 computes here, without any.
-        threads: of linear algebra in each worker.
 
     Yields:
         Events as they come; each task ends with one 'done' or 'failed'. A worker that dies (kill -9, out of memory)
@@ -49,7 +45,7 @@ def run_tasks(
         index, task = pending.pop()
         ours, theirs = context.Pipe()
         # a daemon dies with us; one process serves many tasks, so that what it has loaded is shared by them
-        process = context.Process(target=_serve, args=(function, theirs, threads), daemon=True)
+        process = context.Process(target=_serve, args=(function, theirs), daemon=True)
         process.start()
         theirs.close()
         ours.send((index, task))
@@ -107,11 +103,10 @@ def _outcome(function: Callable[[Any, Report], Any], index: int, task: Any, repo
         return Event(index, "failed", f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def _serve(function: Callable[[Any, Report], Any], pipe: Connection, threads: int) -> None:
+def _serve(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends us
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     while (message := pipe.recv()) is not None:
         index, task = message
         pipe.send(_outcome(function, index, task, lambda text, i=index: pipe.send(Event(i, "note", text))))  # type: ignore[misc]

@@ -21,7 +21,7 @@ from negbench.files import read_json
 from negbench.report.comparison import finish
 from negbench.report.leader import leader_table, markdown, spread
 from negbench.runfolder import RunFolder
-from negbench.tracking import default_uri
+from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
 FILES = (
@@ -124,6 +124,15 @@ def test_workers_give_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None
         left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
         assert left.result["metrics"] == right.result["metrics"]
         assert left.metrics() == right.metrics()
+
+
+def test_a_failing_store_costs_the_copy_not_the_cells(toy_sets: list[str], tmp_path: Path) -> None:
+    cells = compare.plan(grid_of(toy_sets, "in-batch", seeds="1"), tmp_path, Display())
+    broken = "sqlite:////dev/null/mlflow.db"
+    with pytest.warns(UserWarning, match="no MLflow run for 'c'"):
+        (outcome,) = compare.compute(cells, name="c", runs=tmp_path, tracking_uri=broken)
+    assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
+    Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # nothing to close
 
 
 def test_table_is_mean_and_deviation_over_seeds(toy_sets: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from negbench.contracts import Loss, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import KINDS, Registry, constructor_of, option_defaults, plugin_config, registry
+from negbench.registry import KINDS, Registry, constructor_of, option_defaults, registry
 
 TESTS = Path(__file__).parent
 EVERY = [
@@ -90,7 +90,7 @@ def test_every_class_is_documented_option_by_option(kind: str, name: str) -> Non
 def test_every_default_builds_and_lies_in_its_range(kind: str, name: str) -> None:
     made = registry.make(kind, name)
     assert isinstance(made, Strategy if kind == "strategies" else Loss)
-    config = plugin_config(made)
+    config = dataclasses.asdict(made)
     assert registry.make(kind, name, **config) == made
     assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
     for option, span in tunable_ranges(type(made)).items():
@@ -241,7 +241,7 @@ def test_a_file_is_registered(plugin_file: Path) -> None:
     assert mine.add_file(plugin_file) == ["my-own"]  # twice is once
     assert mine.make("strategies", "my-own", k=4).k == 4
     assert mine.plugins("strategies")["my-own"].origin == str(plugin_file)
-    assert mine.plugin_files() == (str(plugin_file),)
+    assert mine.find("strategies", "my-own").path == plugin_file.resolve()
     (described,) = [d for d in mine.describe("strategies") if d.name == "my-own"]
     assert (described.summary, described.paper, dict(described.ranges)) == ("Nothing at all.", "none", {"k": "3; 1..9"})
     assert "my-own" not in registry.plugins("strategies")

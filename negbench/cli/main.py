@@ -43,7 +43,8 @@ def run(arguments: list[str] | None = None) -> int:
     except Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, Abort):
-        typer.echo("negbench: interrupted; what was finished is kept, the same command goes on", err=True)
+        how = "compare and study go on by the same command, a run by --resume"
+        typer.echo(f"negbench: interrupted; what was finished is kept: {how}", err=True)
         return 130
     return code if isinstance(code, int) else 0
 
