@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,13 +26,12 @@ from negbench.backbones._captions import (
 )
 from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256, tensors_sha256
 from negbench.backbones._lavis import Layout, restore_positions, save_state
+from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, vocabulary_source
 from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
 from negbench.errors import WeightsError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from negbench.backbones._preprocess import Preprocess
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -98,9 +96,12 @@ class BlipFamily(Backbone):
     dropout_calls: Tensor
     attributes: AttributeWeights | None
 
+    transform: Preprocess
+
     def __init__(self, image_size: int, embed_dim: int, options: Options) -> None:
         super().__init__()
         self.image_size = image_size
+        self.transform = Preprocess(pad="target", target_ratio=options.target_ratio, size=image_size)
         self.embed_dim = embed_dim
         self.options = options
         self.attributes = None
@@ -122,18 +123,6 @@ class BlipFamily(Backbone):
         self.eval()
 
     # --- images -----------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def transform(self) -> Preprocess:
-        """Picklable preprocessing: target padding, bicubic resize to the tower's size, CLIP's mean and std."""
-        from negbench.backbones._preprocess import Preprocess
-
-        return Preprocess(pad="target", target_ratio=self.options.target_ratio, size=self.image_size)
-
-    def preprocess(self, image: Image) -> Tensor:
-        """PIL image -> [3, size, size] float32 (see `transform`)."""
-        pixels: Tensor = self.transform(image)
-        return pixels
 
     @property
     def feature_key(self) -> str:

@@ -37,7 +37,7 @@ from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_opti
 from negbench.errors import OptionError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 PAPER = (
     "Radford et al., CLIP, ICML 2021 (arXiv:2103.00020); composed as by Wang et al., HyCoLe-HNM, Findings of EMNLP "
@@ -89,6 +89,8 @@ class Clip(Backbone):
         "batch_size": 64,
         "epochs": 64,
     }
+
+    transform: Preprocess
 
     def __init__(self, clip: Any, tokenizer: Any, source: Source, transform: Preprocess, options: Options) -> None:
         super().__init__()
@@ -218,11 +220,6 @@ class Clip(Backbone):
         return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
 
     # --- images -----------------------------------------------------------------------------------------------------
-
-    def preprocess(self, image: Image) -> Tensor:
-        """PIL image of any mode -> [3, size, size] float32."""
-        pixels: Tensor = self.transform(image)
-        return pixels
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, size, size] -> [B, 1, D] float32; with gradients when fine-tuned."""

@@ -27,7 +27,7 @@ from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, 
 from negbench.errors import WeightsError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
 
@@ -174,6 +174,8 @@ class Tiny(Backbone):
         "weight_decay": 0.01,
     }
 
+    transform: Preprocess
+
     def __init__(self, encoders: Encoders, weights: str, fusion: str, seed: int, attribute_weights: bool) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -242,11 +244,6 @@ class Tiny(Backbone):
     def temperature(self) -> Tensor:
         """Learned temperature, at least 0.01 (CLIP's bound)."""
         return self.log_temperature.exp().clamp(min=MIN_TEMPERATURE)
-
-    def preprocess(self, image: Image) -> Tensor:
-        """PIL image of any mode and size -> [3, 64, 64]: padded to a square, resized, scaled to -2..2."""
-        pixels: Tensor = self.transform(image)
-        return pixels
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """[B, 3, 64, 64] -> [B, 1, WIDTH], without gradient."""

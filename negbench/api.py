@@ -11,7 +11,7 @@ from negbench.registry import registry
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
-    from negbench.engine import RunResult
+    from negbench.loop.train import RunResult
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
@@ -70,7 +70,7 @@ def run(
         tracking_uri: MLflow store; default the sqlite file in `runs_dir`.
     """
     from negbench.config import load_config
-    from negbench.engine import run_config
+    from negbench.loop.train import run_config
 
     names = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss}
     flags: dict[str, Any] = {key: None if name is None else {"name": name} for key, name in names.items()}

@@ -68,7 +68,7 @@ class MiningConfig(Section):
 
 
 class HybridConfig(Section):
-    """Weights of HyCoLe's terms on privileged texts (see `negbench.hybrid`); both 0 leave the run as it is without."""
+    """Weights of HyCoLe's terms on privileged texts (`negbench.loop.hybrid`); both 0 leave the run as it is without."""
 
     alpha: float = Field(0.0, ge=0)  # text composition; HyCoLe: 0.4
     beta: float = Field(0.0, ge=0)  # matching of images and their texts; HyCoLe: 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -101,7 +101,7 @@ class ScoreView:
         allowed: [B, N] bool, columns that may be a negative; default: everything but the target. The target is always
             taken out, so after construction this is a tensor that strategies can use as it is.
         refresh: 0-based count of this refresh.
-        relevant: [B, N] bool ground truth; only strategies whose name starts with `oracle` may read it.
+        relevant: [B, N] bool ground truth; only strategies that declare `reads_truth` are given it.
 
     Raises:
         ValueError: a shape or dtype that is not as above, or a target outside the columns.
@@ -155,13 +155,14 @@ class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
 
     A corpus strategy is one function of a score row. It never stores pools, draws, nor touches a data set, a model, a
-    configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all of them.
+    configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all.
     A batch strategy gets the batch's own score matrix, once for each slot it corrupts, and is used whole.
     """
 
     scope: ClassVar[Scope] = "corpus"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target",)
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
+    reads_truth: ClassVar[bool] = False  # True: `view.relevant` holds the ground truth (the oracle_* strategies)
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
@@ -296,6 +297,9 @@ class Backbone(nn.Module, ABC):
     """
 
     frozen_images: bool = True
+    provides_features: ClassVar[bool] = False  # True: has no image encoder, and `features_of` answers for the store
+    # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes
+    transform: Callable[[Image], Tensor]
     # what a run uses where neither flag nor recipe says otherwise; keys are those of RunConfig's section [train]
     recommended: ClassVar[Mapping[str, float | int]] = {}
 
@@ -309,9 +313,17 @@ class Backbone(nn.Module, ABC):
     def feature_key(self) -> str:
         """Hash of what determines `image_features` (the frozen weights, preprocessing, storage precision)."""
 
-    @abstractmethod
     def preprocess(self, image: Image) -> Tensor:
-        """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic, picklable for worker processes."""
+        """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic."""
+        return self.transform(image)
+
+    def features_of(self, ids: Sequence[str]) -> Tensor:
+        """[len, L, C] features of images by id; only where `provides_features`.
+
+        Raises:
+            NegbenchError: a backbone that encodes pixels.
+        """
+        raise NegbenchError(f"backbone '{self.identity.name}' encodes pixels and holds no features by id")
 
     @abstractmethod
     def image_features(self, pixels: Tensor) -> Tensor:

@@ -524,7 +524,7 @@ def _effect_sizes(parts: _Parts, groups: Sequence[NDArray[np.intp]]) -> Array:
 
 
 @dataclass(frozen=True)
-class World:
+class Simulation:
     """A population of runs to simulate: hit or miss of each query, by a logit that is the sum of normal terms.
 
     Attributes:
@@ -606,7 +606,7 @@ class Calibration:
 
 
 def calibrate(
-    source: World | NDArray[Any],
+    source: Simulation | NDArray[Any],
     *,
     seeds: int,
     generator: np.random.Generator,
@@ -618,8 +618,8 @@ def calibrate(
     """Level, coverage and power of one comparison (no correction), by simulation.
 
     Args:
-        source: a World, or [R, Q] values of R >= 2 * seeds runs of one strategy: each comparison then sets a random
-            half of 2 * seeds of them against the other half, on queries drawn with replacement.
+        source: a Simulation, or [R, Q] values of R >= 2 * seeds runs of one strategy: each comparison then sets a
+            random half of 2 * seeds of them against the other half, on queries drawn with replacement.
         seeds: runs on each side.
         generator: everything is drawn from it.
         effects: true differences at which the power is measured, not 0. With runs as the source, each value of one side
@@ -636,11 +636,11 @@ def calibrate(
         raise ValueError(
             f"want seeds and simulations >= 1 and effects other than 0, got {seeds}, {simulations}, {effects}"
         )
-    if not isinstance(source, World):
+    if not isinstance(source, Simulation):
         source = _checked("source", source)
         if len(source) < 2 * seeds:
             raise ValueError(f"{seeds} seeds on each side need {2 * seeds} runs, got {len(source)}")
-    queries = source.queries if isinstance(source, World) else source.shape[1]
+    queries = source.queries if isinstance(source, Simulation) else source.shape[1]
     groups = _groups(None, queries)
     block = max(1, min(50, simulations, _CELLS // (seeds * queries)))  # blocks share their coins: keep them small
     found: dict[float, list[NDArray[np.bool_]]] = {0.0: [], **{effect: [] for effect in effects}}
@@ -648,7 +648,7 @@ def calibrate(
     for effect, hits in found.items():
         for rows in (slice(s, min(s + block, simulations)) for s in range(0, simulations, block)):
             size = rows.stop - rows.start
-            if isinstance(source, World):
+            if isinstance(source, Simulation):
                 first, second = source.draw(size, seeds, effect, generator)
             else:
                 first, second = _split_runs(source, size, seeds, effect, generator)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.files import locked, read_json, write_json
-from negbench.runfolder import RunFolder
+from negbench.loop.folder import RunFolder
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -9,6 +9,7 @@ target is refused, because the result would be `after-target` under another name
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,6 +26,8 @@ class OracleAfterTarget(Strategy):
     Args:
         k: pool size, images, >= 1; relevant images take no place.
     """
+
+    reads_truth: ClassVar[bool] = True
 
     k: int = tunable(100, low=10, high=1000, log=True)
 

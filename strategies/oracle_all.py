@@ -23,6 +23,7 @@ PAPER = "ours: the ceiling of all-corpus"
 class OracleAll(Strategy):
     """Pool: all allowed images that are not known to satisfy the query."""
 
+    reads_truth: ClassVar[bool] = True
     n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
 
     def pool(self, view: ScoreView) -> Tensor:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from negbench.cli.compare import build_grid
 from negbench.config import RunConfig, build_config, load_config, read_recipe, resolved
-from negbench.engine import run_config
+from negbench.loop.train import run_config
 from negbench.registry import registry
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"

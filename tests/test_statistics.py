@@ -370,7 +370,7 @@ def test_table_of_a_baseline_alone_is_empty() -> None:
 
 
 def test_world_has_the_stated_recall_seed_sd_and_effect() -> None:
-    world = st.World(4000, (0.2, 0.5), seed_sd=0.03, preference_sd=1.0)
+    world = st.Simulation(4000, (0.2, 0.5), seed_sd=0.03, preference_sd=1.0)
     first, second = world.draw(60, 5, 0.05, rng())
     assert second.mean() == pytest.approx(0.35, abs=0.01)
     assert first.mean() - second.mean() == pytest.approx(0.05, abs=0.01)
@@ -382,7 +382,7 @@ def test_world_has_the_stated_recall_seed_sd_and_effect() -> None:
 
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_a_strategy_against_itself_with_other_seeds(seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
-    found = st.calibrate(st.World(600, seed_sd=0.01), seeds=seeds, generator=rng(seeds), effects=(0.03, 0.06))
+    found = st.calibrate(st.Simulation(600, seed_sd=0.01), seeds=seeds, generator=rng(seeds), effects=(0.03, 0.06))
     with capsys.disabled():
         print(f"\n{seeds} seeds: level {found.rejection:.3f}, coverage {found.coverage:.3f}, power {found.power}")
     assert found.simulations == 1000
@@ -396,14 +396,14 @@ def test_a_strategy_against_itself_with_other_seeds(seeds: int, capsys: pytest.C
 
 def test_the_check_can_fail() -> None:
     """One seed knows nothing of seed noise, and its level shows it: what the other seeds are for."""
-    found = st.calibrate(st.World(600, seed_sd=0.03), seeds=1, generator=rng(), effects=(), simulations=300)
+    found = st.calibrate(st.Simulation(600, seed_sd=0.03), seeds=1, generator=rng(), effects=(), simulations=300)
     assert found.rejection > 0.2
     assert found.coverage < 0.8
     assert not found.ok
 
 
 def test_coverage_of_the_mean_of_one_strategy() -> None:
-    world = st.World(300, (0.3,), seed_sd=0.02)
+    world = st.Simulation(300, (0.3,), seed_sd=0.02)
     runs, _ = world.draw(300, 3, 0.0, rng(1))
     covered = 0
     for values in runs:
@@ -413,7 +413,7 @@ def test_coverage_of_the_mean_of_one_strategy() -> None:
 
 
 def test_calibration_on_supplied_runs() -> None:
-    runs = st.World(300, seed_sd=0.02).draw(1, 12, 0.0, rng(3))[0][0]
+    runs = st.Simulation(300, seed_sd=0.02).draw(1, 12, 0.0, rng(3))[0][0]
     found = st.calibrate(runs, seeds=4, generator=rng(4), effects=(0.15,), simulations=400)
     assert found.ok
     assert found.power[0.15] > 0.9
@@ -424,7 +424,7 @@ def test_calibration_on_supplied_runs() -> None:
 
 
 def test_power_at_the_minimum_detectable_difference_is_about_80_percent() -> None:
-    world = st.World(600, seed_sd=0.005)
+    world = st.Simulation(600, seed_sd=0.005)
     groups = st._groups(None, 600)
     first, second = world.draw(200, 10, 0.0, rng(5))
     needed = float(st._minimum_detectable(st._parts(first - second, groups), groups, 0.05).mean())

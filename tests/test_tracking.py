@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from negbench import engine
 from negbench.config import load_config
-from negbench.runfolder import RunFolder
+from negbench.loop import train as engine
+from negbench.loop.folder import RunFolder
 from negbench.tracking import Tracker, default_uri, final_values
 
 

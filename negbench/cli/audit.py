@@ -10,10 +10,10 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.audit import Audit, AuditOptions
+    from negbench.audit.audit import Audit, AuditOptions
     from negbench.config import RunConfig
     from negbench.contracts import Strategy
-    from negbench.runfolder import RunFolder
+    from negbench.loop.folder import RunFolder
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def audit(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Load, audit, print, write."""
-    from negbench.audit import AuditOptions, write_audits, write_curves
+    from negbench.audit.audit import AuditOptions, write_audits, write_curves
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), options.plugin_layer(plugin)]
@@ -82,7 +82,7 @@ def _sets(sets: list[str] | None) -> list[dict[str, Any]]:
 def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: list[dict[str, Any]]) -> Any:
     from negbench import files
     from negbench.errors import OptionError
-    from negbench.runfolder import find_run
+    from negbench.loop.folder import find_run
 
     if name is None:
         return None
@@ -96,9 +96,9 @@ def _configured(
 ) -> tuple[RunConfig, dict[str, Strategy]]:
     """The configuration that all strategies share, and the strategies by label."""
     from negbench.api import make_strategy
-    from negbench.compare import expand, label
     from negbench.config import build_config, resolved
     from negbench.errors import OptionError
+    from negbench.grid.compare import expand, label
     from negbench.registry import constructor_of, option_defaults, registry
 
     base: list[Any] = [{"seed": seed}] if folder is None else [folder.config.model_dump(mode="json")]
@@ -127,21 +127,21 @@ def _audit(
     threshold: float,
     skip_oracles: bool,
 ) -> Audit:
-    from negbench.audit import audit, open_judge, open_scene
-    from negbench.compare import expand
+    from negbench.audit.audit import audit, open_judge, open_subject
     from negbench.config import PluginConfig
     from negbench.contracts import check_option
     from negbench.display import Display
+    from negbench.grid.compare import expand
 
     sections = () if judge is None else expand("backbones", judge)
     check_option("--judge", judge, judge is None or len(sections) == 1, "one backbone")
     check_option("--threshold", threshold, -1 <= threshold <= 1, "a cosine, -1 to 1")
     display = Display(console)
     with display.live("audit"):
-        scene = open_scene(config, split, chosen, display, folder)
-        judged = open_judge(PluginConfig(**sections[0]), threshold, scene, display) if sections else None
+        subject = open_subject(config, split, chosen, display, folder)
+        judged = open_judge(PluginConfig(**sections[0]), threshold, subject, display) if sections else None
         with display.stage("mine"):
-            return audit(scene, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
+            return audit(subject, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
 
 
 def _print(console: Any, found: Audit) -> None:

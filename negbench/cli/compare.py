@@ -10,7 +10,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.compare import Cell, Grid, Parts
+    from negbench.grid.compare import Cell, Grid, Parts
     from negbench.report.verdicts import Rules
 
 
@@ -55,9 +55,9 @@ def compare(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Plan, compute, print."""
-    from negbench import compare as comparison
     from negbench import files
     from negbench.errors import NegbenchError, UnknownNameError
+    from negbench.grid import compare as comparison
     from negbench.report.comparison import finish
     from negbench.report.verdicts import Rules
 
@@ -96,9 +96,9 @@ def build_grid(
     plugin: list[Path] | None,
 ) -> Grid:
     """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
-    from negbench.compare import Grid, expand, parse_seeds
     from negbench.config import read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
+    from negbench.grid.compare import Grid, expand, parse_seeds
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("compare", {})
@@ -147,8 +147,8 @@ def _plan(
     console: Any, grid: Grid, runs: Path, parts: Parts, rules: Rules, overwrite: Any
 ) -> tuple[list[Cell], list[Cell]]:
     """All cells, and those that are to be computed."""
-    from negbench.compare import plan, step_of
     from negbench.display import Display
+    from negbench.grid.compare import plan, step_of
 
     display = Display(console)
     with display.live("plan"):
@@ -168,7 +168,7 @@ def _plan(
 def _estimate(console: Any, cells: list[Cell], parts: Parts, workers: int, uri: str | None) -> None:
     """Time and disk, before anything is encoded or computed."""
     from negbench.display import Display
-    from negbench.estimate import estimate
+    from negbench.grid.estimate import estimate
 
     if not cells:
         return
@@ -179,8 +179,8 @@ def _estimate(console: Any, cells: list[Cell], parts: Parts, workers: int, uri: 
 
 
 def _encode(console: Any, cells: list[Cell]) -> None:
-    from negbench.compare import encode
     from negbench.display import Display
+    from negbench.grid.compare import encode
 
     display = Display(console)
     with display.live("prepare"):
@@ -188,7 +188,7 @@ def _encode(console: Any, cells: list[Cell]) -> None:
 
 
 def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
-    from negbench.audit import audit_cells
+    from negbench.audit.audit import audit_cells
     from negbench.display import Display
 
     display = Display(console)
@@ -212,7 +212,7 @@ def _compute(
         TimeRemainingColumn,
     )
 
-    from negbench.compare import compute
+    from negbench.grid.compare import compute
 
     started = time.monotonic()
     columns = (

@@ -30,9 +30,9 @@ def encode(
     """Plan, encode with progress, report."""
     from negbench.config import load_config, resolved
     from negbench.display import Display
-    from negbench.encode import Plan
-    from negbench.encode import encode as fill
-    from negbench.world import device_of
+    from negbench.features.encode import Plan
+    from negbench.features.encode import encode as fill
+    from negbench.scene import device_of
 
     console = options.console()
     flags: dict[str, Any] = {

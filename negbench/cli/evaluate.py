@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from negbench.datasets.dataset import Dataset
-    from negbench.scoring import Encoded, Scored, Valued
+    from negbench.scoring.scorers import Encoded, Scored, Valued
 
 TREC_DEPTH = 1000
 RECALL = "recall-at-5"
@@ -128,9 +128,9 @@ class _Job:
     def encode(
         self, name: str, layers: Sequence[Mapping[str, Any]], check: Callable[[Dataset], None], title: str = "evaluate"
     ) -> Encoded:
-        from negbench import scoring
         from negbench.display import Display
-        from negbench.runfolder import find_run
+        from negbench.loop.folder import find_run
+        from negbench.scoring import scorers as scoring
 
         folder = find_run(self.runs_dir, name)
         display = Display(self.console)
@@ -138,15 +138,15 @@ class _Job:
             return scoring.encode_run(folder, layers, self.split, self.queries, display, check=check)
 
     def without_model(self, ranks: Path | None, subset_ranks: Path | None) -> Scored | Valued:
-        from negbench import scoring
+        from negbench.scoring import scorers as scoring
 
         if ranks is None:
             return scoring.judge_by_recall(self.layers, self.split, self.queries)
         return scoring.score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
 
     def cirqrs(self, ranking: str | Path, scorer: str, k: int) -> Valued:
-        from negbench import scoring
-        from negbench.runfolder import find_run
+        from negbench.loop.folder import find_run
+        from negbench.scoring import scorers as scoring
 
         if isinstance(ranking, Path):
             scoring.read_rankings(ranking)  # before anything is encoded
@@ -198,7 +198,7 @@ def _score(encoded: Encoded) -> Scored | Valued | None:
 
 
 def _write_lists(console: Console, encoded: Encoded, submission: Path | None, trec: Path | None) -> None:
-    from negbench.exports import write_trec
+    from negbench.scoring.trec import write_trec
 
     written = [] if submission is None else encoded.write_submission(submission)
     if trec is not None:
@@ -210,7 +210,7 @@ def _write_lists(console: Console, encoded: Encoded, submission: Path | None, tr
 
 def _write_values(console: Console, found: Scored | Valued, out: Path) -> None:
     from negbench.files import atomic_write
-    from negbench.scoring import Scored
+    from negbench.scoring.scorers import Scored
 
     table = found.ranks.to_frame() if isinstance(found, Scored) else found.table
     with atomic_write(out, "wb") as file:
@@ -219,7 +219,7 @@ def _write_values(console: Console, found: Scored | Valued, out: Path) -> None:
 
 
 def _print(console: Console, found: Scored | Valued) -> None:
-    from negbench.scoring import Scored
+    from negbench.scoring.scorers import Scored
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)

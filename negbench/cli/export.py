@@ -23,7 +23,7 @@ def export(
 ) -> None:
     """Copy each run."""
     from negbench import files
-    from negbench.runfolder import find_run
+    from negbench.loop.folder import find_run
     from negbench.tracking import Tracker
 
     root = files.runs_dir(runs_dir)

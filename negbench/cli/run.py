@@ -10,7 +10,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.engine import RunResult
+    from negbench.loop.train import RunResult
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +60,7 @@ def run(
             f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
         )
     config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
-    from negbench import engine
+    from negbench.loop import train as engine
 
     display = Display(console)
     with display.live():

@@ -184,10 +184,10 @@ def _compute(plan: Plan, runs: Path, title: str, storage: str | None, workers: i
 def _encode(plan: Plan) -> None:
     """What the feature store lacks, before several workers ask for it at once."""
     from negbench.display import Display
-    from negbench.engine import Worlds, open_cell
+    from negbench.loop.train import Scenes, open_run
 
     config = plan.spec.space.config(plan.base, plan.spec.space.default, plan.base.seed)
-    open_cell(config, Display(), Worlds())
+    open_run(config, Display(), Scenes())
 
 
 def _final(plan: Plan, book: Book, job: Job, workers: int, started: float) -> Final | None:

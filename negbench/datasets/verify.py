@@ -14,8 +14,8 @@ from negbench.datasets.card import Counts
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, OptionError
+from negbench.grid.workers import run_tasks
 from negbench.registry import registry
-from negbench.workers import run_tasks
 
 DEFAULT_SPLITS = ("train", "val")  # what a run reads
 CHUNK = 64  # images per task of a worker

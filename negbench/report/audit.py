@@ -6,7 +6,7 @@ import math
 
 from rich.table import Table
 
-from negbench.audit import Audit, AuditRow
+from negbench.audit.audit import Audit, AuditRow
 from negbench.report.tables import number, percent
 
 

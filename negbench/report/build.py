@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from negbench.compare import KEY, Book, Group, groups_of
 from negbench.errors import NegbenchError
 from negbench.files import read_json
+from negbench.grid.compare import KEY, ComparisonFolder, Group, groups_of
+from negbench.loop.folder import RunFolder, find_run
 from negbench.report import figures
 from negbench.report.charts import Chart
 from negbench.report.curve import label_of
@@ -23,7 +24,6 @@ from negbench.report.leader import bracket, leader_tables
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.study import study_page
 from negbench.report.verdicts import Row
-from negbench.runfolder import RunFolder, find_run
 from negbench.study.book import open_book
 
 GALLERIES = 2
@@ -61,7 +61,7 @@ def _is_run(runs: Path, name: str) -> bool:
 def comparison_page(runs: Path, name: str, galleries: int) -> Page:
     """The page of a comparison."""
     groups = groups_of(runs, name)
-    cells = Book(runs / name).cells()
+    cells = ComparisonFolder(runs / name).cells()
     sections = [_leader(groups, runs / name, cells), _statistics(runs / name), _audit(runs / name)]
     parts = figures.parts_of(groups)
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]

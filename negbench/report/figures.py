@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from negbench import curves
-from negbench.compare import Group
-from negbench.curves import Curves
+from negbench.grid.compare import Group
+from negbench.mining import curves
+from negbench.mining.curves import Curves
 from negbench.report.charts import PALETTE, Chart, Heat, Mark, Panel, Series, Style
 from negbench.report.curve import label_of
 from negbench.report.leader import spread

@@ -15,18 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench import evaluation
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
-from negbench.engine import Worlds, open_cell
 from negbench.errors import NegbenchError
+from negbench.loop.folder import RunFolder
+from negbench.loop.train import Scenes, open_run
 from negbench.registry import registry
 from negbench.report.cards import Card, Relation, Strip, Thumb, data_uri
 from negbench.report.charts import Chart, Panel, Series, Style
 from negbench.report.figures import Runs
-from negbench.runfolder import RunFolder
-from negbench.scoring import load_weights
-from negbench.world import Split
+from negbench.scene import Split
+from negbench.scoring import evaluation
+from negbench.scoring.scorers import load_weights
 
 TOP = 10
 _STRATEGIES = 10  # shown at most, the best by the main metric
@@ -83,21 +83,21 @@ def gallery(runs: Runs, count: int) -> Gallery:
     mined = {label: frame for label, frame in drawn.items() if frame is not None}
     last = {label: frame.groupby("query")["target_rank"].last() for label, frame in mined.items()}
     train = _pick(pd.DataFrame(last), count) if mined else None
-    views, worlds = [], Worlds()
+    views, scenes = [], Scenes()
     split: Split | None = None
     for label, folder in folders.items():
         try:
-            view, world = _view(label, folder, worlds, picked, train)
+            view, scene = _view(label, folder, scenes, picked, train)
         except NegbenchError as error:
             found.missing.append(f"{label}: {error}")
             continue
         views.append(view)
-        split = world.val
+        split = scene.val
     if split is None:
         return found
     found.val = _cards(split.dataset, picked, views, "val", {}, ranks)
     if train is not None:
-        found.train = _cards(world.train.dataset, train, views, "train", mined, last)
+        found.train = _cards(scene.train.dataset, train, views, "train", mined, last)
     else:
         found.missing.append("no run here drew negatives from pools of its own: a batch strategy uses its batch")
     found.maps = _maps(runs, views, split.dataset)
@@ -136,18 +136,18 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def _view(label: str, folder: RunFolder, worlds: Worlds, val: Pick, train: Pick | None) -> tuple[View, Any]:
-    """Rebuild the run's model and look at the picked queries; also returns its world."""
+def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Any]:
+    """Rebuild the run's model and look at the picked queries; also returns its scene."""
     for path in folder.config.plugins:
         registry.add_file(Path(path))
-    cell = open_cell(folder.config, Display(), worlds)
+    cell = open_run(folder.config, Display(), scenes)
     load_weights(cell.backbone, folder)
-    mapped = _sample(len(cell.world.val.dataset.queries))
-    part = _only(cell.world.val, mapped)
-    queries = evaluation.embed_queries(cell.backbone, cell.world, part).cpu().numpy()
-    best = _top(cell, cell.world.val, val.rows)
-    on_train = None if train is None else _top(cell, cell.world.train, train.rows)
-    return View(label, folder, best, on_train, queries), cell.world
+    mapped = _sample(len(cell.scene.val.dataset.queries))
+    part = _only(cell.scene.val, mapped)
+    queries = evaluation.embed_queries(cell.backbone, cell.scene, part).cpu().numpy()
+    best = _top(cell, cell.scene.val, val.rows)
+    on_train = None if train is None else _top(cell, cell.scene.train, train.rows)
+    return View(label, folder, best, on_train, queries), cell.scene
 
 
 def _only(split: Split, rows: Sequence[int]) -> Split:
@@ -163,7 +163,7 @@ def _only(split: Split, rows: Sequence[int]) -> Split:
 
 def _top(cell: Any, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
     part = _only(split, rows)
-    found = evaluation.embed(cell.backbone, cell.world, part)
+    found = evaluation.embed(cell.backbone, cell.scene, part)
     top = evaluation.top_k(part, found.queries, found.candidates, TOP)
     return top.columns, top.scores
 

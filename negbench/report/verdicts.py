@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from negbench import statistics
-from negbench.compare import Group
 from negbench.contracts import check_option
 from negbench.errors import RunError, UnknownNameError
+from negbench.grid.compare import Group
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
@@ -394,7 +394,7 @@ def calibrated(table: Table, rules: Rules) -> Calibrated | None:
     )
 
 
-def _world(mine: Values) -> statistics.World:
+def _world(mine: Values) -> statistics.Simulation:
     """A population of runs with this strategy's recall at each cutoff and its sd over seeds (one seed: 0.3 points)."""
     levels = next((n for n in (1, 2, 3, 4) if np.allclose(mine.values * n, np.round(mine.values * n))), 1)
     cuts = [float((mine.values >= (level - 0.5) / levels).mean()) for level in range(levels, 0, -1)]
@@ -402,4 +402,4 @@ def _world(mine: Values) -> statistics.World:
         cuts = [float(mine.values.mean())]
     recalls = tuple(min(max(recall, 0.02), 0.95) for recall in cuts)
     spread = float(mine.values.mean(axis=1).std(ddof=1)) if len(mine.values) > 1 else 0.003
-    return statistics.World(mine.values.shape[1], recalls, seed_sd=min(spread, 0.05), preference_sd=1.5)
+    return statistics.Simulation(mine.values.shape[1], recalls, seed_sd=min(spread, 0.05), preference_sd=1.5)

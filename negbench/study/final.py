@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench import compare, statistics
+from negbench import statistics
 from negbench.config import RunConfig
 from negbench.display import Display
-from negbench.engine import Worlds, open_cell
 from negbench.errors import NegbenchError
+from negbench.grid import compare
+from negbench.loop.folder import RunFolder, runs_of
+from negbench.loop.train import Scenes, open_run
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.runfolder import RunFolder, runs_of
 from negbench.study.book import Book
 
 _RESAMPLES_SEED = 0  # of the bootstrap: a table is the same bytes each time it is written
@@ -142,7 +143,7 @@ def compare_best(
         book: a study with a finished trial.
         runs: runs folder; the runs make a comparison there, '<study>-final'.
         seeds: how many; the first ones that no trial used.
-        tracking_uri, workers, progress: as `negbench.compare.compute`.
+        tracking_uri, workers, progress: as `negbench.grid.compare.compute`.
         display: shows the preparation.
 
     Returns:
@@ -159,15 +160,15 @@ def compare_best(
         return None
     fresh = tuple(range(max(spec.seeds) + 1, max(spec.seeds) + 1 + seeds))
     told = {"default": {}, "best": dict(best.params)}
-    worlds, cells = Worlds(), list[compare.Cell]()
+    scenes, cells = Scenes(), list[compare.Cell]()
     for name, point in told.items():
         for seed in fresh:
-            opened = open_cell(spec.space.config(base, point, seed, closed=False), display or Display(), worlds)
+            opened = open_run(spec.space.config(base, point, seed, closed=False), display or Display(), scenes)
             found = [folder for folder in runs_of(runs, opened.hash) if folder.status == "finished"]
-            labels = {"strategy": f"{base.strategy.name} {name}", "dataset": opened.world.val.dataset.identity}
+            labels = {"strategy": f"{base.strategy.name} {name}", "dataset": opened.scene.val.dataset.identity}
             labels |= {"loss": base.loss.name, "backbone": base.backbone.name}
             done = found[0].run_id if found else None
-            cells.append(compare.Cell(opened.config, opened.hash, labels, opened.world.identity, folder=done))
+            cells.append(compare.Cell(opened.config, opened.hash, labels, opened.scene.identity, folder=done))
     name = f"{book.name}-final"
     outcomes = compare.compute(
         cells, name=name, runs=runs, tracking_uri=tracking_uri, workers=workers, progress=progress

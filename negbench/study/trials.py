@@ -13,9 +13,9 @@ from typing import Any
 
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
-from negbench.engine import Cell, RunResult, Worlds, open_cell, run_cell
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.runfolder import RunFolder, new_folder, runs_of
+from negbench.loop.folder import RunFolder, new_folder, runs_of
+from negbench.loop.train import OpenRun, RunResult, Scenes, compute_run, open_run
 from negbench.study.book import Claim, StudySpec
 from negbench.study.space import Space
 from negbench.tracking import Pruned, RunLog, Tracker
@@ -88,7 +88,7 @@ class Trials:
     def __init__(self, folder: Path, spec: StudySpec, tracking: Tracking) -> None:
         self.folder, self.spec, self.tracking = folder, spec, tracking
         self.base = RunConfig.model_validate(spec.base)
-        self.worlds = Worlds()
+        self.scenes = Scenes()
         self._tracker = Tracker.open(tracking.runs, tracking.uri)
 
     def __call__(self, claim: Claim) -> list[float]:
@@ -142,24 +142,24 @@ class Trials:
         return [recall, second]
 
     def _cell(self, config: RunConfig, claim: Claim, log: RunLog, before: Sequence[float]) -> RunResult:
-        cell = open_cell(config, Display(), self.worlds)
-        watch = _Watch(self.spec, claim, log, cell, before)
+        opened = open_run(config, Display(), self.scenes)
+        watch = _Watch(self.spec, claim, log, opened, before)
         cells = self.folder / "cells"
-        found = runs_of(cells, cell.hash)
+        found = runs_of(cells, opened.hash)
         for folder in found:
             if folder.status == "finished":
                 watch.replay(folder)
                 return RunResult(folder, folder.result)
         tracker = Tracker.open(cells, "none")  # the trial is what MLflow shows
         try:
-            folder = found[0] if found else new_folder(cells, cell.name)
+            folder = found[0] if found else new_folder(cells, opened.name)
             try:
                 watch.replay(folder)
-                result = run_cell(cell, folder, tracker, {}, watch)
+                result = compute_run(opened, folder, tracker, {}, watch)
             except RunError:  # another worker computes the same point just now
-                folder = new_folder(cells, cell.name)
-                cell = open_cell(config, Display(), self.worlds)
-                result = run_cell(cell, folder, tracker, {}, watch)
+                folder = new_folder(cells, opened.name)
+                opened = open_run(config, Display(), self.scenes)
+                result = compute_run(opened, folder, tracker, {}, watch)
         except Pruned:
             _drop_large_files(folder)
             raise
@@ -170,10 +170,10 @@ class Trials:
 class _Watch:
     """Passes a run's points on to the storage and to MLflow, each once, also where the run is one gone on with."""
 
-    def __init__(self, spec: StudySpec, claim: Claim, log: RunLog, cell: Cell, before: Sequence[float]) -> None:
+    def __init__(self, spec: StudySpec, claim: Claim, log: RunLog, opened: OpenRun, before: Sequence[float]) -> None:
         self._spec, self._claim, self._log, self._before = spec, claim, log, before
-        self._first = first_refresh(cell.config)
-        self._main = f"{cell.world.scored}/{cell.world.val.dataset.card.main}"
+        self._first = first_refresh(opened.config)
+        self._main = f"{opened.scene.scored}/{opened.scene.val.dataset.card.main}"
         self._seen: set[tuple[int, str]] = set()
 
     def __call__(self, epoch: int, values: Mapping[str, float], *, prunable: bool = True) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from negbench import files
 from negbench.errors import NegbenchError
+from negbench.grid.workers import Report, run_tasks
 from negbench.study.book import Book, Claim, StudySpec, Superseded, storage_url
 from negbench.study.leases import BEAT, GRACE
 from negbench.study.trials import Tracking, Trials
 from negbench.tracking import Pruned, Tracker
-from negbench.workers import Report, run_tasks
 
 Objective = Callable[[Claim], Sequence[float]]
 _POLL = 0.5  # seconds between two looks while other workers compute the last trials

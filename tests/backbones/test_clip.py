@@ -22,8 +22,8 @@ from negbench.backbones import _open_clip
 from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.clip import Clip
 from negbench.config import load_config
-from negbench.engine import run_config
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+from negbench.loop.train import run_config
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]

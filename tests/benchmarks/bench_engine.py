@@ -29,14 +29,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from negbench import engine
 from negbench.api import make_loss, make_strategy
 from negbench.config import load_config
 from negbench.contracts import Backbone, paired_relevance
 from negbench.datasets._synthesis import Spec, synthesize
 from negbench.display import Display
-from negbench.objective import Objective
-from negbench.world import Split, World
+from negbench.loop import train as engine
+from negbench.loop.objective import Objective
+from negbench.scene import Scene, Split
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
 
@@ -93,7 +93,7 @@ def epoch_of_engine(cell: engine.Cell, negatives: Tensor | None) -> Callable[[],
     config, backbone = cell.config, cell.backbone
     strategy = make_strategy(config.strategy.name)
     loss = make_loss(config.loss.name)
-    objective = Objective(backbone, strategy, loss, cell.world, config.mining, config.hybrid)
+    objective = Objective(backbone, strategy, loss, cell.scene, config.mining, config.hybrid)
     optimizer = torch.optim.AdamW(groups_of(cell))
     schedule = engine._cosine(optimizer, config, 1)
     model, prepared = cell.accelerator.prepare(objective, optimizer)
@@ -108,10 +108,10 @@ def epoch_of_engine(cell: engine.Cell, negatives: Tensor | None) -> Callable[[],
 
 def epoch_of_floor(cell: engine.Cell, negatives: Tensor | None, step: Step) -> Callable[[], None]:
     """The same batches in a plain loop; what each needs lies ready."""
-    backbone, world = cell.backbone, cell.world
+    backbone, scene = cell.backbone, cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
-    order = torch.randperm(queries_of(world), generator=torch.Generator().manual_seed(0))
-    ready = [inputs_of(world, world.train, rows, negatives) for rows in order.split(batch_of(cell))]
+    order = torch.randperm(queries_of(scene), generator=torch.Generator().manual_seed(0))
+    ready = [inputs_of(scene, scene.train, rows, negatives) for rows in order.split(batch_of(cell))]
 
     def epoch() -> None:
         backbone.train()
@@ -125,14 +125,14 @@ def epoch_of_floor(cell: engine.Cell, negatives: Tensor | None, step: Step) -> C
 
 
 def inputs_of(
-    world: World, split: Split, rows: Tensor, negatives: Tensor | None
+    scene: Scene, split: Split, rows: Tensor, negatives: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """References, tokens, and target and negatives of these queries."""
     columns = split.dataset.target_columns[rows][:, None]
     if negatives is not None:
         columns = torch.cat([columns, negatives[rows]], dim=1)
-    images = world.source(split.images[columns].flatten()).unflatten(0, columns.shape)
-    return world.source(split.references[rows]), {name: value[rows] for name, value in split.tokens.items()}, images
+    images = scene.source(split.images[columns].flatten()).unflatten(0, columns.shape)
+    return scene.source(split.references[rows]), {name: value[rows] for name, value in split.tokens.items()}, images
 
 
 def groups_of(cell: engine.Cell) -> list[dict[str, object]]:
@@ -140,9 +140,9 @@ def groups_of(cell: engine.Cell) -> list[dict[str, object]]:
     return cell.backbone.parameter_groups(float(cell.config.train.lr or 0), float(cell.config.train.weight_decay or 0))
 
 
-def queries_of(world: World) -> int:
+def queries_of(scene: Scene) -> int:
     """How many train queries there are."""
-    return len(world.train.dataset.queries)
+    return len(scene.train.dataset.queries)
 
 
 def batch_of(cell: engine.Cell) -> int:
@@ -160,17 +160,17 @@ def training(rounds: int, folder: Path) -> None:
     for name, (loss, step) in FLOORS.items():
         flags = {"strategy": {"name": name}, "loss": {"name": loss}}
         config = load_config(flags=flags, sets=[f"dataset.root='{root}'", "compute.device='cpu'"])
-        cell = engine.open_cell(config, Display(), engine.Worlds())
+        cell = engine.open_run(config, Display(), engine.Scenes())
         negatives = None
         if make_strategy(name).scope == "corpus":
-            size = (queries_of(cell.world), 1)
-            columns = len(cell.world.train.dataset.images)
+            size = (queries_of(cell.scene), 1)
+            columns = len(cell.scene.train.dataset.images)
             negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
         epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
             best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
-        steps = -(-queries_of(cell.world) // batch_of(cell))
+        steps = -(-queries_of(cell.scene) // batch_of(cell))
         own, floor = (1000 * value / steps for value in best)
         print(
             f"{name:<14}{loss:<16}{batch_of(cell):>6}{own:>8.2f}ms{floor:>8.2f}ms{own / floor:>8.2f}"

@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from negbench import features
 from negbench.backbones._preprocess import Preprocess
 from negbench.contracts import Backbone, BackboneIdentity, TextBatch
-from negbench.features import Features, FeatureStore, content_hashes
+from negbench.features import store as features
+from negbench.features.store import Features, FeatureStore, content_hashes
 
 SHAPE = (257, 1024)  # BLIP-2's ViT-L tokens, 0.5 MiB an image
 
@@ -43,10 +43,6 @@ class Patches(Backbone):
     @property
     def feature_key(self) -> str:
         return "patches"
-
-    def preprocess(self, image: Image.Image) -> Tensor:
-        pixels: Tensor = self.transform(image)
-        return pixels
 
     def image_features(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.patches(pixels).flatten(2).transpose(1, 2)

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.ranks import descending
-from negbench.mining import MiningTask, mine
+from negbench.mining.mine import MiningTask, mine
 from negbench.registry import registry
 from negbench.strategies.all_corpus import AllCorpus
 

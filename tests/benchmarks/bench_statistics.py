@@ -49,15 +49,15 @@ def grid(simulations: int, generator: np.random.Generator) -> None:
     print(f"\nlimit {limit:.4f}; above it (one seed against seed noise aside): {over or 'none'}\n")
 
 
-def settings() -> Iterator[tuple[str, st.World, int]]:
+def settings() -> Iterator[tuple[str, st.Simulation, int]]:
     for label, options in WORLDS.items():
         for queries in (200, 1200, 6000):
             for seeds in (1, 2, 3, 5, 10):
-                yield label, st.World(queries, **options), seeds  # type: ignore[arg-type]
+                yield label, st.Simulation(queries, **options), seeds  # type: ignore[arg-type]
     for recalls in ((0.1,), (0.6,), (0.3, 0.55)):
         for label in ("itself, seed sd 0.3", "differ by query, seed sd 0.3"):
             for seeds in (3, 5):
-                yield label, st.World(1200, recalls, **WORLDS[label]), seeds
+                yield label, st.Simulation(1200, recalls, **WORLDS[label]), seeds
 
 
 def rivals(simulations: int, generator: np.random.Generator) -> None:
@@ -68,7 +68,7 @@ def rivals(simulations: int, generator: np.random.Generator) -> None:
         head("world", "queries", "seeds", *names)
         for queries, label in [*((1200, label) for label in WORLDS), (6000, "itself, seed sd 1")]:
             for seeds in (3, 5, 10):
-                world = st.World(queries, **WORLDS[label])  # type: ignore[arg-type]
+                world = st.Simulation(queries, **WORLDS[label])  # type: ignore[arg-type]
                 found = np.zeros(len(names))
                 for start in range(0, simulations, 50):
                     size = min(50, simulations - start)
@@ -76,7 +76,7 @@ def rivals(simulations: int, generator: np.random.Generator) -> None:
                 row(label, queries, seeds, *(found / simulations).tolist())
 
 
-def rejected(world: st.World, size: int, seeds: int, effect: float, generator: np.random.Generator) -> Any:
+def rejected(world: st.Simulation, size: int, seeds: int, effect: float, generator: np.random.Generator) -> Any:
     first, second = world.draw(size, seeds, effect, generator)
     groups = st._groups(None, world.queries)
     parts = st._parts(first - second, groups)
@@ -119,7 +119,7 @@ def tables(simulations: int, generator: np.random.Generator) -> None:
 
 def table_rejections(simulations: int, seeds: int, spread: float, effect: float, generator: np.random.Generator) -> Any:
     """[own or pooled, strategy 1 before or any after correction] shares of rejections, on the same draws."""
-    world = st.World(1200, seed_sd=0.005)
+    world = st.Simulation(1200, seed_sd=0.005)
     found = np.zeros((2, 2))
     for _ in range(simulations):
         difficulty = world.difficulty_sd * generator.standard_normal((1, 1, world.queries))
@@ -139,7 +139,7 @@ def detectable(simulations: int, generator: np.random.Generator) -> None:
     head("seeds", "seed sd", "minimum detectable (points)", "power there")
     for seeds in (1, 3, 5, 10):
         for seed_sd in (0.0, 0.003, 0.01):
-            world = st.World(1200, seed_sd=seed_sd)
+            world = st.Simulation(1200, seed_sd=seed_sd)
             if seeds == 1 and seed_sd:
                 continue
             groups = st._groups(None, world.queries)

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import negbench
-from negbench import engine
 from negbench.cli import main
 from negbench.config import load_config
+from negbench.loop import train as engine
+from negbench.loop.folder import RunFolder
 from negbench.metrics import evaluate_rankings
-from negbench.runfolder import RunFolder
 
 
 @pytest.fixture(scope="module")

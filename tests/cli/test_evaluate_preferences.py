@@ -13,14 +13,15 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench import engine, scoring
 from negbench.cli.main import run as negbench
 from negbench.config import load_config
 from negbench.contracts import relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.runfolder import RunFolder
+from negbench.loop import train as engine
+from negbench.loop.folder import RunFolder
+from negbench.scoring import scorers as scoring
 
 
 def trained(where: Path, toy_sets: list[str], seed: int) -> RunFolder:

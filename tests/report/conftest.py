@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from negbench import compare
 from negbench.cli.compare import build_grid
 from negbench.display import Display
 from negbench.files import write_json
+from negbench.grid import compare
 from negbench.report.verdicts import Rules, rows_of, tables_of
 
 STRATEGIES = ("in-batch", "qure", "top-k")

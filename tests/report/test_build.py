@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench import compare
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
+from negbench.grid import compare
+from negbench.loop.folder import RunFolder
 from negbench.report.build import _fits, write_report
 from negbench.report.leader import leader_tables
 from negbench.report.page import sort_key
-from negbench.runfolder import RunFolder
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -170,7 +170,7 @@ def test_galleries_show_what_was_drawn(page: Parsed, compared: Path) -> None:
 
 
 def _train_queries(run: Path) -> list[str]:
-    from negbench.world import load_split
+    from negbench.scene import load_split
 
     return [query.id for query in load_split(RunFolder(run).config.dataset, "train", images=False).queries]
 

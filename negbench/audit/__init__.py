@@ -1,0 +1,1 @@
+"""What strategies would draw, without any training."""

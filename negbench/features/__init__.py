@@ -1,0 +1,1 @@
+"""Frozen image features on disk."""

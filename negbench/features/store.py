@@ -1,0 +1,713 @@
+"""Frozen-image-feature store on disk: sharded, memory-mapped, half precision, keyed by content, shared by every run.
+
+Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
+
+    features/hashes.txt                what each image file held when it was last read: sha256, size, mtime, path
+    features/KEY/00007-3f2a91c4.safetensors
+    features/KEY/.lock                 held by the one writer
+
+KEY is the backbone's `feature_key`, with the precision appended where it is not plain float16. A shard holds `hashes`
+[n, 32] uint8 (SHA-256 of the image files' bytes), `features` [n, L, C] and, as metadata, the SHA-256 of both. Shards
+never change, and appear by a rename when they are complete, so the folder itself is the index: readers need no lock, a
+killed writer loses at most the shard in progress, and no index file can disagree with the data. A shard that is
+damaged counts as absent, and the next writer replaces it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from negbench.contracts import Backbone, check_option
+from negbench.errors import DataError, NegbenchError
+from negbench.files import atomic_write, cache_dir, locked
+
+Progress = Callable[[int], None]
+Transform = Callable[[Image.Image], Tensor]
+
+_log = logging.getLogger("negbench")
+_FORMAT = "negbench-features-1"
+_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
+_SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
+_LOAD_BYTES = 64 * 2**20
+_CPU_BUDGET = 4 * 2**30
+_MANY_IMAGES = 256  # below this, starting worker processes costs more than it saves
+_MOST_UNREADABLE = 100
+
+
+@dataclass(frozen=True)
+class EncodeReport:
+    """What `FeatureStore.ensure` did: images encoded by this call, images found stored, and what the encoding took."""
+
+    encoded: int
+    reused: int
+    seconds: float  # of the whole call
+    images_per_second: float  # of the encoding alone; 0 where nothing was encoded
+    bytes: int  # written
+
+
+def encoding_estimate(images: int, rows: int, width: int, dtype: torch.dtype = torch.float16) -> int:
+    """Bytes that the features of `images` images take: images * L rows * C wide * bytes of one value."""
+    return images * rows * width * dtype.itemsize
+
+
+def store_of(
+    backbone: Backbone,
+    *,
+    root: Path | None = None,
+    dtype: torch.dtype = torch.float16,
+    autocast: torch.dtype | None = None,
+) -> FeatureStore:
+    """Store of a backbone's features; [L, C] is measured by encoding one blank image. See `FeatureStore`."""
+    pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
+    with _evaluating(backbone), torch.inference_mode():
+        shape = backbone.image_features(pixels).shape
+    if len(shape) != 3:
+        raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
+    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), dtype, autocast=autocast)
+
+
+def read_image(path: Path) -> Image.Image:
+    """Decoded image of whatever mode the file has. Raises DataError naming the file where it cannot be decoded."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} is not a readable image: fetch it again ({error})") from error
+
+
+# --- the store ---------------------------------------------------------------------------------------------------
+
+
+class FeatureStore:
+    """Features of images under one `key`. Any number of readers and, one at a time, writers on one machine.
+
+    Args:
+        root: the cache folder.
+        key: the backbone's `feature_key`; letters, digits, "-", "_" and ".".
+        shape: (L, C), rows and width of one image's features.
+        dtype: float16 (default), bfloat16 or float32, as kept on disk.
+        autocast: precision under which `ensure` runs `image_features` (None: as the weights are). Other features come
+            of it, so they are kept apart, as those of another dtype are.
+
+    Raises:
+        OptionError: a key or dtype other than these.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        key: str,
+        shape: tuple[int, int],
+        dtype: torch.dtype = torch.float16,
+        *,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        plain = key != "" and not key.startswith(".") and all(c.isalnum() or c in "-_." for c in key)
+        check_option("key", key, plain, "letters, digits, '-', '_' and '.'")
+        check_option("dtype", dtype, dtype in _DTYPES, "float16, bfloat16 or float32")
+        check_option("autocast", autocast, autocast in (None, torch.float16, torch.bfloat16), "float16 or bfloat16")
+        kept = "" if dtype == torch.float16 else f"-{_DTYPES[dtype]}"
+        run = "" if autocast is None else f"-autocast-{_DTYPES[autocast]}"
+        self.root = Path(root)
+        self.folder = self.root / "features" / f"{key}{kept}{run}"
+        self.key, self.shape, self.dtype, self.autocast = key, (shape[0], shape[1]), dtype, autocast
+        self._shards: dict[str, _Shard] = {}
+        self._damaged: dict[str, str] = {}
+        self._row: dict[bytes, int] = {}  # content -> row, counted through the shards in order
+        self._content: dict[str, bytes] = {}  # id -> content, of every image named so far
+        self._refresh()
+
+    def __len__(self) -> int:
+        """Images stored, as of the last call that looked."""
+        return len(self._row)
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image's features."""
+        return encoding_estimate(1, *self.shape, self.dtype)
+
+    def missing(self, images: Mapping[str, Path]) -> list[str]:
+        """Ids whose features are yet to be encoded, one for each distinct file content, in order.
+
+        Raises:
+            DataError: an image file that is not there.
+        """
+        contents = content_hashes(images, self.root)
+        self._content.update(contents)
+        self._refresh()
+        return list(self._lacking(contents).values())
+
+    def ensure(
+        self,
+        images: Mapping[str, Path],
+        backbone: Backbone,
+        *,
+        device: torch.device | str | None = None,
+        batch_size: int = 64,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> EncodeReport:
+        """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
+
+        An image's features do not depend on its batch, but for the rounding of the matrix product that its size
+        selects (below the step of float16 for unit-scale features).
+
+        Args:
+            images: id -> file. Ids whose files hold the same bytes share one row.
+            backbone: moved to `device`; runs in evaluation mode without gradients, each module's mode restored.
+            device: default: where the backbone is.
+            batch_size: images per call of `image_features`.
+            workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
+            progress: called with the number of images that are newly settled (stored before, or encoded now); the
+                numbers add up to `len(images)`.
+
+        Raises:
+            DataError: image files that are not there or cannot be decoded; all others are stored first.
+            NegbenchError: a full disk, features outside the range of `dtype`, a backbone that is fine-tuned.
+        """
+        started = time.perf_counter()
+        check_option("batch_size", batch_size, batch_size >= 1, ">= 1")
+        check_option("workers", workers, workers is None or workers >= 0, ">= 0")
+        if not backbone.frozen_images:
+            raise NegbenchError(f"{type(backbone).__name__} trains its image tower: its features are not stored")
+        lacking = {self._content[image]: image for image in self.missing(images)}
+        encoded, spent = 0, 0.0
+        if lacking:
+            with self._writing():
+                lacking = {content: image for content, image in lacking.items() if content not in self._row}
+                _advance(progress, len(images) - len(lacking))
+                begun = time.perf_counter()
+                if lacking:
+                    self._check_space(len(lacking))
+                    job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
+                    encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
+                spent = time.perf_counter() - begun
+            self._refresh()
+        else:
+            _advance(progress, len(images))
+        return EncodeReport(
+            encoded=encoded,
+            reused=len(images) - encoded,
+            seconds=time.perf_counter() - started,
+            images_per_second=encoded / spent if encoded else 0.0,
+            bytes=encoded * self.image_bytes,
+        )
+
+    def rows(self, ids: Sequence[str]) -> Tensor:
+        """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).
+
+        Raises:
+            NegbenchError: ids that no `ensure` or `missing` has named, or whose features are not stored.
+        """
+        unknown = [image for image in ids if image not in self._content]
+        if unknown:
+            raise NegbenchError(f"{len(unknown)} images were never given to `ensure`, the first: '{unknown[0]}'")
+        found = [self._row.get(self._content[image], -1) for image in ids]
+        lacking = [image for image, row in zip(ids, found, strict=True) if row < 0]
+        if lacking:
+            raise NegbenchError(
+                f"{len(lacking)} images have no stored features, the first: '{lacking[0]}'; encode them"
+            )
+        return torch.tensor(found, dtype=torch.int64)
+
+    def load(self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None) -> Features:
+        """Features of `ids`, held whole on `device` where they take at most `budget_bytes`, else read when asked for.
+
+        Args:
+            ids: images; position i of the result is `ids[i]`.
+            device: where the features are wanted.
+            budget_bytes: default: 4 GiB on the CPU, half of the free memory on a GPU.
+        """
+        self._refresh()
+        device = torch.device(device)
+        unique, position = torch.unique(self.rows(ids), return_inverse=True)
+        if budget_bytes is None:
+            budget_bytes = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
+        mapped = _Mapped([shard.features for shard in self._shards.values()], self.shape, self.dtype)
+        if len(unique) * self.image_bytes > budget_bytes:
+            return Features(mapped, unique[position], device)
+        held = torch.empty(len(unique), *self.shape, dtype=self.dtype, device=device)
+        if device.type == "cpu":
+            mapped.gather(unique, held)
+        else:
+            for part in torch.split(torch.arange(len(unique)), max(1, _LOAD_BYTES // self.image_bytes)):
+                held[part[0] : part[-1] + 1] = mapped.gather(unique[part], mapped.buffer(len(part)))
+        return Features(held, position, device)
+
+    def verify(self) -> list[str]:
+        """Read every shard and compare it with its checksum; remove the damaged ones, so that they are encoded anew.
+
+        Returns:
+            Names of the removed shards.
+        """
+        with self._writing() as removed:
+            for name, shard in list(self._shards.items()):
+                if _sha256(shard.features) != shard.checksum:
+                    self._remove(name, "its features do not match their checksum")
+                    removed.append(name)
+            self._index()
+        return removed
+
+    # --- shards --------------------------------------------------------------------------------------------------
+
+    def _lacking(self, contents: Mapping[str, bytes]) -> dict[bytes, str]:
+        """Content -> first id, of what is not stored."""
+        found: dict[bytes, str] = {}
+        for image, content in contents.items():
+            if content not in self._row:
+                found.setdefault(content, image)
+        return found
+
+    def _refresh(self) -> None:
+        """Look at the folder: open new shards, forget those that are gone."""
+        names = {path.name for path in self.folder.glob("*.safetensors")}
+        known = self._shards.keys() | self._damaged.keys()
+        if names == known:
+            return
+        for name in known - names:
+            self._shards.pop(name, None)
+            self._damaged.pop(name, None)
+        for name in sorted(names - known):
+            try:
+                self._shards[name] = self._open(self.folder / name)
+            except FileNotFoundError:
+                continue  # replaced by a writer a moment ago
+            except (SafetensorError, KeyError, ValueError, OSError) as error:
+                self._damaged[name] = str(error)
+                _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, error)
+        self._index()
+
+    def _index(self) -> None:
+        self._shards = dict(sorted(self._shards.items()))
+        contents = [content for shard in self._shards.values() for content in shard.contents]
+        self._row = {content: row for row, content in enumerate(contents)}
+
+    def _open(self, path: Path) -> _Shard:
+        """Map one shard; its header, size and hashes are checked, its features are not read."""
+        with safe_open(path, framework="pt") as file:  # checks the file's length against its header
+            metadata = file.metadata() or {}
+            hashes, features = file.get_tensor("hashes"), file.get_tensor("features")
+        if metadata.get("format") != _FORMAT or metadata.get("hashes") != _sha256(hashes):
+            raise ValueError("its hashes do not match their checksum")
+        if features.shape != (len(hashes), *self.shape) or features.dtype != self.dtype:
+            raise NegbenchError(
+                f"{path} holds features {list(features.shape[1:])} {features.dtype}, the backbone gives "
+                f"{list(self.shape)} {self.dtype}: its feature_key must tell the two apart; delete {self.folder}"
+            )
+        raw = hashes.numpy().tobytes()
+        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"])
+
+    def _write(self, contents: Sequence[bytes], features: Tensor) -> None:
+        """Add a shard; only with the lock held."""
+        hashes = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).reshape(-1, 32)
+        checksum = _sha256(features)
+        metadata = {"format": _FORMAT, "key": self.key, "hashes": _sha256(hashes), "features": checksum}
+        numbers = [int(path.name.split("-")[0]) for path in self.folder.glob("*-*.safetensors")]
+        path = self.folder / f"{max(numbers, default=-1) + 1:05d}-{checksum[:8]}.safetensors"
+        try:
+            with atomic_write(path, "wb") as file:
+                file.write(save({"hashes": hashes, "features": features}, metadata))
+        except NegbenchError as error:
+            raise NegbenchError(f"{error}; the finished shards are kept: make room and run again") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[list[str]]:
+        """Hold the writer's lock, with the folder looked at and cleared of damaged and half-written files."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NegbenchError(f"cannot write {self.folder}: {error.strerror}; set NEGBENCH_CACHE") from error
+        with locked(self.folder / ".lock"):
+            for path in self.folder.glob(".*.partial"):
+                path.unlink(missing_ok=True)
+            self._refresh()
+            removed = list(self._damaged)
+            for name in removed:
+                self._remove(name, self._damaged[name])
+            yield removed
+
+    def _remove(self, name: str, why: str) -> None:
+        _log.warning("removing %s: %s", self.folder / name, why)
+        (self.folder / name).unlink(missing_ok=True)
+        self._shards.pop(name, None)
+        self._damaged.pop(name, None)
+
+    def _check_space(self, images: int) -> None:
+        needed, free = images * self.image_bytes, shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise NegbenchError(
+                f"the features of {images} images take {needed / 2**30:.1f} GiB, {self.folder} has room for "
+                f"{free / 2**30:.1f} GiB: make room, or set NEGBENCH_CACHE to a folder on a larger disk"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Shard:
+    contents: list[bytes]
+    features: Tensor  # [n, L, C], mapped
+    checksum: str
+
+
+def _sha256(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().data).hexdigest()
+
+
+def _advance(progress: Progress | None, count: int) -> None:
+    if progress is not None and count:
+        progress(count)
+
+
+# --- encoding ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Job:
+    """One writer's pass over the images that are not stored."""
+
+    store: FeatureStore
+    backbone: Backbone
+    device: torch.device
+    batch_size: int
+    workers: int | None
+
+    def run(self, items: Sequence[tuple[bytes, str, Path]], progress: Progress | None) -> int:
+        """Encode (content, id, file) triples and store them; the number stored. See `FeatureStore.ensure`."""
+        unreadable: list[str] = []
+        pending = _Pending(self.store)
+        self.backbone.to(self.device)
+        try:
+            with _evaluating(self.backbone), torch.inference_mode():
+                for batch in self._decoded([path for _, _, path in items]):
+                    unreadable += batch.unreadable
+                    if len(unreadable) >= _MOST_UNREADABLE:
+                        break
+                    if batch.pixels is not None:
+                        chosen = [items[position] for position in batch.positions]
+                        pending.add([content for content, _, _ in chosen], self._encode(batch.pixels, chosen))
+                        _advance(progress, len(chosen))
+        finally:
+            pending.flush()  # also on Ctrl-C, or an image outside the range: what is encoded is kept
+        if unreadable:
+            more = f" (and {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""
+            raise DataError(f"{unreadable[0]}{more}")
+        return len(items)
+
+    def _decoded(self, paths: Sequence[Path]) -> Iterator[_Batch]:
+        """Batches in the order of `paths`, decoded ahead by worker processes."""
+        workers = self.workers
+        if workers is None:
+            workers = min(4, len(os.sched_getaffinity(0))) if len(paths) >= _MANY_IMAGES else 0
+        loader = DataLoader(
+            _Decoder([str(path) for path in paths], self.backbone.transform),
+            batch_size=self.batch_size,
+            num_workers=workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # it seeds its workers from the global generator otherwise
+        )
+        try:
+            yield from loader
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error) or "exited unexpectedly" not in str(error):
+                raise
+            raise NegbenchError(
+                f"a process that decodes images died, most likely for lack of memory or of shared memory (/dev/shm): "
+                f"lower the batch size ({self.batch_size}) or the workers ({workers}; 0 needs no shared memory)"
+            ) from error
+
+    def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
+        """[b, 3, H, W] -> [b, L, C] on the CPU, in the store's dtype."""
+        store = self.store
+        cast = torch.autocast(self.device.type, store.autocast) if store.autocast else nullcontext()
+        with cast:
+            features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
+        if features.shape != (len(items), *store.shape):
+            raise NegbenchError(
+                f"{type(self.backbone).__name__}.image_features gave {tuple(features.shape)} for {len(items)} images, "
+                f"the store holds {store.shape} of each"
+            )
+        stored = features.to(store.dtype)
+        fits = torch.isfinite(stored).flatten(1).all(1).tolist()
+        if not all(fits):
+            worst = fits.index(False)
+            _, image, path = items[worst]
+            value = float(features[worst].float().abs().max())
+            what = f"a feature of {value:g}" if value < float("inf") else "a feature that is not a finite number"
+            most = torch.finfo(store.dtype).max
+            raise NegbenchError(
+                f"image '{image}' ({path}) has {what}; {_DTYPES[store.dtype]} keeps up to {most:g}: use float32"
+            )
+        return stored.cpu()
+
+
+class _Pending:
+    """Features of the shard in progress."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+        self._contents: list[bytes] = []
+        self._features: list[Tensor] = []
+        self._begun = time.perf_counter()
+
+    def add(self, contents: Sequence[bytes], features: Tensor) -> None:
+        """Take a batch; write a shard when it is large or old enough."""
+        limit = max(1, _SHARD_BYTES // self._store.image_bytes)
+        if self._contents and len(self._contents) + len(contents) > limit:
+            self.flush()
+        self._contents += contents
+        self._features.append(features)
+        if len(self._contents) >= limit or time.perf_counter() - self._begun > _SHARD_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what there is. Forgets it even if that fails: a second attempt would fail again."""
+        contents, features = self._contents, self._features
+        self._contents, self._features, self._begun = [], [], time.perf_counter()
+        if contents:
+            self._store._write(contents, torch.cat(features))
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    positions: list[int]
+    pixels: Tensor | None
+    unreadable: list[str]
+
+    def pin_memory(self) -> _Batch:
+        """Called by the DataLoader."""
+        return self if self.pixels is None else _Batch(self.positions, self.pixels.pin_memory(), self.unreadable)
+
+
+class _Decoder(Dataset[tuple[int, "Tensor | str"]]):
+    """Position -> (position, pixels, or why there are none); raises nothing that a worker would wrap in a traceback."""
+
+    def __init__(self, paths: list[str], transform: Transform) -> None:
+        self._paths = paths
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
+        try:
+            image = read_image(Path(self._paths[position]))
+        except DataError as error:
+            return position, str(error)
+        return position, self._transform(image)
+
+
+def _collate(items: Sequence[tuple[int, Tensor | str]]) -> _Batch:
+    good = [(position, item) for position, item in items if isinstance(item, Tensor)]
+    return _Batch(
+        positions=[position for position, _ in good],
+        pixels=torch.stack([pixels for _, pixels in good]) if good else None,
+        unreadable=[item for _, item in items if isinstance(item, str)],
+    )
+
+
+def _device_of(backbone: Backbone) -> torch.device:
+    tensor = next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0))
+    return tensor.device
+
+
+@contextmanager
+def _evaluating(backbone: Backbone) -> Iterator[None]:
+    """Evaluation mode; afterwards every module is back in its own mode (a frozen tower may differ from the rest)."""
+    modes = [(module, module.training) for module in backbone.modules()]
+    backbone.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class _Mapped:
+    """Rows spread over mapped shards."""
+
+    def __init__(self, shards: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._shards = shards
+        self._ends = torch.tensor([len(shard) for shard in shards], dtype=torch.int64).cumsum(0)
+        self._starts = [0, *self._ends.tolist()]
+        self.shape, self.dtype = shape, dtype
+
+    def buffer(self, count: int) -> Tensor:
+        """[count, L, C] on the CPU, pinned where there is a GPU to send it to."""
+        return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=torch.cuda.is_available())
+
+    def gather(self, rows: Tensor, out: Tensor) -> Tensor:
+        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; returns it.
+
+        Row by row: an image's features are large wherever they are not held whole, and one copy is all that it takes.
+        """
+        order = torch.argsort(rows)
+        shards = torch.bucketize(rows[order], self._ends, right=True)
+        for position, row, shard in zip(order.tolist(), rows[order].tolist(), shards.tolist(), strict=True):
+            source = self._shards[shard]
+            out[position].copy_(source[row - self._starts[shard]])
+        return out
+
+
+class Features:
+    """Image features by position: `features[index]` is [*index.shape, L, C] float32 on `device`, index int64.
+
+    Made by `FeatureStore.load`, either held whole on the device in the stored precision or read from the mapped shards
+    at each call; a reader keeps working when the store's shards are replaced under it.
+    """
+
+    def __init__(self, source: Tensor | _Mapped, position: Tensor, device: torch.device) -> None:
+        self.device = device
+        self._source = source
+        self._position = position.to(device) if isinstance(source, Tensor) else position
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(images, L, C)."""
+        return (len(self), *self._source.shape[-2:])
+
+    @property
+    def held(self) -> bool:
+        """Whether all are in the device's memory."""
+        return isinstance(self._source, Tensor)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        rows = self._position[index.to(self._position.device).flatten()]
+        if isinstance(self._source, Tensor):
+            found = self._source.index_select(0, rows)
+        elif self.device.type == "cpu":
+            found = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
+        else:  # half the bytes to transfer
+            found = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
+        return found.float().reshape(*index.shape, *self.shape[1:])
+
+
+class PixelSource:
+    """Pixels by position, decoded at each call: the images of a backbone whose image tower is being trained.
+
+    Args:
+        paths: image files.
+        backbone: gives the preprocessing (see `Backbone.transform`).
+        device: where the pixels are wanted.
+        threads: decode at once.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], backbone: Backbone, *, device: torch.device | str = "cpu", threads: int = 4
+    ) -> None:
+        self._paths = list(paths)
+        self._transform = backbone.transform
+        self.device = torch.device(device)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """[b] int64 -> [b, 3, H, W] float32 on `device`. Raises DataError naming a file that cannot be decoded."""
+        pixels = list(self._pool.map(self._decode, index.tolist()))
+        return torch.stack(pixels).to(self.device)
+
+    def _decode(self, position: int) -> Tensor:
+        return self._transform(read_image(self._paths[position]))
+
+
+# --- content hashes ----------------------------------------------------------------------------------------------
+
+
+def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
+    """Id -> SHA-256 of the file's bytes.
+
+    A file whose path, size and modification time are those of an earlier call is not read again: `root` keeps what it
+    held, one line per file, appended to (a torn line is skipped).
+
+    Raises:
+        DataError: files that are not there or cannot be read.
+    """
+    memory = root / "features" / "hashes.txt"
+    known = _remembered(memory)
+    found: dict[str, bytes] = {}
+    unread: list[tuple[str, str, str]] = []
+    absent: list[tuple[str, Path]] = []
+    for image, path in images.items():
+        name = os.path.abspath(path)  # noqa: PTH100  # Path.absolute() takes ten times as long
+        try:
+            status = os.stat(name)  # noqa: PTH116
+        except OSError:
+            absent.append((image, path))
+            continue
+        stamp = f"{status.st_size} {status.st_mtime_ns} {_line(name)}"
+        if stamp in known:
+            found[image] = known[stamp]
+        else:
+            unread.append((image, name, stamp))
+    if absent:
+        image, path = absent[0]
+        raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
+    with ThreadPoolExecutor(8) as pool:
+        for begin in range(0, len(unread), 4096):
+            part = unread[begin : begin + 4096]
+            hashes = list(pool.map(_file_sha256, (name for _, name, _ in part)))
+            found.update((image, bytes.fromhex(h)) for (image, _, _), h in zip(part, hashes, strict=True))
+            _remember(memory, [f"{h} {stamp}" for (_, _, stamp), h in zip(part, hashes, strict=True)])
+    return {image: found[image] for image in images}
+
+
+def _line(path: str) -> str:
+    """`path` on one line of text, whatever bytes it holds."""
+    return path if path.isascii() and path.isprintable() else json.dumps(path)
+
+
+def _remembered(memory: Path) -> dict[str, bytes]:
+    """From a line's size, mtime and path to its SHA-256; a later line wins."""
+    try:
+        lines = memory.read_text(encoding="ascii", errors="replace").split("\n")
+    except FileNotFoundError:
+        return {}
+    known = {}
+    for line in lines:
+        if len(line) > 65 and line[64] == " ":
+            with suppress(ValueError):
+                known[line[65:]] = bytes.fromhex(line[:64])
+    return known
+
+
+def _remember(memory: Path, lines: Sequence[str]) -> None:
+    try:
+        with locked(memory.with_suffix(".lock")), memory.open("a", encoding="ascii") as file:
+            file.write("\n" + "\n".join(lines) + "\n")  # starts a line of its own, should the last one be torn
+    except OSError as error:
+        raise NegbenchError(f"cannot write {memory}: {error.strerror}; set NEGBENCH_CACHE to another folder") from error
+
+
+def _file_sha256(name: str) -> str:
+    try:
+        with Path(name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror}") from error

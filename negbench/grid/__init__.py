@@ -1,0 +1,1 @@
+"""Sets of cells: planning, computing, resuming, and what they need."""

@@ -1,0 +1,1 @@
+"""Pools and negatives of every query: streaming, drawing, statistics, score curves."""

@@ -1,0 +1,218 @@
+"""Sorted score curves: how relevance falls along the ranking, where the target, the steepest drops and the pool stand.
+
+QuRe draws them in fig. 7-8. A run keeps them of its train queries at three moments; the report draws them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from negbench.contracts import Strategy, check_option, relevance
+from negbench.errors import NegbenchError
+from negbench.files import atomic_write
+from negbench.metrics.ranks import descending
+from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
+
+MOMENTS = ("start", "warm", "end")  # before training, before the first refresh after the warm-up, after training
+
+_SEED = 0x5C0E  # of the sample: the same queries in every run on one train split
+_SCORED_ROWS = 128
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Scores by descending rank of S sampled queries, K of them kept whole.
+
+    A *place* is a 0-based rank among the target and the images allowed as negatives, by descending score, ties by
+    corpus index; -1 where there is none. A ranking of n images has places 0 ... n - 1, and a share p of it is place
+    round(p (n - 1)), so that corpora of different size can be averaged.
+    """
+
+    queries: Ints  # [S] index of each sampled query in its split; the first K are kept whole
+    length: Ints  # [S] n, images ranked
+    target: Ints  # [S] place of the target
+    drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
+    pool: Ints  # [S, 2] places of the highest- and the lowest-scored image of the pool
+    fallback: NDArray[np.bool_]  # [S] whether the strategy's own pool was empty and a fallback took its place
+    share: Floats  # [P] shares of the ranking, rising from 0 to 1
+    mean: Floats  # [P] mean score at these shares
+    low: Floats  # [P] their 10th percentile over the sample
+    high: Floats  # [P] their 90th percentile
+    values: Floats  # the K whole curves, one after the other
+    offsets: Ints  # [K + 1] where each begins in `values`
+
+    @property
+    def kept(self) -> int:
+        """K."""
+        return len(self.offsets) - 1
+
+    def curve(self, index: int) -> Floats:
+        """[n] scores of kept query `index` by descending rank."""
+        part: Floats = self.values[self.offsets[index] : self.offsets[index + 1]]
+        return part
+
+    def shares(self, places: Ints) -> NDArray[np.float64]:
+        """Places [S] or [S, 2] as shares of their query's ranking; NaN where there is none."""
+        last = np.maximum(self.length - 1, 1).reshape(-1, *([1] * (places.ndim - 1)))
+        return np.where(places >= 0, places / last, np.nan)
+
+    def save(self, path: Path) -> None:
+        """Write as npz: the same curves give the same bytes."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+        with atomic_write(path, "wb") as file:
+            file.write(buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Curves:
+        """What `save` wrote; NegbenchError where the file is missing or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise NegbenchError(f"score curves {path} cannot be read: {error}") from error
+        except Exception as error:  # zipfile's and zlib's own kinds: the file is damaged
+            raise NegbenchError(f"score curves {path} are damaged: {error}") from error
+
+
+def file_name(moment: str) -> str:
+    """Where a run's folder keeps the curves of one of `MOMENTS`."""
+    return f"curves-{moment}.npz"
+
+
+@torch.no_grad()
+def score_curves(
+    task: MiningTask, strategy: Strategy | None, *, refresh: int = 0, sample: int = 500, kept: int = 8
+) -> Curves:
+    """Score curves of a sample of the task's queries.
+
+    Draws from no generator but its own: the sample depends on the number of queries alone.
+
+    Args:
+        task: queries and corpora.
+        strategy: a corpus strategy, whose pool is marked; None marks no pool.
+        refresh: handed to the strategy.
+        sample: S, at most; fewer where there are fewer queries.
+        kept: K, of the sample.
+
+    Raises:
+        NegbenchError: as `mine`, e.g. a score that is not finite.
+    """
+    check_option("sample", sample, sample >= 1, "at least 1")
+    check_option("kept", kept, 0 <= kept <= sample, "0 ... sample")
+    generator = torch.Generator().manual_seed(_SEED)
+    rows = torch.randperm(len(task.queries), generator=generator)[:sample]
+    part = task.shard(rows)
+    grid = _grid()
+    found = {
+        "length": torch.zeros(len(rows), dtype=torch.int64),
+        "target": torch.zeros(len(rows), dtype=torch.int64),
+        "below": torch.zeros(len(rows), dtype=torch.int64),  # place of the first image that scores less than the target
+        "drops": torch.full((len(rows), 2), -1, dtype=torch.int64),
+        "sampled": torch.zeros(len(rows), len(grid)),
+    }
+    whole: dict[int, Tensor] = {}
+    for chosen, scores, target, allowed in _blocks(part):
+        _measure(found, whole, chosen, (scores, target, allowed), grid, kept)
+    pool, fallback = _pools(part, strategy, refresh, generator, found)
+    whole_curves = [whole[index] for index in range(min(kept, len(rows)))]
+    lengths = torch.tensor([0, *map(len, whole_curves)], dtype=torch.int64)
+    sampled = found["sampled"].numpy()
+    return Curves(
+        queries=rows.numpy(),
+        length=found["length"].numpy(),
+        target=found["target"].numpy(),
+        drops=found["drops"].numpy(),
+        pool=pool.numpy(),
+        fallback=fallback.numpy(),
+        share=grid.numpy(),
+        mean=sampled.mean(0, dtype=np.float64).astype(np.float32),
+        low=np.percentile(sampled, 10, axis=0).astype(np.float32),
+        high=np.percentile(sampled, 90, axis=0).astype(np.float32),
+        values=torch.cat([torch.zeros(0), *whole_curves]).numpy(),
+        offsets=lengths.cumsum(0).numpy(),
+    )
+
+
+def _grid() -> Tensor:
+    """[P] about 200 shares from 0 to 1, denser at the head of the ranking, where retrieval happens."""
+    head = torch.logspace(-4, 0, 100, dtype=torch.float64)
+    shares: Tensor = torch.unique(torch.cat([torch.linspace(0, 1, 101, dtype=torch.float64), head]).float())
+    return shares
+
+
+def _blocks(task: MiningTask) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Rows [b], scores [b, n] of their corpus, target [b] in it, and [b, n] what is ranked, on the CPU."""
+    group = task.group.cpu()
+    for index, columns in enumerate(task.groups):
+        columns = columns.cpu()
+        local = torch.full((len(task.candidates),), -1)
+        local[columns] = torch.arange(len(columns))
+        tokens = task.candidates[columns.to(task.candidates.device)].float()
+        for rows in (group == index).nonzero()[:, 0].split(_SCORED_ROWS):
+            if not len(rows):
+                continue
+            scores = relevance(task.queries[rows.to(task.queries.device)].float(), tokens).cpu()
+            target = local[task.target.cpu()[rows]]
+            ranked = torch.ones_like(scores, dtype=torch.bool)
+            if task.excluded is not None:
+                ranked = ~task.excluded.select(rows).mask(local, len(columns))
+            yield rows, scores, target, ranked.scatter_(1, target[:, None], True)
+
+
+def _measure(
+    found: dict[str, Tensor],
+    whole: dict[int, Tensor],
+    rows: Tensor,
+    block: tuple[Tensor, Tensor, Tensor],
+    grid: Tensor,
+    kept: int,
+) -> None:
+    """Enter a block's curves and places."""
+    scores, target, ranked = block
+    positive = scores.gather(1, target[:, None])
+    order = descending(scores.masked_fill(~ranked, -torch.inf))
+    curve, length = scores.gather(1, order), ranked.sum(1)
+    found["length"][rows] = length
+    found["target"][rows] = (order == target[:, None]).int().argmax(1)
+    below = (ranked & (scores >= positive)).sum(1)
+    found["below"][rows] = below
+    places = (grid[None].double() * (length[:, None] - 1)).round().long()
+    found["sampled"][rows] = curve.gather(1, places)
+    if curve.shape[1] > 1:
+        place = torch.arange(curve.shape[1] - 1)
+        real = (place >= below[:, None]) & (place < length[:, None] - 1)
+        drop = (curve[:, :-1] - curve[:, 1:]).masked_fill(~real, -1.0)
+        for number in range(2):
+            steepest = drop.argmax(1, keepdim=True)  # of equal drops the first
+            there = drop.gather(1, steepest) >= 0
+            found["drops"][rows, number] = torch.where(there, steepest, -1)[:, 0]
+            drop.scatter_(1, steepest, -1.0)
+    for position, row in enumerate(rows.tolist()):
+        if row < kept:
+            whole[row] = curve[position, : length[position]].clone()
+
+
+def _pools(
+    task: MiningTask, strategy: Strategy | None, refresh: int, generator: torch.Generator, found: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """[S, 2] places of each pool's ends, and [S] whether it is a fallback."""
+    if strategy is None:
+        return torch.full((len(task.queries), 2), -1), torch.zeros(len(task.queries), dtype=torch.bool)
+    mined = mine(task, strategy, refresh=refresh, draws=1, generator=generator)
+    room = found["length"] - 1
+    ends = torch.stack([mined.band_start, mined.band_end], dim=1).double()
+    rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
+    return rank + (rank >= found["target"][:, None]).long(), mined.fallback != NO_FALLBACK

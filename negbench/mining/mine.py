@@ -1,0 +1,504 @@
+"""Streams blocks of queries against their corpora through a strategy: pools, draws, fallbacks, statistics.
+
+For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
+all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
+bounded by `block` rows, and the pools of a refresh go bit-packed to a file, from which the next refresh reads its
+overlap.
+
+What is reproducible, exactly:
+- draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
+  and split of the queries (weighted draws: up to the device's rounding of two logarithms);
+- scores are computed in tiles of a fixed shape, whatever `block` is, as a matrix product may round differently for
+  another number of rows. On one machine with one number of threads everything `mine` returns is therefore the same for
+  any block size and any split of the queries. Another device or library rounds scores differently, and a strategy that
+  sorts them may then choose another pool.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from negbench.contracts import ScoreView, Strategy, check_option, relevance
+from negbench.errors import NegbenchError
+from negbench.files import atomic_write
+from negbench.metrics.ranks import target_ranks
+from negbench.mining.draws import draw, splitmix
+from negbench.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A tile of scores: 256 queries (a last tile that is not full is padded) against as many images as have 2^16 tokens
+# together, that is 64 MiB of float32 before the maximum over an image's tokens.
+_TILE_QUERIES = 256
+_TILE_TOKENS = 2**16
+_BLOCK_ENTRIES = 2**25  # a block shrinks below `block` rows where [rows, N] would exceed this: 256 MiB of int64
+
+_STALE = (
+    "stale pools: refresh {refresh} of {name} left every pool as it was; was the model trained in between, and were "
+    "queries and candidates encoded again?"
+)
+
+NO_FALLBACK, BELOW_TARGET, ANY_ALLOWED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class MiningTask:
+    """Who is mined against what. Q queries, N images in all, T tokens each, width D; a *column* is an image's index.
+
+    Args:
+        queries: [Q, D] unit-norm embeddings, on the device that computes the scores.
+        candidates: [N, T, D] unit-norm tokens of all images, on the same device.
+        target: [Q] int64 column of each query's positive.
+        group: [Q] int64, index into `groups`.
+        groups: per gallery group, the int64 columns of its corpus, without repeats.
+        excluded: per query, columns that may never be drawn (known duplicates of the target; the reference on request).
+        relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
+            None: nothing is known of any query beyond its target, and false-negative rates are NaN.
+        ids: [Q] int64, numbers of the queries' random streams, also used in messages; default 0..Q-1. `shard` keeps
+            those of the whole task.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+
+    queries: Tensor
+    candidates: Tensor
+    target: Tensor
+    group: Tensor
+    groups: Sequence[Tensor]
+    excluded: Ragged | None = None
+    relevant: Ragged | None = None
+    ids: Tensor = None  # type: ignore[assignment]  # resolved below
+
+    def __post_init__(self) -> None:
+        if self.queries.ndim != 2 or self.candidates.ndim != 3 or self.queries.shape[1] != self.candidates.shape[2]:
+            raise ValueError(
+                "want queries [Q, D] and candidates [N, T, D], "
+                f"got {tuple(self.queries.shape)} and {tuple(self.candidates.shape)}"
+            )
+        count = len(self.queries)
+        if self.ids is None:
+            object.__setattr__(self, "ids", torch.arange(count))
+        for name in ("target", "group", "ids"):
+            tensor = getattr(self, name)
+            if tensor.shape != (count,) or tensor.dtype != torch.int64:
+                raise ValueError(f"{name} must be a [{count}] int64 tensor, got {tuple(tensor.shape)} {tensor.dtype}")
+        if not count:
+            raise ValueError("there is no query to mine")
+        for name, end in (("target", len(self.candidates)), ("group", len(self.groups))):
+            low, high = int(getattr(self, name).min()), int(getattr(self, name).max())
+            if low < 0 or high >= end:
+                raise ValueError(f"{name} must lie in 0..{end - 1}, got {low}..{high}")
+        for name in ("excluded", "relevant"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != count:
+                raise ValueError(f"{name} must have {count} rows, got {len(rows)}")
+
+    def shard(self, rows: Tensor) -> MiningTask:
+        """The task of some queries only (`rows` [R] int64); they are mined as they would be within the whole task."""
+        return dataclasses.replace(
+            self,
+            queries=self.queries[rows.to(self.queries.device)],
+            target=self.target[rows.to(self.target.device)],
+            group=self.group[rows.to(self.group.device)],
+            excluded=None if self.excluded is None else self.excluded.select(rows),
+            relevant=None if self.relevant is None else self.relevant.select(rows),
+            ids=self.ids[rows.to(self.ids.device)],
+        )
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What a refresh yields, per query, on the CPU. A query's pool is the one drawn from: after the fallback, if any.
+
+    `band_*` are rank percentiles among the images of the corpus that were allowed as negatives: 0 the highest-scored
+    one, 1 the lowest.
+    """
+
+    negatives: Tensor  # [Q, draws] int64 columns, in the order of the draws
+    scores: Tensor  # [Q, draws] float32, their scores when they were mined
+    positive: Tensor  # [Q] float32, the target's score
+    pool_size: Tensor  # [Q] int64
+    band_start: Tensor  # [Q] float32, the pool's highest-scored image
+    band_end: Tensor  # [Q] float32, the pool's lowest-scored image
+    band_mean: Tensor  # [Q] float32, mean over the pool
+    false_negative_rate_pool: Tensor  # [Q] float32, share of the pool known to be relevant; NaN: no ground truth
+    false_negative_rate_draws: Tensor  # [Q] float32, the same of the draws
+    overlap: Tensor  # [Q] float32, Jaccard index with the previous refresh's pool; NaN: no previous one
+    hardness: Tensor  # [Q] float32, mean over the draws of s+ - s-; small or negative is hard
+    target_rank: Tensor  # [Q] int64, 1 + how many allowed images score at least s+ (ties count against the model)
+    fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
+    stale: bool  # every pool is what it was at the previous refresh, though pools are not all that is allowed
+
+    def frame(self) -> pd.DataFrame:
+        """One row per query: every field that is per query; `negatives` and `scores` as lists."""
+        import pandas as pd
+
+        fields = [f.name for f in dataclasses.fields(self) if f.name != "stale"]
+        return pd.DataFrame({name: pd.Series(getattr(self, name).tolist()) for name in fields})
+
+    def summary(self) -> dict[str, float]:
+        """Flat dictionary for logging: means over the queries that have a value (NaN where none has), and counts."""
+        means = (
+            "pool_size",
+            "band_start",
+            "band_mean",
+            "band_end",
+            "false_negative_rate_pool",
+            "false_negative_rate_draws",
+            "overlap",
+            "hardness",
+        )
+        return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
+            "pool_size_median": _median(self.pool_size),
+            "target_rank_median": _median(self.target_rank),
+            "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
+            "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
+            "stale": float(self.stale),
+        }
+
+
+@torch.no_grad()
+def mine(
+    task: MiningTask,
+    strategy: Strategy,
+    *,
+    refresh: int,
+    draws: int,
+    generator: torch.Generator,
+    block: int = 256,
+    previous: Path | None = None,
+    pools: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Mined:
+    """Define the pools of one refresh and draw the negatives of the interval that follows it.
+
+    A query draws without repeats until its pool is used up, then again from the whole pool: uniformly from a bool pool,
+    in proportion from weights. An empty pool falls back to the nearest allowed image below the target, or, if none is
+    below it, to all allowed images; `Mined.fallback` records both. A strategy that declares `reads_truth` is shown
+    the known relevant images, and its fallbacks avoid them too, unless no other image is allowed.
+
+    Args:
+        task: the queries and their corpora.
+        strategy: a corpus strategy.
+        refresh: 0-based count of this refresh, handed to the strategy.
+        draws: negatives per query: negatives per epoch times epochs of the interval.
+        generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
+        block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^25 entries.
+        previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
+        pools: file to write this refresh's pools to, bit-packed, Q * N / 8 bytes; it appears only when complete.
+            Give each refresh its own file, else a refresh that is repeated compares with itself.
+        progress: called after each block with the number of queries it held.
+
+    Raises:
+        NegbenchError: a query without any allowed image or whose target is not in its corpus, scores that are not
+            finite, a strategy that breaks its contract, or a `previous` of another task.
+    """
+    check_option("draws", draws, draws >= 1, "at least 1")
+    check_option("block", block, block >= 1, "at least 1")
+    check_option("refresh", refresh, refresh >= 0, "at least 0")
+    name = type(strategy).__name__
+    if strategy.scope != "corpus":
+        raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
+    base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
+    shape = (len(task.queries), math.ceil(max(map(len, task.groups), default=0) / 8))
+    before = None if previous is None else _read_pools(previous, shape)
+    columns: dict[str, Tensor] = {}
+    free = True  # every pool so far holds all that is allowed
+    with _written(pools, shape) as after:
+        for rows, corpus in _blocks(task, block):
+            scored = _score(task, rows, corpus, refresh, oracle=strategy.reads_truth)
+            answer, fallback = _fall_back(scored.view, _answer(strategy, scored.view))
+            seed = splitmix(base, task.ids.cpu()[rows]).to(answer.device)
+            drawn, pool = draw(answer, seed, draws), _inside(answer)
+            packed = np.packbits(pool.cpu().numpy(), axis=1)
+            part = (rows.numpy(), slice(packed.shape[1]))
+            found = _statistics(scored, pool, drawn) | {"fallback": fallback, "negatives": corpus.columns[drawn.cpu()]}
+            found["overlap"] = _overlap(packed, None if before is None else before[part])
+            _put(columns, found, rows, len(task.queries))
+            if after is not None:
+                after[part] = packed
+            free = free and torch.equal(found["pool_size"], scored.room)
+            if progress is not None:
+                progress(len(rows))
+    stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
+    if stale:
+        warnings.warn(_STALE.format(refresh=refresh, name=name), stacklevel=2)
+    return Mined(**columns, stale=stale)
+
+
+def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = None) -> dict[str, float]:
+    """What `Mined.summary` says of corpus strategies, for one batch of a batch strategy, which is used whole.
+
+    Args:
+        view: the batch's [B, M] scores.
+        pool: [B, M] bool or float weights >= 0, as the strategy returned it.
+        relevant: [B, M] bool, columns known to be relevant; None: nothing is known.
+
+    Returns:
+        `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
+        `false_negative_rate_draws`, their share of the weight, as every image is used; `hardness`, the weighted mean of
+        s+ - s-: means over the rows that hold an image, NaN if none does. `empty`: how many rows hold none.
+    """
+    weights = pool.double()
+    inside = weights > 0
+    size, total = inside.sum(1), weights.sum(1)
+    wrong = torch.full_like(inside, torch.nan, dtype=torch.float64) if relevant is None else relevant.double()
+    gap = (view.positive[:, None] - view.scores).double()
+    values = {
+        "pool_size": size.double(),
+        "false_negative_rate_pool": (inside * wrong).sum(1) / size,
+        "false_negative_rate_draws": (weights * wrong).sum(1) / total,
+        "hardness": (weights * gap).sum(1) / total,
+    }
+    filled = size > 0
+    return {name: float(value[filled].mean()) for name, value in values.items()} | {"empty": float((~filled).sum())}
+
+
+# --- scores ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """Corpus of one gallery group: n images."""
+
+    columns: Tensor  # [n] int64
+    tokens: Tensor  # [n, T, D]
+    local: Tensor  # [N] int64, where a column stands in this corpus, or -1
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A block of b queries with the scores of their corpus of n images."""
+
+    view: ScoreView
+    room: Tensor  # [b] int64, how many images are allowed
+    relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
+    known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
+
+
+def _blocks(task: MiningTask, block: int) -> Iterator[tuple[Tensor, _Corpus]]:
+    """Every query once, as [b] int64 rows of one gallery group with its corpus."""
+    group = task.group.cpu()
+    for index in range(len(task.groups)):
+        rows = (group == index).nonzero().squeeze(1)
+        if len(rows):
+            corpus = _corpus(task, index)
+            for part in torch.split(rows, max(1, min(block, _BLOCK_ENTRIES // len(corpus.columns)))):
+                yield part, corpus
+
+
+def _corpus(task: MiningTask, index: int) -> _Corpus:
+    columns = task.groups[index].cpu()
+    local = torch.full((len(task.candidates),), -1)
+    local[columns] = torch.arange(len(columns))
+    if int((local >= 0).sum()) != len(columns):
+        raise ValueError(f"groups[{index}] must name every column once")
+    lost = ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)
+    if len(lost):
+        raise NegbenchError(
+            f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
+            f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
+        )
+    first, last = int(columns[0]), int(columns[-1]) + 1
+    as_stored = last - first == len(columns) and bool((columns.diff() == 1).all())
+    tokens = task.candidates[first:last] if as_stored else task.candidates[columns.to(task.candidates.device)]
+    return _Corpus(columns, tokens, local)
+
+
+def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, *, oracle: bool) -> _Scored:
+    device, width = task.queries.device, len(corpus.columns)
+    scores = _tiled_relevance(task.queries[rows.to(device)], corpus.tokens)
+    bad = (~scores.sum(1).isfinite()).nonzero()
+    if len(bad):
+        raise NegbenchError(
+            f"query {int(task.ids[rows[bad[0]]])}: its scores hold NaN or infinity; the model diverged: "
+            "lower the learning rate or turn mixed precision off"
+        )
+    allowed, relevant = torch.ones_like(scores, dtype=torch.bool), None
+    if task.excluded is not None:
+        allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
+    known = torch.zeros(len(rows), dtype=torch.bool)
+    if task.relevant is not None:
+        chosen = task.relevant.select(rows)
+        relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
+    target = corpus.local[task.target.cpu()[rows]].to(device)
+    view = ScoreView(scores, target, allowed, refresh, relevant if oracle else None)
+    room = view.allowed.sum(1)
+    alone = (room == 0).nonzero()
+    if len(alone):
+        raise NegbenchError(
+            f"query {int(task.ids[rows[alone[0]]])}: no image of its corpus ({width} images) is allowed as a negative; "
+            "enlarge the corpus or exclude fewer images"
+        )
+    return _Scored(view, room, relevant, known.to(device))
+
+
+def _tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
+    """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why)."""
+    count, step = len(tokens), max(1, _TILE_TOKENS // tokens.shape[1])
+    scores = torch.empty(len(queries), count, device=queries.device)
+    queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % _TILE_QUERIES))
+    with torch.autocast(queries.device.type, enabled=False):
+        for left in range(0, count, step):
+            images = tokens[left : left + step].float()
+            for top in range(0, len(queries), _TILE_QUERIES):
+                into = scores[top : top + _TILE_QUERIES, left : left + step]
+                into.copy_(relevance(queries[top : top + _TILE_QUERIES], images)[: len(into)])
+    return scores
+
+
+# --- pools -------------------------------------------------------------------------------------------------------
+
+
+def _answer(strategy: Strategy, view: ScoreView) -> Tensor:
+    """The strategy's pools, refused unless they are what `Strategy.pool` promises."""
+    answer, name = strategy.pool(view), type(strategy).__name__
+    if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
+        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
+    if answer.dtype != torch.bool and not answer.is_floating_point():
+        raise NegbenchError(f"{name}.pool must return bool or float weights, got {answer.dtype}")
+    if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
+        raise NegbenchError(f"{name}.pool must return finite weights >= 0")
+    wrong = _inside(answer) & ~view.allowed
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        what = "the target itself" if column == int(view.target[row]) else "an excluded image"
+        raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
+    return answer
+
+
+def _inside(answer: Tensor) -> Tensor:
+    """The pools as bool."""
+    return answer if answer.dtype == torch.bool else answer > 0
+
+
+def _fall_back(view: ScoreView, answer: Tensor) -> tuple[Tensor, Tensor]:
+    """Fill empty pools; returns the pools and [b] int8 which fallback each took."""
+    code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
+    empty = (_inside(answer).sum(1) == 0).nonzero().squeeze(1)
+    if not len(empty):
+        return answer, code
+    allowed, scores = view.allowed[empty], view.scores[empty]
+    if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
+        clean = allowed & ~view.relevant[empty]
+        allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
+    below = allowed & (scores < view.positive[empty, None])
+    nearest = scores.masked_fill(~below, -torch.inf).argmax(1, keepdim=True)  # of equal scores the first column
+    some = below.any(1)
+    single = torch.zeros_like(allowed).scatter_(1, nearest, True)
+    answer = answer.clone()
+    answer[empty] = torch.where(some[:, None], single, allowed).to(answer.dtype)
+    code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
+    return answer, code
+
+
+@contextmanager
+def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.uint8] | None]:
+    """[Q, bytes] memory-mapped array that becomes the npy file `path` if the block ends well; else nothing is left."""
+    if path is None:
+        yield None
+        return
+    with atomic_write(path, "w+b") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        start = file.tell()
+        file.flush()
+        # take the room now: a full disk is an error here, but would kill the process at a write to mapped memory
+        os.posix_fallocate(file.fileno(), 0, start + math.prod(shape))
+        bits: np.memmap[tuple[int, int], np.dtype[np.uint8]] = np.memmap(file, np.uint8, "r+", start, shape)
+        yield bits
+        bits.flush()
+
+
+def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    try:
+        bits: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise NegbenchError(f"previous pools {path} cannot be read ({error}); mine without `previous`") from error
+    if bits.shape != shape or bits.dtype != np.uint8:
+        raise NegbenchError(
+            f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"
+        )
+    return bits
+
+
+# --- statistics --------------------------------------------------------------------------------------------------
+
+
+def _statistics(scored: _Scored, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
+    """Fields of `Mined` that the scores, the pools [b, n] and the draws [b, D] (local columns) determine."""
+    view, size = scored.view, pool.sum(1)
+    scores = view.scores.gather(1, drawn)
+    gap = (view.positive[:, None] - scores).double()
+    start, mean, end = _band(scored, pool, size)
+    of_pool = of_draws = torch.full_like(view.positive, torch.nan)
+    if scored.relevant is not None:
+        of_pool = torch.where(scored.known, (pool & scored.relevant).sum(1) / size, torch.nan)
+        of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
+    return {
+        "scores": scores,
+        "positive": view.positive,
+        "pool_size": size,
+        "band_start": start,
+        "band_mean": mean,
+        "band_end": end,
+        "false_negative_rate_pool": of_pool,
+        "false_negative_rate_draws": of_draws,
+        # a running sum adds in one order; `mean` may add in another for another number of rows
+        "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
+        "target_rank": target_ranks(view.scores, view.target, view.allowed),
+    }
+
+
+def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rank percentile of the first, the mean and the last member of each pool, among the allowed images."""
+    view, room = scored.view, scored.room
+    last_rank = (room - 1).clamp(min=1)
+    if torch.equal(size, room):  # all that is allowed: known without sorting
+        end = ((room - 1) / last_rank).float()
+        return torch.zeros_like(end), end / 2, end
+    rank = view.allowed.gather(1, view.order).cumsum(1, dtype=torch.int32) - 1
+    row, place = pool.gather(1, view.order).nonzero(as_tuple=True)
+    ranks = rank[row, place].long()
+    last = size.cumsum(0) - 1
+    total = torch.zeros_like(size).index_add_(0, row, ranks)
+    start, end = ranks[last - size + 1] / last_rank, ranks[last] / last_rank
+    return start, (total.double() / size / last_rank).float(), end
+
+
+def _overlap(now: NDArray[np.uint8], before: NDArray[np.uint8] | None) -> Tensor:
+    """[b] float32 Jaccard index of bit-packed pools; NaN without previous ones."""
+    if before is None:
+        return torch.full((len(now),), torch.nan)
+    both = np.bitwise_count(now & before).sum(1, dtype=np.int64)
+    either = np.bitwise_count(now | before).sum(1, dtype=np.int64)
+    return torch.from_numpy((both / either).astype(np.float32))
+
+
+def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:
+    """Write a block's values into [Q, ...] tensors on the CPU, made when the first block comes."""
+    for name, value in found.items():
+        if name not in columns:
+            columns[name] = torch.empty((count, *value.shape[1:]), dtype=value.dtype)
+        columns[name][rows] = value.cpu()
+
+
+def _median(values: Tensor) -> float:
+    """Median, the mean of the two middle values where the count is even (torch.median takes the lower)."""
+    return float(np.median(values.numpy()))

@@ -1,0 +1,1 @@
+"""Scoring models and stored rankings by a benchmark's protocol."""

@@ -1,0 +1,114 @@
+"""Scoring a model on a split, by the benchmark's own protocol, and the one-modality baselines beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from negbench.contracts import Backbone, relevance
+from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
+from negbench.scene import Features, Split, Tokens, batches
+
+EMBED_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """A model's view of a split: `queries` [Q, D] and `candidates` [N, T, D], unit norm, in the split's order."""
+
+    queries: Tensor
+    candidates: Tensor
+
+
+@torch.inference_mode()
+def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
+    """[N, T, D] candidate tokens of the images in these feature rows."""
+    with _evaluating(backbone):
+        parts = [backbone.candidates(scene.features(backbone, rows[chosen])) for chosen in batches(len(rows), batch)]
+    return torch.cat(parts).float()
+
+
+@torch.inference_mode()
+def embed_queries(
+    backbone: Backbone, scene: Features, split: Split, tokens: Tokens | None = None, batch: int = EMBED_BATCH
+) -> Tensor:
+    """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
+    texts = split.tokens if tokens is None else tokens
+    device = backbone.temperature.device
+    with _evaluating(backbone):
+        parts = [
+            backbone.queries(
+                scene.features(backbone, split.references[chosen]),
+                {name: value[chosen].to(device) for name, value in texts.items()},
+            )
+            for chosen in batches(len(split.references), batch)
+        ]
+    return torch.cat(parts).float()
+
+
+def embed(backbone: Backbone, scene: Features, split: Split) -> Embeddings:
+    """Queries and candidates of a split."""
+    return Embeddings(embed_queries(backbone, scene, split), embed_candidates(backbone, scene, split.images))
+
+
+def block_scorer(queries: Tensor, candidates: Tensor) -> ScoreBlock:
+    """Scores of a block of [Q, D] queries against [N, T, D] candidates, as `Dataset.rank` and `Dataset.top` ask."""
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        return relevance(queries[rows.to(queries.device)], candidates[columns.to(candidates.device)]).cpu()
+
+    return score_block
+
+
+def rank(split: Split, queries: Tensor, candidates: Tensor) -> QueryRanks:
+    """Per-query ranks; scores are streamed block by block, never the whole matrix."""
+    return split.dataset.rank(block_scorer(queries, candidates))
+
+
+def top_k(split: Split, queries: Tensor, candidates: Tensor, k: int) -> Top:
+    """Columns and scores of each query's k best images by the data set's own rules, streamed as `rank` does."""
+    return split.dataset.top(block_scorer(queries, candidates), k)
+
+
+def score(backbone: Backbone, scene: Features, split: Split) -> QueryRanks:
+    """Per-query ranks of the model as it is."""
+    found = embed(backbone, scene, split)
+    return rank(split, found.queries, found.candidates)
+
+
+def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
+    """Ranks by the reference image alone and by the text alone: what can be had without composing.
+
+    The image-only query is the normalised mean of the reference's own candidate tokens.
+    """
+    candidates = embed_candidates(backbone, scene, split.images)
+    unique, inverse = torch.unique(split.references, return_inverse=True)
+    images = functional.normalize(embed_candidates(backbone, scene, unique).mean(1), dim=-1)[
+        inverse.to(candidates.device)
+    ]
+    device = backbone.temperature.device
+    with torch.inference_mode(), _evaluating(backbone):
+        texts = torch.cat(
+            [
+                backbone.text_queries({name: value[chosen].to(device) for name, value in split.tokens.items()})
+                for chosen in batches(len(split.references), EMBED_BATCH)
+            ]
+        ).float()
+    return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
+
+
+class _evaluating:  # reads as a verb at its use
+    """Evaluation mode within the block, and the mode it had after it."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._was_training = backbone.training
+
+    def __enter__(self) -> None:
+        self._backbone.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self._backbone.train(self._was_training)

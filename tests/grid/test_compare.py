@@ -1,0 +1,321 @@
+"""Grids: cells computed once, failures apart, tables that do not depend on how they were computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+from rich.console import Console
+
+from negbench.audit.audit import audit_cells
+from negbench.cli.compare import build_grid
+from negbench.cli.main import run as negbench
+from negbench.display import Display
+from negbench.errors import NegbenchError, OptionError
+from negbench.files import read_json
+from negbench.grid import compare
+from negbench.loop.folder import RunFolder
+from negbench.report.comparison import finish
+from negbench.report.leader import leader_table, markdown, spread
+from negbench.tracking import Tracker, default_uri
+
+# a function of the cells alone
+FILES = (
+    "table.md",
+    "table.tex",
+    "table.csv",
+    "statistics.csv",
+    "statistics.json",
+    "calibration.json",
+    "behaviour.md",
+    "behaviour.csv",
+    "audit.csv",
+    "audit.json",
+)
+
+
+def grid_of(toy_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> compare.Grid:
+    axes = {"strategies": strategies, "losses": losses, "backbones": None, "datasets": None, "seeds": seeds}
+    return build_grid(axes, {}, None, [*toy_sets, "train.epochs=2"], None)
+
+
+def compute(grid: compare.Grid, runs: Path, name: str = "c", **options: Any) -> list[compare.Outcome]:
+    cells = compare.plan(grid, runs, Display())
+    return compare.compute(cells, name=name, runs=runs, tracking_uri="none", **options)
+
+
+def test_cells_are_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
+    first = compute(grid_of(toy_sets, "qure,in-batch"), tmp_path)
+    assert [o.reused for o in first] == [False] * 4
+    again = compute(grid_of(toy_sets, "in-batch,qure,top-k"), tmp_path)
+    assert [o.reused for o in again] == [True, True, False] * 2
+    assert {o.run_id for o in first} < {o.run_id for o in again}
+    anew = compute(grid_of(toy_sets, "qure", seeds="1"), tmp_path, overwrite="always")
+    assert not anew[0].reused
+    assert anew[0].run_id == f"{first[0].run_id}-2"
+
+
+def test_a_failing_cell_stops_nothing_and_runs_again(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from negbench.loop import train as engine
+
+    real = engine.train
+
+    def failing(cell: Any, folder: Any, log: Any) -> Any:
+        if cell.config.strategy.name == "qure":
+            raise NegbenchError("mend this")
+        return real(cell, folder, log)
+
+    monkeypatch.setattr(engine, "train", failing)
+    first = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path)
+    assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
+    left = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path, overwrite="never")
+    assert left[0].error == "failed before, and --overwrite never"
+    monkeypatch.undo()
+    mended = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path)
+    assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
+
+
+def test_interrupted_and_continued_gives_the_same_table(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from negbench.loop import train as engine
+
+    grid = grid_of(toy_sets, "qure,hycole,cirqrs:n_neg=5")
+    compute(grid, tmp_path / "straight")
+    real, calls = engine._train_epoch, []
+
+    def interrupted(*arguments: Any) -> None:
+        calls.append(1)
+        real(*arguments)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "_train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compute(grid, tmp_path / "halves")
+    monkeypatch.undo()
+    assert sum(o.reused for o in compute(grid, tmp_path / "halves")) == 2
+    tables = [leader_table(compare.groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
+    assert markdown(tables[0].quality) == markdown(tables[1].quality)
+    assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
+    assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
+    cells = compare.plan(grid, tmp_path / "halves", Display())
+    for where in ("straight", "halves"):
+        assert audit_cells(cells, tmp_path / where / "c", Display()) == []
+        finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
+    for name in FILES:
+        first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
+        assert first == second, name
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None:
+    grid = grid_of(toy_sets, "qure,in-batch", seeds="1")
+    here = compute(grid, tmp_path / "here")
+    there = compute(grid, tmp_path / "there", workers=2)
+    for a, b in zip(here, there, strict=True):
+        assert a.run_id == b.run_id
+        left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
+        assert left.result["metrics"] == right.result["metrics"]
+        assert left.metrics() == right.metrics()
+
+
+def test_a_failing_store_costs_the_copy_not_the_cells(toy_sets: list[str], tmp_path: Path) -> None:
+    cells = compare.plan(grid_of(toy_sets, "in-batch", seeds="1"), tmp_path, Display())
+    broken = "sqlite:////dev/null/mlflow.db"
+    with pytest.warns(UserWarning, match="no MLflow run for 'c'"):
+        (outcome,) = compare.compute(cells, name="c", runs=tmp_path, tracking_uri=broken)
+    assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
+    Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # nothing to close
+
+
+def test_table_is_mean_and_deviation_over_seeds(toy_sets: list[str], tmp_path: Path) -> None:
+    outcomes = compute(grid_of(toy_sets, "in-batch", seeds="0,3,4"), tmp_path)
+    (group,) = compare.groups_of(tmp_path, "c")
+    values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["average/recall_at_10"] for o in outcomes]
+    row = leader_table([group]).quality.iloc[0]
+    assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
+    assert row["seeds"] == 3
+    assert spread([0.5]) == "50.00 ± -"
+
+
+def test_the_grid_is_checked_first(toy_sets: list[str], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the grid holds qure with seed 0 twice"):
+        compare.plan(grid_of(toy_sets, "qure,qure:variant=paper", seeds="1"), tmp_path, Display())
+    with pytest.raises(NegbenchError, match="unknown option 'variation'"):
+        compare.plan(grid_of(toy_sets, "qure:variation=paper", seeds="1"), tmp_path, Display())
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), [("3", (0, 1, 2)), ("4,", (4,)), (",", None), ("7,2", (7, 2)), ("0", None), ("1,1", None)]
+)
+def test_seeds(text: str, want: tuple[int, ...] | None) -> None:
+    if want is None:
+        with pytest.raises(OptionError):
+            compare.parse_seeds(text)
+    else:
+        assert compare.parse_seeds(text) == want
+
+
+def test_recipe_table_of_a_comparison(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        '[compare]\nstrategies = ["qure", {name = "dqe", alpha = 0.3, beta = 0.7}]\nseeds = [4]\n[train]\nepochs = 2\n',
+        encoding="utf-8",
+    )
+    none = dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds"))
+    grid = build_grid(none, {}, recipe, None, None)
+    assert grid.strategies == ({"name": "qure"}, {"name": "dqe", "alpha": 0.3, "beta": 0.7})
+    assert grid.seeds == (4,)
+    assert [c.train.epochs for c in grid.configs()] == [2, 2]
+    assert build_grid({**none, "seeds": "2"}, {}, recipe, None, None).seeds == (0, 1)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_tables_and_summary_runs(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
+    command = [
+        "compare",
+        "--strategies",
+        "qure,in-batch",
+        "--seeds",
+        "2",
+        "--name",
+        "both",
+        "--runs-dir",
+        str(tmp_path),
+    ]
+    assert negbench([*command, *sets]) == 0
+    out = capsys.readouterr().out
+    assert "4 cells" in out
+    assert "R@10" in out
+    assert "FN pool %" in out
+    assert "average recall against in-batch" in out
+    assert "calibration, 2 seeds" in out
+    assert "4 to compute: about" in out
+    for name in (*FILES, "cost.csv", "comparison.json"):
+        assert (tmp_path / "both" / name).stat().st_size > 0
+    assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
+    assert "4 of them finished before" in capsys.readouterr().out
+    assert negbench([*command, *sets, "--name", "bare", "--no-audit", "--no-report"]) == 0
+    assert not (tmp_path / "bare" / "audit.csv").exists()
+    assert (tmp_path / "bare" / "table.md").read_bytes() == (tmp_path / "both" / "table.md").read_bytes()
+    client = MlflowClient(default_uri(tmp_path))
+    experiment = client.get_experiment_by_name("both")
+    runs = client.search_runs([experiment.experiment_id])
+    kinds = [r.data.tags["negbench.kind"] for r in runs]
+    assert sorted(kinds) == ["cell"] * 4 + ["comparison"] + ["summary"] * 2
+    parent = next(r for r in runs if r.data.tags["negbench.kind"] == "comparison").info.run_id
+    assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
+    for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
+        cells = [
+            r.data.metrics["final/average/recall_at_10"]
+            for r in runs
+            if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
+        ]
+        assert summary.data.metrics["mean/final/average/recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["sd/final/average/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+    rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json") if row["main"]}
+    tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
+    assert tested["in-batch"].tags["verdict"] == "baseline"
+    assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
+    assert tested["qure"].tags["baseline"] == "in-batch"
+    for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("low", "diff_low")):
+        assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
+    assert "difference" not in tested["in-batch"].metrics
+
+
+def command_of(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
+    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
+    return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
+
+
+def test_a_dry_run_stops_after_the_plan(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(command_of(toy_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
+    out = capsys.readouterr().out
+    assert "2 cells (2 strategies x 1 losses x 1 backbones x 1 data sets x 1 seeds), 0 of them finished before" in out
+    assert "2 to compute: about" in out
+    assert "with 2 workers" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
+        (["--margin", "-1"], "--margin must be points"),
+        (["--alpha", "1.5"], "--alpha must be between 0 and 1, got 1.5"),
+        (["--overwrite", "all"], "unknown value of --overwrite 'all'"),
+    ],
+)
+def test_mistakes_stop_before_anything_is_computed(
+    toy_sets: list[str], tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert negbench(command_of(toy_sets, tmp_path, *flags)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_titles_tell_cells_apart(toy_sets: list[str], tmp_path: Path) -> None:
+    cells = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
+    assert compare.title_of(cells[0], cells) == "qure bradley-terry seed 0"
+    other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
+    assert compare.title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
+
+
+def test_steps(toy_sets: list[str], tmp_path: Path) -> None:
+    (cell,) = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
+    assert compare.step_of(cell, tmp_path, "failed") == "anew"
+    steps = {
+        "finished": {"failed": "reuse", "never": "reuse", "always": "anew"},
+        "failed": {"failed": "anew", "never": "leave", "always": "anew"},
+        "interrupted": {"failed": "resume", "never": "leave", "always": "anew"},
+    }
+    files = {"finished": "result.json", "failed": "error.txt", "interrupted": "config.json"}
+    for status, want in steps.items():
+        folder = tmp_path / status
+        folder.mkdir()
+        (folder / files[status]).write_text("{}", encoding="utf-8")
+        there = replace(cell, folder=status)
+        assert {how: compare.step_of(there, tmp_path, how) for how in want} == want  # type: ignore[arg-type]
+
+
+def test_an_audit_is_kept_for_the_same_cells(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from negbench.audit import audit
+
+    cells = compare.plan(grid_of(toy_sets, "qure,in-batch", seeds="2"), tmp_path, Display())
+    calls = []
+    real = audit.open_scene
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(audit, "open_scene", counted)
+    assert audit.audit_cells(cells, tmp_path, Display()) == []
+    stored = read_json(tmp_path / "audit.json")
+    assert [row["strategy"] for row in stored["audits"][0]["rows"]] == ["qure", "in-batch"]  # once, for two seeds
+    audit.audit_cells(cells, tmp_path, Display())
+    assert len(calls) == 1
+    audit.audit_cells(cells[:1], tmp_path, Display())
+    assert len(calls) == 2
+
+    def failing(*_: Any) -> Any:
+        raise NegbenchError("cannot be read")
+
+    monkeypatch.setattr(audit, "open_scene", failing)
+    assert audit.audit_cells(cells, tmp_path, Display()) == ["cannot be read"]

@@ -1,0 +1,370 @@
+"""HyCoLe's terms on privileged texts: values worked out by hand, then the same terms within a step."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from negbench.api import make_loss, make_strategy
+from negbench.config import HybridConfig, MiningConfig, load_config
+from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
+from negbench.display import Display
+from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
+from negbench.loop import train as engine
+from negbench.loop.hybrid import HybridTerms, Members, check_hybrid
+from negbench.loop.objective import Batch, Objective
+from negbench.registry import registry
+
+TAU = 0.5
+
+
+class Plane(Backbone):
+    """Embeddings in the plane: a text is an angle in degrees, composing is turning by the modification's angle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    identity = BackboneIdentity("plane", "none", "", "", 1, 1, 2, 1, "none")
+    feature_key = "plane"
+    temperature = torch.tensor(TAU)
+
+    def preprocess(self, image: Any) -> Tensor:
+        raise AssertionError("no pixels here")
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        raise AssertionError("no pixels here")
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        return {"angle": torch.tensor([float(text or 0) for text in texts])}
+
+    def _angle(self, text: TextBatch) -> Tensor:
+        return (text if isinstance(text, dict) else self.tokenize(text))["angle"]  # type: ignore[arg-type]
+
+    def candidates(self, features: Tensor) -> Tensor:
+        return features
+
+    def text_queries(self, text: TextBatch) -> Tensor:
+        return direction(self._angle(text) * self.scale)
+
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        raise AssertionError("the terms need no image composition")
+
+    def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
+        return direction((self._angle(reference_text) + self._angle(modification)) * self.scale)
+
+
+def direction(degrees: Tensor) -> Tensor:
+    return torch.stack([torch.cos(torch.deg2rad(degrees)), torch.sin(torch.deg2rad(degrees))], dim=-1)
+
+
+class Textless(Plane):
+    compose_texts = Backbone.compose_texts
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Dataset):
+    @classmethod
+    def load(
+        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
+    ) -> Self:
+        raise AssertionError("tests construct it directly")
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        raise AssertionError("nothing is scored here")
+
+
+# reference text, modification, target text, angle of the reference image, angle of the target image
+ROWS: list[tuple[str | None, str, str | None, float, float]] = [
+    ("0", "20", "30", 5.0, 28.0),
+    ("0", "50", "40", 10.0, 45.0),  # the text of row 0's reference
+    ("80", "20", "110", 75.0, 100.0),
+    ("200", "-30", "30", 190.0, 33.0),  # the text of row 0's target
+]
+
+
+def dataset(rows: Sequence[tuple[str | None, str, str | None, float, float]] = ROWS) -> Toy:
+    images, groups = columns_of({"all": [f"t{n}" for n in range(len(rows))]})
+    queries = [
+        Query(f"q{n}", f"r{n}", text, f"t{n}", "all", reference_text=first, target_text=last)
+        for n, (first, text, last, _, _) in enumerate(rows)
+    ]
+    card = DatasetCard("toy", "plain", "1", "", "", "", "all", False, "as is", ("r",), "r")
+    return Toy(card, "train", queries, images, groups, "content")
+
+
+def members(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> Members:
+    picked = [chosen[n] for n in rows]
+    others = ~torch.eye(len(rows), dtype=torch.bool)
+    return Members(
+        rows=torch.tensor(list(rows)),
+        tokens={"angle": torch.tensor([float(row[1]) for row in picked])},
+        reference=direction(torch.tensor([row[3] for row in picked]))[:, None],
+        target=direction(torch.tensor([row[4] for row in picked]))[:, None],
+        allowed={slot: others.clone() for slot in slots},
+    )
+
+
+def cos(a: float, b: float) -> float:
+    return math.cos(math.radians(a - b))
+
+
+def info_nce(positive: float, negatives: list[float]) -> float:
+    top = math.exp(positive / TAU)
+    return -math.log(top / (top + sum(math.exp(n / TAU) for n in negatives)))
+
+
+def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> float:
+    """Text composition by loops: every corrupted triple that differs in its text, and whose texts are known."""
+    values = []
+    for i in rows:
+        if chosen[i][0] is None or chosen[i][2] is None:
+            continue
+        first, turn, last = float(chosen[i][0]), float(chosen[i][1]), float(chosen[i][2])
+        negatives = []
+        for j in rows:
+            other_first, other_last = chosen[j][0], chosen[j][2]
+            if "reference" in slots and other_first is not None and float(other_first) != first:
+                negatives.append(cos(float(other_first) + turn, last))
+            if "modification" in slots and j != i:
+                negatives.append(cos(first + float(chosen[j][1]), last))
+            if "target" in slots and other_last is not None and float(other_last) != last:
+                negatives.append(cos(first + turn, float(other_last)))
+        if negatives:
+            values.append(info_nce(cos(first + turn, last), negatives))
+    return sum(values) / len(values)
+
+
+def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> float:
+    """RITM (columns 0 and 3) or TITM (2 and 4): both directions, over pairs of different texts."""
+    ways = []
+    for to_image in (True, False):
+        values = []
+        for i in rows:
+            if chosen[i][text] is None:
+                continue
+            others = [j for j in rows if chosen[j][text] is not None and chosen[j][text] != chosen[i][text]]
+            scores = [
+                cos(float(chosen[i][text]), chosen[j][image])
+                if to_image
+                else cos(float(chosen[j][text]), chosen[i][image])
+                for j in others
+            ]
+            if scores:
+                values.append(info_nce(cos(float(chosen[i][text]), chosen[i][image]), scores))
+        ways.append(sum(values) / len(values))
+    return sum(ways) / 2
+
+
+ALL: tuple[Slot, ...] = ("reference", "modification", "target")
+
+
+@pytest.mark.parametrize("slots", [("target",), ALL])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
+def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float) -> None:
+    terms = HybridTerms(HybridConfig(alpha=alpha, beta=beta), Plane(), make_loss("info-nce"), dataset(), slots)
+    for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2]):
+        wanted = alpha * tcm(rows, slots) + beta * (match(rows, 0, 3) + match(rows, 2, 4))
+        assert float(terms(members(rows, slots)).detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_one_value_written_out() -> None:
+    """Rows 0 and 2: compose(0, 20) = 20 against 30 and 110; compose(80, 20) = 100 against 110 and 30."""
+    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(), ("target",))
+    first = math.log(1 + math.exp((math.cos(math.radians(90)) - math.cos(math.radians(10))) / 0.5))
+    second = math.log(1 + math.exp((math.cos(math.radians(70)) - math.cos(math.radians(10))) / 0.5))
+    assert float(terms(members([0, 2], ("target",))).detach()) == pytest.approx((first + second) / 2, rel=1e-5)
+
+
+def test_queries_without_a_text_take_no_part() -> None:
+    rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
+    terms = HybridTerms(HybridConfig(alpha=0.4, beta=0.1), Plane(), make_loss("info-nce"), dataset(rows), ALL)
+    everyone = list(range(len(rows)))
+    wanted = 0.4 * tcm(everyone, ALL, rows) + 0.1 * (match(everyone, 0, 3, rows) + match(everyone, 2, 4, rows))
+    assert float(terms(members(everyone, ALL, rows)).detach()) == pytest.approx(wanted, rel=1e-5)
+    assert float(terms(members([4, 6], ALL, rows)).detach()) == 0.0  # nobody has a partner
+
+
+def test_what_a_run_does_not_allow_is_no_negative() -> None:
+    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(), ("target",))
+    batch = members([0, 1, 2], ("target",))
+    batch.allowed["target"][0, 2] = False
+    values = [info_nce(cos(20, 30), [cos(20, 40)])]
+    values.append(info_nce(cos(50, 40), [cos(50, 30), cos(50, 110)]))
+    values.append(info_nce(cos(100, 110), [cos(100, 30), cos(100, 40)]))
+    assert float(terms(batch).detach()) == pytest.approx(sum(values) / 3, rel=1e-5)
+
+
+def test_default_crossing_is_composing_every_pair_in_every_chunk() -> None:
+    plane = Plane()
+    first, second = ["0", "80", "200"], ["20", "-30"]
+    for chunk in (1, 4, 100):
+        crossed = plane.cross_texts(first, second, chunk=chunk)
+        wanted = direction(torch.tensor([[float(a) + float(b) for b in second] for a in first]))
+        torch.testing.assert_close(crossed, wanted)
+
+
+# --- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_data_set_without_texts_is_one_line() -> None:
+    bare = dataset([(None, "10", "60", 0.0, 0.0), ("5", "10", None, 0.0, 0.0)])
+    with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
+        HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, ("target",))
+    assert "\n" not in str(caught.value)
+    check_hybrid(HybridConfig(), Plane(), bare)  # off: nothing is needed
+
+
+def test_a_backbone_without_text_composition_is_named() -> None:
+    with pytest.raises(NegbenchError, match=r"^backbone 'plane' has no text composition: set hybrid\.alpha=0"):
+        check_hybrid(HybridConfig(alpha=0.4), Textless(), dataset())
+    check_hybrid(HybridConfig(beta=0.1), Textless(), dataset())
+
+
+def test_weights_are_checked() -> None:
+    flags = {"strategy": {"name": "hycole"}}
+    with pytest.raises(OptionError, match=r"hybrid\.alpha"):
+        load_config(flags=flags, sets=["hybrid.alpha=-1"])
+    with pytest.raises(UnknownNameError, match=r"did you mean 'hybrid\.alpha'"):
+        load_config(flags=flags, sets=["hybrid.alhpa=1"])
+    assert load_config(flags=flags).hybrid == HybridConfig(alpha=0.0, beta=0.0)
+
+
+def test_texts_are_missed_before_anything_is_encoded(
+    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(toy_root, tmp_path / "fashioniq", ignore=shutil.ignore_patterns("tags"))
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    sets = [f"dataset.root='{tmp_path}'", "hybrid.beta=0.1"]
+    config = load_config(flags={"strategy": {"name": "hycole"}, "dataset": {"name": "fashioniq"}}, sets=sets)
+    with pytest.raises(DataError, match="fashioniq train has none"):
+        engine.open_run(config, Display(), engine.Scenes())
+    assert not (tmp_path / "cache" / "features").exists()
+
+
+# --- within a step -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cell(toy_root: Path) -> engine.Cell:
+    config = load_config(
+        flags={"strategy": {"name": "hycole"}}, sets=[f"dataset.root='{toy_root}'", "backbone.weights='random'"]
+    )
+    opened = engine.open_run(config, Display(), engine.Scenes())
+    opened.backbone.eval()
+    return opened
+
+
+def step(cell: engine.Cell, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:
+    rows = torch.tensor([3, 40, 11, 25, 6])
+    negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
+    objective = Objective(cell.backbone, make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid)
+    loss_value: Tensor = objective(
+        Batch(rows, negatives, {k: v[rows] for k, v in cell.scene.train.tokens.items()})
+    ).loss
+    return loss_value
+
+
+@pytest.mark.parametrize("strategy", ["hycole", "in-batch", "qure"])
+def test_weights_of_zero_are_exactly_the_plain_loss(cell: engine.Cell, strategy: str) -> None:
+    plain = step(cell, strategy, None)
+    assert torch.equal(step(cell, strategy, HybridConfig()), plain)
+    assert step(cell, strategy, HybridConfig(alpha=0.4)) != plain
+    assert step(cell, strategy, HybridConfig(beta=0.1)) != plain
+
+
+@pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
+def test_a_step_adds_the_terms_of_its_own_texts(cell: engine.Cell, strategy: str, slots: tuple[Slot, ...]) -> None:
+    """The same terms from strings, embeddings and matrices of single scores."""
+    rows, backbone, data = [3, 40, 11, 25, 6], cell.backbone, cell.scene.train.dataset
+    queries = [data.queries[r] for r in rows]
+    first, last = [q.reference_text or "" for q in queries], [q.target_text or "" for q in queries]
+    tau = float(backbone.temperature.detach())
+
+    def loss(positive: Tensor, negatives: Callable[[int], list[Tensor]]) -> Tensor:
+        rows = [torch.stack([positive[i], *negatives(i)]) / tau for i in range(5)]
+        return torch.stack([-row.log_softmax(0)[0] for row in rows if len(row) > 1]).mean()
+
+    with torch.no_grad():
+        target = backbone.text_embeddings(last)
+        pairs = [[backbone.compose_texts([a], [q.text])[0] for q in queries] for a in first]
+        references, targets = ([q.reference for q in queries], [q.target for q in queries])
+
+        def corrupted(i: int) -> list[Tensor]:
+            found = []
+            for j in range(5):
+                if "target" in slots and last[j] != last[i] and targets[j] != targets[i]:
+                    found.append(pairs[i][i] @ target[j])
+                if "reference" in slots and first[j] != first[i] and references[j] != references[i]:
+                    found.append(pairs[j][i] @ target[i])
+                if "modification" in slots and queries[j].text != queries[i].text:
+                    found.append(pairs[i][j] @ target[i])
+            return found
+
+        wanted = 0.4 * loss(torch.stack([pairs[i][i] @ target[i] for i in range(5)]), corrupted)
+        for texts, images in ((first, cell.scene.train.references), (last, None)):
+            column = images[rows] if images is not None else cell.scene.train.images[data.target_columns[rows]]
+            embedded = backbone.candidates(cell.scene.features(backbone, column))[:, 0]
+            scores = backbone.text_embeddings(texts) @ embedded.T
+            for way in (scores, scores.T):
+                value = loss(way.diagonal(), lambda i, w=way, t=texts: [w[i, j] for j in range(5) if t[j] != t[i]])
+                wanted = wanted + 0.1 * value / 2
+        difference = step(cell, strategy, HybridConfig(alpha=0.4, beta=0.1)) - step(cell, strategy, None)
+    torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["hycole", "qure"])
+def test_text_composition_reaches_the_fusion_and_the_texts_projection(cell: engine.Cell, strategy: str) -> None:
+    backbone = cell.backbone
+    backbone.zero_grad()
+    (step(cell, strategy, HybridConfig(alpha=1.0)) - step(cell, strategy, None)).backward()
+    image = backbone.get_parameter("project_image.weight").grad
+    for name in ("fusion.linear.weight", "project_text.weight"):
+        gradient = backbone.get_parameter(name).grad
+        assert gradient is not None
+        assert gradient.abs().max() > 1e-6
+    # the image's own terms cancel: composing texts needs no image
+    assert image is None or image.abs().max() < 1e-5
+    backbone.zero_grad()
+
+
+def test_matching_reaches_both_projections(cell: engine.Cell) -> None:
+    backbone = cell.backbone
+    backbone.zero_grad()
+    (step(cell, "hycole", HybridConfig(beta=1.0)) - step(cell, "hycole", None)).backward()
+    for name in ("project_image.weight", "project_text.weight"):
+        gradient = backbone.get_parameter(name).grad
+        assert gradient is not None
+        assert gradient.abs().max() > 1e-6
+    backbone.zero_grad()
+
+
+@pytest.mark.parametrize("fusion", ["gated", "combiner"])
+def test_a_batch_of_64_crossed_in_chunks_equals_single_compositions(fusion: str) -> None:
+    tiny = registry.make("backbones", "tiny", weights="random", fusion=fusion).eval()
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(64, 1, tiny.identity.embedding_dim, generator=generator)
+    texts = [f"is {a} with {b}" for a in ("red", "blue", "black", "longer") for b in range(16)]
+    rows, columns = torch.arange(64).repeat_interleave(64), torch.arange(64).repeat(64)
+    tokens = tiny.tokenize(texts)
+    with torch.no_grad():
+        crossed = tiny.cross_queries(features, texts, chunk=1000)
+        single = tiny.queries(features[rows], {name: value[columns] for name, value in tokens.items()})
+        torch.testing.assert_close(crossed, tiny.cross_queries(features, texts, chunk=10**6), atol=1e-6, rtol=1e-5)
+        by_text = tiny.cross_texts(texts, texts, chunk=1000)
+    torch.testing.assert_close(crossed.reshape(64 * 64, -1), single, atol=1e-5, rtol=1e-5)
+    assert by_text.shape == (64, 64, tiny.identity.embedding_dim)
+    torch.testing.assert_close(by_text[5], tiny.compose_texts([texts[5]] * 64, texts), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(F.normalize(crossed, dim=-1), crossed)

@@ -1,0 +1,721 @@
+"""`mine` against a miner written with loops, and its draws against the laws they claim."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.errors import NegbenchError
+from negbench.mining import mine as mining
+from negbench.mining.draws import draw_uniform, draw_weighted, splitmix
+from negbench.mining.mine import Mined, MiningTask, batch_statistics, mine
+from negbench.ragged import Ragged
+
+# --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Everything(Strategy):
+    def pool(self, view: ScoreView) -> Tensor:
+        return view.allowed
+
+
+@dataclass(frozen=True)
+class Below(Strategy):
+    """The k highest-scored allowed images below the target; empty where none is."""
+
+    k: int = 3
+
+    def pool(self, view: ScoreView) -> Tensor:
+        below = (view.allowed & (view.scores < view.positive[:, None])).gather(1, view.order)
+        kept = below & (below.cumsum(1) <= self.k)
+        return torch.zeros_like(kept).scatter_(1, view.order, kept)
+
+
+@dataclass(frozen=True)
+class Band(Strategy):
+    """Images whose gap to the target lies in a band: no order needed, often empty."""
+
+    low: float = 0.1
+    high: float = 0.4
+
+    def pool(self, view: ScoreView) -> Tensor:
+        gap = view.positive[:, None] - view.scores
+        return view.allowed & (gap >= self.low) & (gap <= self.high)
+
+
+@dataclass(frozen=True)
+class Weighted(Strategy):
+    """Weight 1 + score where positive: some rows weigh only part of the corpus."""
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return torch.where(view.allowed & (view.scores > 0), 1 + view.scores, 0.0)
+
+
+@dataclass(frozen=True)
+class OracleEverything(Strategy):
+    reads_truth: ClassVar[bool] = True
+
+    def pool(self, view: ScoreView) -> Tensor:
+        assert view.relevant is not None
+        return view.allowed & ~view.relevant
+
+
+@dataclass(frozen=True)
+class Function(Strategy):
+    """Whatever a test wants to answer."""
+
+    answer: Callable[[ScoreView], Any]
+
+    def pool(self, view: ScoreView) -> Tensor:
+        result: Tensor = self.answer(view)
+        return result
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def toy_task(*, tokens: int = 1, queries: int = 41, known: bool = True, seed: int = 0) -> MiningTask:
+    """Three galleries that overlap, one of them in no order; exclusions; relevant images; scores of both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    candidates = normalize(torch.randn(40, tokens, 8, generator=generator), dim=-1)
+    candidates[11] = candidates[3]  # a twin: ties
+    groups = (torch.arange(0, 12), torch.randperm(40, generator=generator)[:17], torch.arange(20, 40))
+    group = torch.randint(3, (queries,), generator=generator)
+    target = torch.tensor([int(groups[g][torch.randint(len(groups[g]), (), generator=generator)]) for g in group])
+    excluded = [torch.randint(40, (i % 4,), generator=generator).tolist() for i in range(queries)]
+    relevant = [[int(t), *torch.randint(40, (3,), generator=generator).tolist()] for t in target]
+    relevant[0] = []
+    embeddings = normalize(torch.randn(queries, 8, generator=generator), dim=-1)
+    embeddings[:3] = -normalize(candidates[target[:3]].mean(1), dim=-1)  # targets that score (near) the lowest
+    return MiningTask(
+        queries=embeddings,
+        candidates=candidates,
+        target=target,
+        group=group,
+        groups=groups,
+        excluded=Ragged.of(excluded),
+        relevant=Ragged.of(relevant) if known else None,
+    )
+
+
+def scored_task(scores: list[list[float]], target: list[int], **more: Any) -> MiningTask:
+    """One gallery whose scores are the given numbers (the embeddings are not unit norm, which mining does not mind)."""
+    rows = torch.tensor(scores)
+    columns = torch.arange(rows.shape[1])
+    group = torch.zeros(len(rows), dtype=torch.int64)
+    return MiningTask(rows, torch.eye(rows.shape[1])[:, None], torch.tensor(target), group, [columns], **more)
+
+
+def run(task: MiningTask, strategy: Strategy, *, seed: int = 0, draws: int = 4, refresh: int = 0, **more: Any) -> Mined:
+    return mine(task, strategy, refresh=refresh, draws=draws, generator=torch.Generator().manual_seed(seed), **more)
+
+
+def assert_same(one: Mined, other: Mined) -> None:
+    for field in dataclasses.fields(Mined):
+        if field.name != "stale":
+            a, b = getattr(one, field.name), getattr(other, field.name)
+            assert a.dtype == b.dtype
+            assert torch.equal(a.nan_to_num(nan=-9.0), b.nan_to_num(nan=-9.0)), field.name
+
+
+# --- the loop miner -------------------------------------------------------------------------------------------------
+
+
+def loop_query(task: MiningTask, i: int, rule: Callable[..., set[int]], oracle: bool = False) -> dict[str, Any]:
+    """Everything that `mine` says of query i but its draws, in Python loops over plain floats."""
+    corpus = task.groups[int(task.group[i])].tolist()
+    score = {j: max(float(task.queries[i].double() @ token.double()) for token in task.candidates[j]) for j in corpus}
+    target = int(task.target[i])
+    relevant = set(task.relevant.row(i).tolist()) if task.relevant is not None else set()
+    excluded = set(task.excluded.row(i).tolist()) if task.excluded is not None else set()
+    allowed = [j for j in corpus if j != target and j not in excluded]
+    by_rank = sorted(allowed, key=lambda j: (-round(score[j], 6), corpus.index(j)))
+    pool, code = rule(score, by_rank, target, relevant), 0
+    if not pool:
+        usable = [j for j in by_rank if not (oracle and j in relevant)] or by_rank
+        under = [j for j in usable if score[j] < score[target] - 1e-6]
+        pool, code = ({under[0]}, 1) if under else (set(usable), 2)
+    places = sorted(by_rank.index(j) for j in pool)
+    last = max(len(by_rank) - 1, 1)
+    return {
+        "pool": pool,
+        "score": score,
+        "fallback": code,
+        "pool_size": len(pool),
+        "band_start": places[0] / last,
+        "band_end": places[-1] / last,
+        "band_mean": sum(places) / len(places) / last,
+        "false_negative_rate_pool": len(pool & relevant) / len(pool) if relevant else math.nan,
+        "target_rank": 1 + sum(score[j] >= score[target] - 1e-6 for j in allowed),
+        "positive": score[target],
+        "relevant": relevant,
+    }
+
+
+RULES: list[tuple[Strategy, Callable[..., set[int]]]] = [
+    (Everything(), lambda score, by_rank, target, relevant: set(by_rank)),
+    (
+        Below(k=3),
+        lambda score, by_rank, target, relevant: set([j for j in by_rank if score[j] < score[target] - 1e-6][:3]),
+    ),
+    (Band(), lambda score, by_rank, target, relevant: {j for j in by_rank if 0.1 <= score[target] - score[j] <= 0.4}),
+    (Weighted(), lambda score, by_rank, target, relevant: {j for j in by_rank if score[j] > 0}),
+    (OracleEverything(), lambda score, by_rank, target, relevant: set(by_rank) - relevant),
+]
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize(("strategy", "rule"), RULES, ids=lambda value: type(value).__name__)
+def test_equals_a_miner_of_loops(tokens: int, strategy: Strategy, rule: Callable[..., set[int]]) -> None:
+    task = toy_task(tokens=tokens)
+    mined = run(task, strategy, draws=9)
+    for i in range(len(task.queries)):
+        want = loop_query(task, i, rule, oracle=isinstance(strategy, OracleEverything))
+        for name in ("pool_size", "fallback", "target_rank"):
+            assert int(getattr(mined, name)[i]) == want[name], (i, name)
+        for name in ("band_start", "band_end", "band_mean", "false_negative_rate_pool", "positive"):
+            assert float(getattr(mined, name)[i]) == pytest.approx(want[name], abs=1e-6, nan_ok=True), (i, name)
+        drawn, n = mined.negatives[i].tolist(), want["pool_size"]
+        for cycle in _batched(drawn, n):
+            assert len(set(cycle)) == len(cycle)
+            assert set(cycle) <= want["pool"]
+            assert len(cycle) < n or set(cycle) == want["pool"]
+        for j, score in zip(drawn, mined.scores[i].tolist(), strict=True):
+            assert score == pytest.approx(want["score"][j], abs=1e-6)
+        gap = [want["positive"] - want["score"][j] for j in drawn]
+        assert float(mined.hardness[i]) == pytest.approx(sum(gap) / len(gap), abs=1e-6)
+        wrong = sum(j in want["relevant"] for j in drawn) / len(drawn) if want["relevant"] else math.nan
+        assert float(mined.false_negative_rate_draws[i]) == pytest.approx(wrong, abs=1e-6, nan_ok=True)
+    assert (mined.positive < 0).any()
+    assert mined.overlap.isnan().all()
+
+
+def _batched(items: list[int], size: int) -> list[list[int]]:
+    return [items[k : k + size] for k in range(0, len(items), size)]
+
+
+def test_the_toy_task_reaches_every_kind_of_row() -> None:
+    """Without this the comparison above could be with queries that never fall back or never meet a false negative."""
+    assert set(run(toy_task(), RULES[2][0]).fallback.tolist()) == {0, 1, 2}
+    everything = run(toy_task(), Everything())
+    assert everything.false_negative_rate_pool.nan_to_num().max() > 0
+    assert everything.false_negative_rate_pool.isnan().sum() == 1
+
+
+# --- scores, blocks, shards, processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [rule[0] for rule in RULES], ids=lambda value: type(value).__name__)
+def test_any_block_size_gives_the_same_bits(strategy: Strategy) -> None:
+    task = toy_task(tokens=3)
+    whole = run(task, strategy)
+    for block in (1, 7):
+        assert_same(whole, run(task, strategy, block=block))
+
+
+def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not() -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = normalize(torch.randn(300, 96, generator=generator), dim=-1)
+    images = normalize(torch.randn(500, 1, 96, generator=generator), dim=-1)
+    whole = mining._tiled_relevance(queries, images)
+    torch.testing.assert_close(whole, (queries.double() @ images[:, 0].double().T).float(), atol=1e-6, rtol=0)
+    for size in (1, 3, 64, 255, 257):
+        parts = torch.cat([mining._tiled_relevance(part, images) for part in torch.split(queries, size)])
+        assert torch.equal(parts, whole), size
+
+
+def test_a_corpus_of_several_tiles_is_scored_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task(tokens=3)
+    whole = mining._tiled_relevance(task.queries, task.candidates)
+    monkeypatch.setattr(mining, "_TILE_TOKENS", 10)  # three images a tile
+    monkeypatch.setattr(mining, "_TILE_QUERIES", 4)
+    torch.testing.assert_close(mining._tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
+
+
+def test_half_precision_embeddings_are_scored_in_float32_even_under_autocast() -> None:
+    task = toy_task()
+    half = dataclasses.replace(task, queries=task.queries.bfloat16(), candidates=task.candidates.bfloat16())
+    exact = half.queries.float() @ half.candidates[:, 0].float().T
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mined = run(half, Everything())
+    torch.testing.assert_close(mined.scores, exact.gather(1, mined.negatives), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", [Everything(), Below(), Weighted()], ids=lambda value: type(value).__name__)
+def test_shards_put_together_are_the_whole(strategy: Strategy) -> None:
+    task = toy_task(tokens=3)
+    whole = run(task, strategy)
+    for rank in range(3):
+        rows = torch.arange(rank, len(task.queries), 3).flip(0)
+        part = run(task.shard(rows), strategy)
+        picked = {f.name: getattr(whole, f.name)[rows] for f in dataclasses.fields(Mined) if f.name != "stale"}
+        assert_same(part, Mined(**picked, stale=False))
+
+
+def test_large_corpora_shrink_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mining, "_BLOCK_ENTRIES", 60)
+    done: list[int] = []
+    task = toy_task()
+    mined = run(task, Everything(), progress=done.append)
+    assert sum(done) == len(task.queries)
+    assert max(done) == 60 // 12
+    assert_same(mined, run(task, Everything()))
+
+
+class _Largest(TorchDispatchMode):
+    """Number of elements of the largest tensor that any operation returns while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("strategy", [Everything(), Below(), Weighted()], ids=lambda value: type(value).__name__)
+def test_memory_is_bounded_by_the_block(strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mining, "_TILE_QUERIES", 8)
+    generator = torch.Generator().manual_seed(0)
+    count, images, block = 400, 300, 8
+    queries = normalize(torch.randn(count, 4, generator=generator), dim=-1)
+    candidates = normalize(torch.randn(images, 2, 4, generator=generator), dim=-1)
+    target = torch.randint(images, (count,), generator=generator)
+    task = MiningTask(queries, candidates, target, torch.zeros_like(target), [torch.arange(images)])
+    run(task, strategy, block=block, pools=tmp_path / "0")
+    with _Largest() as seen:
+        run(task, strategy, block=block, previous=tmp_path / "0", pools=tmp_path / "1")
+    assert block * images <= seen.largest <= 2 * block * images  # two tokens an image
+    assert count * images > 20 * seen.largest
+
+
+def test_same_seed_same_draws_other_seed_other_draws() -> None:
+    task = toy_task()
+    assert_same(run(task, Everything(), seed=5), run(task, Everything(), seed=5))
+    assert not torch.equal(run(task, Everything(), seed=5).negatives, run(task, Everything(), seed=6).negatives)
+
+
+def test_the_generator_advances_so_that_the_next_refresh_draws_anew() -> None:
+    task, generator = toy_task(), torch.Generator().manual_seed(0)
+    first = mine(task, Everything(), refresh=0, draws=4, generator=generator)
+    second = mine(task, Everything(), refresh=1, draws=4, generator=generator)
+    assert not torch.equal(first.negatives, second.negatives)
+
+
+def test_global_generators_are_left_alone() -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    run(toy_task(), Weighted())
+    run(toy_task(), Everything())
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+_OTHER_PROCESS = """
+import torch
+from negbench.mining.draws import draw_uniform, draw_weighted
+seed = torch.arange(5) * 7919
+weights = (torch.arange(60.).reshape(5, 12) % 7)
+print(draw_uniform(weights > 2, seed, 20).tolist(), draw_weighted(weights, seed, 20).tolist())
+"""
+
+
+def test_another_process_draws_the_same() -> None:
+    seed, weights = torch.arange(5) * 7919, torch.arange(60.0).reshape(5, 12) % 7
+    here = f"{draw_uniform(weights > 2, seed, 20).tolist()} {draw_weighted(weights, seed, 20).tolist()}\n"
+    there = subprocess.run([sys.executable, "-c", _OTHER_PROCESS], capture_output=True, text=True, check=True)
+    assert there.stdout == here
+
+
+# --- draws ----------------------------------------------------------------------------------------------------------
+
+
+def test_splitmix_gives_the_published_stream() -> None:
+    """Vectors of the algorithm's reference implementation for the seed 1234567, and the recurrence in big integers."""
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    got = splitmix(torch.tensor(1234567), torch.arange(5))
+    assert [value % 2**64 for value in got.tolist()] == published
+    for seed in (0, -1, -(2**63), 2**63 - 1):
+        state = seed % 2**64
+        for value in splitmix(torch.tensor(seed), torch.arange(4)).tolist():
+            state = (state + 0x9E3779B97F4A7C15) % 2**64
+            z = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+            z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
+            assert value % 2**64 == z ^ z >> 31
+
+
+@pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])
+def test_no_repeat_until_the_pool_is_used_up(draw: Callable[..., Tensor]) -> None:
+    pool = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+    pool[:, 4] = True
+    drawn = draw(pool, torch.arange(50), 25)
+    assert drawn.shape == (50, 25)
+    for row in range(50):
+        inside = set(pool[row].nonzero().squeeze(1).tolist())
+        for cycle in _batched(drawn[row].tolist(), len(inside)):
+            assert len(set(cycle)) == len(cycle)
+            assert set(cycle) <= inside
+            assert len(cycle) < len(inside) or set(cycle) == inside
+    large = pool.sum(1) > 5
+    assert any(
+        drawn[i, : pool[i].sum()].tolist() != drawn[i, pool[i].sum() : 2 * pool[i].sum()].tolist()
+        for i in large.nonzero().squeeze(1).tolist()
+    )
+
+
+_SEEDS = splitmix(torch.tensor(2024), torch.arange(24_000))
+_POOL = torch.tensor([True, False, True, True, False, True])
+
+
+@pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.double(), *rest)])
+def test_every_order_of_a_pool_is_equally_likely_in_every_cycle(draw: Callable[..., Tensor]) -> None:
+    """Chi-square over the 4! orders of each cycle, and over pairs (last of the first cycle, first of the second)."""
+    drawn = draw(_POOL.expand(len(_SEEDS), -1), _SEEDS, 8)
+    base = torch.tensor([6**3, 6**2, 6, 1])
+    for cycle in (drawn[:, :4], drawn[:, 4:]):
+        counts = (cycle * base).sum(1).unique(return_counts=True)[1]
+        assert len(counts) == 24
+        assert chisquare(counts.numpy()).pvalue > 1e-3
+    pairs = (drawn[:, 3] * 6 + drawn[:, 4]).unique(return_counts=True)[1]
+    assert len(pairs) == 16
+    assert chisquare(pairs.numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])
+def test_neighbouring_queries_draw_independently(draw: Callable[..., Tensor]) -> None:
+    """Streams are numbered 0, 1, 2, ...: neither images nor pairs of neighbours' first draws may show it."""
+    drawn = draw(torch.ones(20_000, 10, dtype=torch.bool), splitmix(torch.tensor(0), torch.arange(20_000)), 2)
+    for codes in (drawn[:, 0], drawn[:, 1], drawn[:-1:2, 0] * 10 + drawn[1::2, 0]):
+        counts = codes.unique(return_counts=True)[1]
+        assert len(counts) in (10, 100)
+        assert chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_weighted_draws_follow_the_closed_form() -> None:
+    """First draw: w / sum; ordered pair (i, j): w_i / sum * w_j / (sum - w_i); the same again in the second cycle."""
+    weights = torch.tensor([0.5, 0.0, 3.0, 1.0, 1.5], dtype=torch.float64)
+    drawn = draw_weighted(weights.expand(len(_SEEDS), -1), _SEEDS, 8)
+    total = float(weights.sum())
+    for at in (0, 4):
+        first = torch.bincount(drawn[:, at], minlength=5)
+        assert int(first[1]) == 0
+        inside = weights > 0
+        assert chisquare(first[inside].numpy(), (weights[inside] / total * len(_SEEDS)).numpy()).pvalue > 1e-3
+        pairs = [(i, j) for i, j in itertools.permutations(range(5), 2) if weights[i] > 0 and weights[j] > 0]
+        seen = [int(((drawn[:, at] == i) & (drawn[:, at + 1] == j)).sum()) for i, j in pairs]
+        want = [float(weights[i] / total * weights[j] / (total - weights[i])) * len(_SEEDS) for i, j in pairs]
+        assert chisquare(seen, want).pvalue > 1e-3
+
+
+def test_extreme_weights_still_order_and_count_as_members() -> None:
+    weights = torch.tensor([[1e-300, 1e300, 0.0, 5e-324]], dtype=torch.float64).expand(200, -1)
+    drawn = draw_weighted(weights, torch.arange(200), 3)
+    assert (drawn[:, 0] == 1).all()
+    assert (drawn.sort(1).values == torch.tensor([0, 1, 3])).all()
+
+
+# --- fallbacks ------------------------------------------------------------------------------------------------------
+
+
+def test_both_fallbacks_are_taken_and_counted() -> None:
+    task = scored_task([[-0.5, -0.9, -0.7, -0.5], [-0.9, 0.1, 0.1, -0.9]], [0, 3], excluded=Ragged.of([[], [0]]))
+    mined = run(task, Function(lambda view: torch.zeros_like(view.allowed)), draws=2)
+    assert mined.fallback.tolist() == [mining.BELOW_TARGET, mining.ANY_ALLOWED]
+    assert mined.negatives[0].tolist() == [2, 2]  # -0.7 is the nearest below -0.5; the tie at column 3 is not below
+    assert sorted(mined.negatives[1].tolist()) == [1, 2]
+    assert mined.pool_size.tolist() == [1, 2]
+    summary = mined.summary()
+    assert (summary["fallback_below"], summary["fallback_any"]) == (1, 1)
+
+
+def test_a_nearest_image_that_ties_is_the_first_of_the_corpus() -> None:
+    mined = run(scored_task([[0.9, 0.1, 0.3, 0.3]], [0]), Function(lambda view: torch.zeros_like(view.scores)), draws=1)
+    assert mined.negatives.tolist() == [[2]]
+
+
+def test_fallbacks_of_weighted_pools_leave_the_other_rows_as_they_are() -> None:
+    task = scored_task([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]], [0, 0])
+    weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.5]])
+    mined = run(task, Function(lambda view: weights), draws=3)
+    assert mined.negatives.tolist() == [[1, 1, 1], [2, 2, 2]]
+    assert not weights[0].any()
+
+
+def test_an_oracle_does_not_fall_back_to_a_relevant_image_unless_nothing_else_is_left() -> None:
+    @dataclass(frozen=True)
+    class OracleNothing(Strategy):
+        reads_truth: ClassVar[bool] = True
+
+        def pool(self, view: ScoreView) -> Tensor:
+            return torch.zeros_like(view.allowed)
+
+    relevant = Ragged.of([[0, 1], [0, 1, 2]])
+    mined = run(scored_task([[0.5, 0.4, 0.3], [0.5, 0.4, 0.3]], [0, 0], relevant=relevant), OracleNothing(), draws=1)
+    assert mined.negatives.tolist() == [[2], [1]]
+
+
+def test_a_query_without_any_allowed_image_is_an_error_that_names_it() -> None:
+    with pytest.raises(NegbenchError, match=r"query 0: no image of its corpus \(1 images\) is allowed"):
+        run(scored_task([[0.5]], [0]), Everything())
+    task = scored_task([[0.5, 0.4], [0.5, 0.4]], [0, 0], excluded=Ragged.of([[], [1]]))
+    with pytest.raises(NegbenchError, match="query 1: no image"):
+        run(task, Everything())
+
+
+# --- what may be chosen ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda view: torch.ones_like(view.allowed), r"Function.pool chose the target itself \(row 0, column 1\)"),
+        (lambda view: view.scores.new_ones(view.scores.shape), "chose the target itself"),
+        (lambda view: torch.arange(4)[None] == 3, r"chose an excluded image \(row 0, column 3\)"),
+        (lambda view: view.allowed[:, :2], r"must return a \(1, 4\) tensor, got \(1, 2\)"),
+        (lambda view: [True], "must return a .* tensor, got list"),
+        (lambda view: view.allowed.long(), "must return bool or float weights, got torch.int64"),
+        (lambda view: torch.where(view.allowed, -1.0, 0.0), "finite weights >= 0"),
+        (lambda view: torch.where(view.allowed, torch.nan, 0.0), "finite weights >= 0"),
+        (lambda view: torch.where(view.allowed, torch.inf, 0.0), "finite weights >= 0"),
+    ],
+)
+def test_a_strategy_that_breaks_its_contract_is_refused(answer: Callable[[ScoreView], Any], message: str) -> None:
+    task = scored_task([[0.1, 0.2, 0.3, 0.4]], [1], excluded=Ragged.of([[3]]))
+    with pytest.raises(NegbenchError, match=message):
+        run(task, Function(answer))
+
+
+def test_only_oracles_see_the_ground_truth() -> None:
+    seen: list[Tensor | None] = []
+    run(toy_task(), Function(lambda view: (seen.append(view.relevant), view.allowed)[1]))
+    assert seen
+    assert all(relevant is None for relevant in seen)
+    assert run(toy_task(), OracleEverything()).false_negative_rate_draws.nan_to_num().max() == 0
+
+
+def test_a_batch_strategy_cannot_be_mined() -> None:
+    @dataclass(frozen=True)
+    class Batch(Everything):
+        scope = "batch"
+
+    with pytest.raises(NegbenchError, match="Batch is a batch strategy"):
+        run(toy_task(), Batch())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_scores_that_are_not_finite_are_one_line(value: float) -> None:
+    task = toy_task()
+    task.queries[7, 0] = value
+    with pytest.raises(NegbenchError, match=r"query 7: its scores hold NaN or infinity; the model diverged") as caught:
+        run(task, Everything())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["draws", "block"])
+def test_options_are_checked(option: str) -> None:
+    with pytest.raises(NegbenchError, match=f"{option} must be at least 1, got 0"):
+        run(toy_task(), Everything(), **{option: 0})
+    with pytest.raises(NegbenchError, match="refresh must be at least 0, got -1"):
+        run(toy_task(), Everything(), refresh=-1)
+
+
+def test_a_target_outside_its_corpus_is_an_error() -> None:
+    task = dataclasses.replace(scored_task([[0.1, 0.2, 0.3]], [2]), groups=[torch.tensor([0, 1])])
+    with pytest.raises(NegbenchError, match="query 0: its target, column 2, is not in its corpus, gallery group 0"):
+        run(task, Everything())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": torch.zeros(2, dtype=torch.int64)}, "target must be"),
+        ({"group": torch.zeros(1)}, "group must be"),
+        ({"group": torch.ones(1, dtype=torch.int64)}, "group must lie in 0..0, got 1..1"),
+        ({"target": torch.tensor([3])}, "target must lie in 0..2, got 3..3"),
+        ({"excluded": Ragged.of([[], []])}, "excluded must have 1 rows, got 2"),
+        ({"queries": torch.zeros(1, 5)}, "want queries"),
+    ],
+)
+def test_tasks_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(scored_task([[0.1, 0.2, 0.3]], [2]), **change)
+
+
+def test_a_corpus_that_repeats_a_column_is_refused() -> None:
+    task = dataclasses.replace(scored_task([[0.1, 0.2, 0.3]], [1]), groups=[torch.tensor([0, 1, 1])])
+    with pytest.raises(ValueError, match=r"groups\[0\] must name every column once"):
+        run(task, Everything())
+
+
+# --- refreshes ------------------------------------------------------------------------------------------------------
+
+
+def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path: Path) -> None:
+    first, second = toy_task(tokens=3), toy_task(tokens=3)
+    second.queries[:] = normalize(second.queries + 0.3 * torch.randn(41, 8, generator=torch.Generator().manual_seed(9)))
+    strategy, rule = RULES[1]
+    run(first, strategy, pools=tmp_path / "a", block=5)
+    mined = run(second, strategy, previous=tmp_path / "a", pools=tmp_path / "b", refresh=1, block=7)
+    for i in range(41):
+        one, other = loop_query(first, i, rule)["pool"], loop_query(second, i, rule)["pool"]
+        assert float(mined.overlap[i]) == pytest.approx(len(one & other) / len(one | other)), i
+    assert 0 < mined.summary()["overlap"] < 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    bits = np.unpackbits(np.load(tmp_path / "b"), axis=1)
+    assert bits.sum(1).tolist() == mined.pool_size.tolist()
+
+
+def test_pools_that_do_not_move_after_a_refresh_warn_loudly(tmp_path: Path) -> None:
+    task = toy_task()
+    run(task, Below(), pools=tmp_path / "a")
+    with pytest.warns(UserWarning, match="stale pools: refresh 1 of Below left every pool as it was"):
+        mined = run(task, Below(), previous=tmp_path / "a", refresh=1)
+    assert mined.stale
+    assert mined.summary()["stale"] == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_pools_that_have_to_stay_do_not_warn(tmp_path: Path) -> None:
+    task = toy_task()
+    run(task, Everything(), pools=tmp_path / "a")
+    mined = run(task, Everything(), previous=tmp_path / "a", refresh=1)
+    assert (mined.overlap == 1).all()
+    assert not mined.stale
+    moved = dataclasses.replace(task, queries=task.queries.roll(1, 0))
+    run(task, Below(), pools=tmp_path / "b")
+    assert not run(moved, Below(), previous=tmp_path / "b", refresh=1).stale
+
+
+def test_a_refresh_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    def fail(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_task(), Everything(), pools=tmp_path / "a", progress=fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_previous_pools_of_another_task_or_none_are_refused(tmp_path: Path) -> None:
+    run(toy_task(queries=10), Everything(), pools=tmp_path / "a")
+    with pytest.raises(NegbenchError, match=r"of another task: they hold \(10, 3\) uint8, not \(41, 3\)"):
+        run(toy_task(), Everything(), previous=tmp_path / "a")
+    (tmp_path / "b").write_bytes(b"not an array")
+    for name in ("b", "missing"):
+        with pytest.raises(NegbenchError, match="cannot be read"):
+            run(toy_task(), Everything(), previous=tmp_path / name)
+
+
+# --- what is reported -----------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_hand_made_row() -> None:
+    """Scores 0.9 0.7 | 0.6 (target) | 0.6 0.2 -0.4, one image excluded: five may be drawn."""
+    scores = [[-0.4, 0.6, 0.9, 0.6, 0.2, 0.7, 0.99]]
+    task = scored_task(scores, [1], excluded=Ragged.of([[6]]), relevant=Ragged.of([[1, 2, 6]]))
+    mined = run(task, Function(lambda view: view.allowed & (view.scores > 0.1) & (view.scores < 0.95)), draws=4)
+    assert mined.target_rank.tolist() == [4]  # 0.9, 0.7 and the tie stand before it; the excluded 0.99 does not count
+    assert (mined.band_start.item(), mined.band_end.item()) == (0, 0.75)
+    assert mined.band_mean.item() == pytest.approx((0 + 1 + 2 + 3) / 4 / 4)
+    assert mined.false_negative_rate_pool.item() == mined.false_negative_rate_draws.item() == 0.25
+    assert mined.hardness.item() == pytest.approx(0.6 - (0.9 + 0.7 + 0.6 + 0.2) / 4, abs=1e-6)
+
+
+def test_summary_and_frame_hold_what_was_mined() -> None:
+    mined = run(toy_task(), Band())
+    summary = mined.summary()
+    assert all(isinstance(value, float) for value in summary.values())
+    assert summary["pool_size"] == pytest.approx(sum(mined.pool_size.tolist()) / 41)
+    known = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
+    assert summary["false_negative_rate_pool"] == pytest.approx(sum(known) / len(known))
+    assert summary["target_rank_median"] == np.median(mined.target_rank.numpy())
+    assert math.isnan(summary["overlap"])
+    even = dataclasses.replace(mined, pool_size=torch.tensor([1, 4]))
+    assert even.summary()["pool_size_median"] == 2.5
+    frame = mined.frame()
+    assert len(frame) == 41
+    assert frame["negatives"][3] == mined.negatives[3].tolist()
+    assert frame["fallback"].tolist() == mined.fallback.tolist()
+
+
+def test_without_ground_truth_false_negative_rates_are_nan() -> None:
+    mined = run(toy_task(known=False), Everything())
+    assert mined.false_negative_rate_pool.isnan().all()
+    assert mined.false_negative_rate_draws.isnan().all()
+    assert math.isnan(mined.summary()["false_negative_rate_pool"])
+
+
+def test_batch_statistics_equal_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(6, 6, generator=generator) * 2 - 1
+    view = ScoreView(scores, torch.arange(6))
+    weights = torch.rand(6, 6, generator=generator) * (torch.rand(6, 6, generator=generator) < 0.6) * view.allowed
+    weights[2] = 0
+    relevant = torch.rand(6, 6, generator=generator) < 0.4
+    for pool in (weights, weights > 0):
+        sizes, share, weight_share, hardness = [], [], [], []
+        for i in (0, 1, 3, 4, 5):
+            w = {j: float(pool[i, j]) for j in range(6) if pool[i, j] > 0}
+            total = sum(w.values())
+            sizes.append(len(w))
+            share.append(sum(bool(relevant[i, j]) for j in w) / len(w))
+            weight_share.append(sum(v for j, v in w.items() if relevant[i, j]) / total)
+            hardness.append(sum(v * float(scores[i, i] - scores[i, j]) for j, v in w.items()) / total)
+        got = batch_statistics(view, pool, relevant)
+        assert got == pytest.approx(
+            {
+                "pool_size": sum(sizes) / 5,
+                "false_negative_rate_pool": sum(share) / 5,
+                "false_negative_rate_draws": sum(weight_share) / 5,
+                "hardness": sum(hardness) / 5,
+                "empty": 1,
+            }
+        )
+    unknown = batch_statistics(view, weights)
+    assert math.isnan(unknown["false_negative_rate_pool"])
+    assert unknown["pool_size"] > 0
+    nothing = batch_statistics(view, torch.zeros_like(view.allowed), relevant)
+    assert nothing["empty"] == 6
+    assert math.isnan(nothing["hardness"])
+
+
+# --- a GPU ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strategy", [Everything(), Below(), Weighted()], ids=lambda value: type(value).__name__)
+def test_a_gpu_draws_what_the_cpu_draws(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy scores are far enough apart for rounding not to matter, except between the twins, which tie exactly."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    task = toy_task(tokens=3)
+    there = dataclasses.replace(task, queries=task.queries.cuda(), candidates=task.candidates.cuda())
+    one, other = run(task, strategy), run(there, strategy)
+    assert torch.equal(one.negatives, other.negatives)
+    for name in ("scores", "band_mean", "hardness", "false_negative_rate_pool"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-5, rtol=0, equal_nan=True)
