@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+MOVES_SCORES = False  # shows progress
+
 Advance = Callable[[int], None]
 
 

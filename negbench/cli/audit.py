@@ -58,7 +58,7 @@ def audit(
     from negbench.audit.audit import AuditOptions, write_audits, write_curves
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
-    layers = [options.dataset_layer(dataset, data_root, allow_missing), options.plugin_layer(plugin)]
+    layers = [options.plugin_layer(plugin), options.dataset_layer(dataset, data_root, allow_missing)]
     layers += [options.named("backbone", backbone), *_sets(sets)]
     folder = _run(run, runs_dir, backbone, layers)
     config, strategies = _configured(strategy, folder, layers, seed)
