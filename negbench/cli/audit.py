@@ -12,7 +12,7 @@ from negbench.cli import options
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
     from negbench.audit.subject import AuditOptions
-    from negbench.config import RunConfig
+    from negbench.config import ResolvedConfig
     from negbench.contracts import Strategy
     from negbench.loop.folder import RunFolder
 
@@ -96,7 +96,7 @@ def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: 
 
 def _configured(
     strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
-) -> tuple[RunConfig, dict[str, Strategy]]:
+) -> tuple[ResolvedConfig, dict[str, Strategy]]:
     """The configuration that all strategies share, and the strategies by label."""
     from negbench.api import make_strategy
     from negbench.config import build_config, resolved
@@ -121,7 +121,7 @@ def _configured(
 
 def _audit(
     console: Any,
-    config: RunConfig,
+    config: ResolvedConfig,
     strategies: dict[str, Strategy],
     chosen: AuditOptions,
     split: str,
