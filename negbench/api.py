@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
     from negbench.loop.runs import RunResult
 
-MOVES_SCORES = False  # names for what is elsewhere, which counts by itself
-
 
 def make_strategy(name: str, **options: Any) -> Strategy:
     """Strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``."""

@@ -17,8 +17,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-MOVES_SCORES = False  # shows progress
-
 Advance = Callable[[int], None]
 
 

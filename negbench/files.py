@@ -35,7 +35,7 @@ def checked_name(name: str, what: str) -> str:
     """`name` if it can be a folder of its own in the runs folder, else NegbenchError; `what` is the flag to blame."""
     if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
         raise NegbenchError(
-            f"{what} {quoted(name)}: want a plain name of letters, digits, '-', '_' and '.', which begins with a letter "
+            f"{what} {quoted(name)}: want a plain name of letters, digits, '-', '_' and '.', beginning with a letter "
             "or a digit, 100 characters at most"
         )
     return name

@@ -17,8 +17,6 @@ from negbench import syntax
 from negbench.config import ResolvedConfig
 from negbench.registry import SECTIONS, registry
 
-MOVES_SCORES = False  # names runs, and computes nothing in them
-
 _LOOP = "negbench.loop.train"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
 

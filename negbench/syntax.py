@@ -14,8 +14,6 @@ from pathlib import Path
 
 from negbench.errors import NegbenchError
 
-MOVES_SCORES = False  # reads code, and decides nothing of what it does
-
 _BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # where a statement may stand
 
 

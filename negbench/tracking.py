@@ -24,8 +24,6 @@ from negbench.loop.folder import RunFolder
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-MOVES_SCORES = False  # copies what was computed
-
 EXPERIMENT = "negbench"
 _FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
 _PARAM_LIMIT = 6000  # characters of a parameter's value
