@@ -22,7 +22,7 @@ EXEMPT = {
     "negbench.config",
     "negbench.errors",
     "negbench.files",
-    "negbench.loop.folder",
+    "negbench.runfolder",
     "negbench.loop.record",
     "negbench.mining.curves",
     "negbench.registry",

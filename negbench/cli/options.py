@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from negbench.display import Display
-    from negbench.loop.folder import Overwrite
+    from negbench.runfolder import Overwrite
 
 Strategy = Annotated[
     str | None,

@@ -19,9 +19,9 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
-from negbench.loop.folder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.loop.hybrid import check_hybrid
 from negbench.loop.train import accelerator_of, train
+from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, Tracker
 
