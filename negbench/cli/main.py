@@ -54,7 +54,7 @@ def run(arguments: list[str] | None = None) -> int:
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
     except TyperException as error:
