@@ -285,7 +285,7 @@ class _Sample:
         rows = torch.randperm(len(self.train.queries), generator=self.generator)[:count]
         negatives = None
         if strategy.scope == "corpus":
-            shape = (count, config.train.num_negatives)
+            shape = (count, int(config.train.num_negatives or 1))
             negatives = torch.randint(len(self.train.images), shape, generator=self.generator)
         tokens = self.backbone.tokenize([self.train.queries[row].text for row in rows.tolist()])
         half = self.device.type == "cuda" and config.train.precision in ("auto", "bf16")
@@ -320,7 +320,7 @@ class _Sample:
         rows = min(_ROWS, len(self.train.queries))
         target = torch.arange(rows) % count
         boundaries = len(config.schedule.refresh_epochs or ()) + 1
-        draws = max(1, int(config.train.epochs or 0) // boundaries) * config.train.num_negatives
+        draws = max(1, int(config.train.epochs or 0) // boundaries) * int(config.train.num_negatives or 1)
         task = MiningTask(
             queries=torch.nn.functional.normalize(torch.randn(rows, width, generator=self.generator), dim=-1).to(
                 self.device

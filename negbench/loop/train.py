@@ -32,6 +32,7 @@ from negbench.errors import NegbenchError, RunError
 from negbench.loop.folder import RunFolder, find_run, new_folder
 from negbench.loop.objective import Batch, Objective
 from negbench.mining import curves
+from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, MiningTask, mine
 from negbench.ragged import Ragged
 from negbench.scene import Scene, Split, carves_dev, dev_seed, device_of, load_backbone, prepare, threads
@@ -274,13 +275,13 @@ def train(opened: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     loss = make_loss(config.loss.name, **config.loss.options)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
     groups = backbone.parameter_groups(float(config.train.lr or 0), float(config.train.weight_decay or 0))
-    optimizer = torch.optim.AdamW(groups)
+    optimizer = torch.optim.AdamW(groups + objective.parameter_groups(float(config.train.lr or 0)))
     schedule = _cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / size))
     # the schedule is not prepared: accelerate would step it once per process, and it counts batches
     model, optimizer = opened.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     with _own_randomness(config.seed, opened.accelerator.device):
-        state = _restore(folder, backbone, optimizer, schedule, streams) or State()
+        state = _restore(folder, objective, optimizer, schedule, streams) or State()
         display.seconds.update(state.seconds)
         if opened.accelerator.is_main_process:
             folder.truncate_metrics(state.epoch)
@@ -294,19 +295,19 @@ def train(opened: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 if epoch > 0 and state.refresh == -1:
                     _keep_curves(opened, strategy, state, folder, "warm")
                 _refresh(opened, strategy, state, streams["draws"], folder, log)
-            _train_epoch(opened, model, optimizer, schedule, streams["batches"], state, log)
+            _train_epoch(opened, objective, model, optimizer, schedule, streams, state, log)
             state.epoch = epoch + 1
             if state.epoch % every == 0 or state.epoch == epochs:
                 ranks = _score(opened, state, log)
             if opened.accelerator.is_main_process:
-                _save(folder, backbone, optimizer, schedule, streams, state, display)
+                _save(folder, objective, optimizer, schedule, streams, state, display)
         _keep_curves(opened, strategy, state, folder, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
-        details = _details(opened, state, ranks)
+        details = _details(opened, objective, state, ranks)
         if opened.accelerator.is_main_process:
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": opened.hash})
@@ -331,8 +332,9 @@ def _refresh(
             task,
             used,
             refresh=max(state.refresh, 0),
-            draws=(end - epoch) * config.train.num_negatives,
+            draws=(end - epoch) * int(config.train.num_negatives or 1),
             generator=generator,
+            per_epoch=config.train.num_negatives if config.mining.replacement else None,
             previous=_pools_file(folder, state.refresh - 1) if state.refresh > 0 and main else None,
             pools=_pools_file(folder, state.refresh) if main and not warming else None,
             progress=advance,
@@ -387,29 +389,35 @@ def _keep_curves(opened: OpenRun, strategy: Strategy, state: State, folder: RunF
 
 def _train_epoch(
     opened: OpenRun,
+    objective: Objective,
     model: Any,
     optimizer: torch.optim.Optimizer,
     schedule: LambdaLR,
-    generator: torch.Generator,
+    streams: Mapping[str, torch.Generator],
     state: State,
     log: Log,
 ) -> None:
     """One pass over the train queries in the epoch's order."""
     config, scene = opened.config, opened.scene
     tokens = _epoch_tokens(opened, state.epoch)
-    order = torch.randperm(len(scene.train.dataset.queries), generator=generator)
+    order = torch.randperm(len(scene.train.dataset.queries), generator=streams["batches"])
     draws = _draws_of(state, config)
+    kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+    base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if kept else None
     losses, totals, steps = [], dict[str, float](), 0
     opened.backbone.train()
     chunks = order.split(int(config.train.batch_size or 0))
     with opened.display.stage(
         "train", total=len(chunks), note=f"epoch {state.epoch + 1}/{config.train.epochs}"
     ) as advance:
-        for rows in chunks:
+        for chunk in chunks:
+            rows = _shard(chunk, opened.accelerator)
             batch = Batch(
-                rows=_shard(rows, opened.accelerator),
-                negatives=None if draws is None else draws[_shard(rows, opened.accelerator)],
-                tokens={name: value[_shard(rows, opened.accelerator)] for name, value in tokens.items()},
+                rows=rows,
+                negatives=None if draws is None else draws[rows],
+                tokens={name: value[rows] for name, value in tokens.items()},
+                kept=kept,
+                seed=None if base is None else splitmix(base, rows),
             )
             with opened.accelerator.autocast():
                 result = model(batch)
@@ -434,6 +442,7 @@ def _train_epoch(
         "train/loss": mean,
         "train/lr": float(schedule.get_last_lr()[0]),
         "train/temperature": float(opened.backbone.temperature.detach()),
+        **{f"train/temperature_{term}": value for term, value in objective.temperatures.values().items()},
     }
     if steps:
         behaviour = {name: total / steps for name, total in totals.items()}
@@ -534,8 +543,9 @@ def _boundaries(config: RunConfig) -> list[int]:
 def _draws_of(state: State, config: RunConfig) -> Tensor | None:
     if state.negatives is None:
         return None
-    start = (state.epoch - state.interval_start) * config.train.num_negatives
-    return state.negatives[:, start : start + config.train.num_negatives]
+    count = int(config.train.num_negatives or 1)
+    start = (state.epoch - state.interval_start) * count
+    return state.negatives[:, start : start + count]
 
 
 def _epoch_tokens(opened: OpenRun, epoch: int) -> dict[str, Tensor]:
@@ -579,7 +589,7 @@ def _write_mined(folder: RunFolder, refresh: int, mined: Mined) -> None:
 
 def _save(
     folder: RunFolder,
-    backbone: Backbone,
+    objective: Objective,
     optimizer: Any,
     schedule: LambdaLR,
     streams: Mapping[str, torch.Generator],
@@ -594,7 +604,8 @@ def _save(
     folder.write_checkpoint(
         {
             "state": vars(state),
-            "weights": trained_state(backbone),
+            "weights": trained_state(objective.backbone),
+            "temperatures": objective.temperatures.state_dict(),
             "optimizer": optimizer.state_dict(),
             "schedule": schedule.state_dict(),
         }
@@ -602,12 +613,13 @@ def _save(
 
 
 def _restore(
-    folder: RunFolder, backbone: Backbone, optimizer: Any, schedule: LambdaLR, streams: Mapping[str, torch.Generator]
+    folder: RunFolder, objective: Objective, optimizer: Any, schedule: LambdaLR, streams: Mapping[str, torch.Generator]
 ) -> State | None:
     saved = folder.checkpoint()
     if saved is None:
         return None
-    backbone.load_state_dict(saved["weights"], strict=False)
+    objective.backbone.load_state_dict(saved["weights"], strict=False)
+    objective.temperatures.load_state_dict(saved["temperatures"])
     optimizer.load_state_dict(saved["optimizer"])
     schedule.load_state_dict(saved["schedule"])
     state = State(**saved["state"])
@@ -675,7 +687,7 @@ def _tags(opened: OpenRun) -> dict[str, str]:
     }
 
 
-def _details(opened: OpenRun, state: State, ranks: QueryRanks) -> dict[str, Any]:
+def _details(opened: OpenRun, objective: Objective, state: State, ranks: QueryRanks) -> dict[str, Any]:
     """result.json: metrics, behaviour of the strategy, cost."""
     scene, config = opened.scene, opened.config
     with opened.display.stage("evaluate", note="one modality"):
@@ -695,6 +707,8 @@ def _details(opened: OpenRun, state: State, ranks: QueryRanks) -> dict[str, Any]
         "behaviour": _mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
         "refresh_epochs": list(config.schedule.refresh_epochs or ()),
+        "temperatures": {"backbone": float(opened.backbone.temperature.detach()), **objective.temperatures.values()},
+        "draws": {"per_query": config.train.num_negatives, "replacement": config.mining.replacement},
         "steps": state.step,
         "negatives_seen": state.negatives_seen,
         "seconds": {name: round(value, 3) for name, value in opened.display.seconds.items()},
