@@ -30,9 +30,8 @@ from negbench.config import HybridConfig
 from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
-from negbench.loop.slots import Corrupted, SlotSum, allowed_triples, corrupted_triples, loss_of_slots
-
-Tokens = dict[str, Tensor]
+from negbench.loop.slots import Corrupted, SlotSum, corrupted_triples, loss_of_slots
+from negbench.scene import Tokens, allowed_triples
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 

@@ -23,7 +23,7 @@ from negbench.contracts import (
 )
 from negbench.errors import OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures
-from negbench.loop.slots import Beside, Corrupted, allowed_triples, check_triples, corrupted_triples, loss_of_slots
+from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
 from negbench.mining.draws import keep
 from negbench.mining.mine import batch_statistics
 from negbench.scene import Scene, Tokens
@@ -191,8 +191,7 @@ class Objective(nn.Module):
             beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
         members = None
         if self.hybrid is not None:
-            known = self._relevant(batch.rows, targets)
-            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch, known)}
+            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch)}
             members = Members(batch.rows, made.tokens, made.reference, chosen[:, 0], allowed)
         drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
         return _Scores(scores[:, 0], {"target": drawn}, beside, {}, members)
@@ -205,11 +204,11 @@ class Objective(nn.Module):
         embedded = self._embedded(targets)
         by_slot = self._slot_scores(made, embedded)
         positive = by_slot["target"].diagonal()
-        known = self._relevant(batch.rows, targets)
+        known = self.scene.train.batch_relevant(batch.rows)
         corrupts = set(self.strategy.corrupts)
         if "triple" in corrupts:
             corrupts.add("modification")
-        allowed = {slot: self._allowed(slot, batch, known) for slot in corrupts}
+        allowed = {slot: self._allowed(slot, batch) for slot in corrupts}
         slots, statistics = self._pools(batch, by_slot, allowed, known)
         with self._full_precision():
             aspects = [
@@ -277,6 +276,9 @@ class Objective(nn.Module):
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
         return kept, statistics
 
+    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
+        return self.scene.train.batch_allowed(slot, batch.rows, batch.tokens, self.mining)
+
     # --- what some losses take beside the negatives ----------------------------------------------------------------
 
     def _corpus_of(self, rows: Tensor) -> Tensor:
@@ -306,62 +308,13 @@ class Objective(nn.Module):
         kind, dataset = self.loss.candidate_set, self.scene.train.dataset
         if kind == "pair":
             return Beside(aspects)
-        mask = self._allowed_images(rows, columns, self._relevant(rows, columns)) & ~taken[:, columns]
+        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken[:, columns]
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
             mask, embedded = mask[:, some], embedded[some.to(embedded.device)]
         else:
             mask &= self._in_group[dataset.group_index[rows]][:, columns]
         return Beside(aspects, relevance(query, embedded), mask.to(query.device))
-
-    # --- what may be a negative or a candidate ---------------------------------------------------------------------
-
-    def _allowed(self, slot: Slot, batch: Batch, known: Tensor | None) -> Tensor:
-        """[B, B] (all triples: [B, B, B]): what leaves a triple as it was, or what the run excludes, is no negative."""
-        split = self.scene.train
-        if slot == "reference":
-            member = split.references[batch.rows]
-            return member[:, None] != member[None, :]
-        if slot == "modification":
-            differs = [
-                (v[:, None] != v[None, :]).flatten(2).any(-1) for v in map(_two_dimensional, batch.tokens.values())
-            ]
-            return torch.stack(differs).any(0).cpu()
-        targets = split.dataset.target_columns[batch.rows]
-        if slot == "target":
-            return self._allowed_images(batch.rows, targets, known)
-        answers = targets[:, None] == targets[None, :]
-        if self.mining.exclude_relevant and known is not None:
-            answers |= known
-        reference, modification = (
-            ~self._allowed("reference", batch, known),
-            ~self._allowed("modification", batch, known),
-        )
-        allowed = allowed_triples(reference, modification, answers)
-        if self.mining.exclude_reference:
-            allowed &= (split.references[batch.rows][:, None] != split.images[targets][None, :])[:, None]
-        return allowed
-
-    def _allowed_images(self, rows: Tensor, columns: Tensor, known: Tensor | None) -> Tensor:
-        """[B, C]: is image `columns[c]` no answer to query `rows[i]`; `known` says which are known to be relevant."""
-        split = self.scene.train
-        allowed = split.dataset.target_columns[rows][:, None] != columns[None, :]
-        if self.mining.exclude_relevant and known is not None:
-            allowed &= ~known
-        if self.mining.exclude_reference:
-            allowed &= split.references[rows][:, None] != split.images[columns][None, :]
-        return allowed
-
-    def _relevant(self, rows: Tensor, columns: Tensor) -> Tensor | None:
-        """[B, C]: is image `columns[c]` known to be relevant to query `rows[i]`."""
-        dataset = self.scene.train.dataset
-        if dataset.relevant is None:
-            return None
-        return dataset.relevant.select(rows).mask(torch.arange(len(dataset.images)), len(dataset.images))[:, columns]
-
-
-def _two_dimensional(values: Tensor) -> Tensor:
-    return values[:, None] if values.ndim == 1 else values
 
 
 def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:

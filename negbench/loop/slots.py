@@ -118,22 +118,6 @@ def check_triples(batch: int, wide: int, what: str) -> None:
         )
 
 
-def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:
-    """Which triples of a batch are negatives: all that equal no query's own.
-
-    Args:
-        reference: [B, B] bool, whether two queries have the same reference.
-        modification: [B, B] bool, the same of their modifications.
-        target: [B, B] bool, whether column c answers query j: its target, or an image that must not be a negative.
-
-    Returns:
-        [B, B, B] bool for (r_a, m_b, t_c).
-    """
-    count = len(reference)
-    own = (reference[:, None] & modification[None]).reshape(count * count, count).float()  # (a, b) are those of query j
-    return ((own @ target.float()) == 0).reshape(count, count, count)
-
-
 def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Corrupted:
     """The triples that a strategy chooses for a batch, the same for each of its B queries.
 

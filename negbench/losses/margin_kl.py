@@ -2,7 +2,8 @@
 
 Paper: DQE-CIR (arXiv:2603.04037), eq. 5-8.
 Departures: the paper's margins, lambda_rank and temperature are printed nowhere, so the defaults are ours, and so is
-the reading of eq. 5's sum, over the batch (`kl_over`): the paper does not say how many candidates a step has. Several negatives of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
+the reading of eq. 5's sum, over the batch (`kl_over`): the paper does not say how many candidates a step has. Several
+negatives of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
 """
 
 from __future__ import annotations
