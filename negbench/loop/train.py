@@ -220,15 +220,16 @@ class Loop:
         return result
 
     def _batch_behaviour(self, found: list[dict[str, float]]) -> dict[str, float]:
-        """Means over the epoch's batches of what a batch strategy did, kept and named for the log."""
+        """Means over the epoch's batches of what a batch strategy did, kept and named for the log.
+
+        A batch without a value counts as 0; what no batch has a value of is unknown.
+        """
         if not found:
             return {}
-        behaviour = {
-            name: sum(0.0 if math.isnan(batch[name]) else batch[name] for batch in found) / len(found)
-            for name in found[0]
-        }
-        if self.run.scene.train.dataset.relevant is None:
-            behaviour.update(false_negative_rate_pool=math.nan, false_negative_rate_draws=math.nan)
+        behaviour = {}
+        for name in found[0]:
+            known = [batch[name] for batch in found if not math.isnan(batch[name])]
+            behaviour[name] = sum(known) / len(found) if known else math.nan
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
