@@ -10,14 +10,15 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.config import load_config
-from negbench.loop import train as engine
+from negbench.loop import record
 from negbench.loop.folder import RunFolder
+from negbench.loop.runs import Bench, RunResult, resume, run_config
 from negbench.tracking import Tracker, default_uri, final_values
 
 
-def run(toy_sets: list[str], where: Path, uri: str | None = None) -> engine.RunResult:
+def run(toy_sets: list[str], where: Path, uri: str | None = None) -> RunResult:
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, "train.epochs=2"])
-    return engine.run_config(config, runs_dir=where, tracking_uri=uri)
+    return run_config(config, Bench.open(where, uri))
 
 
 def runs_in(where: Path) -> list[Any]:
@@ -71,13 +72,13 @@ def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) 
 def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
     tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(record, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(toy_sets, tmp_path)
     (found,) = runs_in(tmp_path)
     assert found.info.status == "KILLED"
     monkeypatch.undo()
-    engine.resume("qure", runs_dir=tmp_path)
+    resume("qure", Bench.open(tmp_path))
     (found,) = runs_in(tmp_path)
     assert found.info.status == "FINISHED"
 

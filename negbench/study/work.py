@@ -9,7 +9,7 @@ from pathlib import Path
 
 from negbench import files
 from negbench.errors import NegbenchError
-from negbench.grid.workers import Report, run_tasks
+from negbench.executors import Report
 from negbench.study.book import Book, Claim, StudySpec, Superseded, storage_url
 from negbench.study.leases import BEAT, GRACE
 from negbench.study.trials import Tracking, Trials
