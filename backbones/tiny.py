@@ -87,7 +87,8 @@ class TextEncoder(nn.Module):
             shifted = F.pad(ids, (tap, 0))[:, : ids.shape[1]]
             tokens = tokens + F.embedding(shifted, table)
         tokens = torch.relu(tokens)
-        logits = self.attention(tokens).squeeze(-1).masked_fill(ids == 0, torch.finfo(tokens.dtype).min)
+        logits = self.attention(tokens).squeeze(-1)
+        logits = logits.masked_fill(ids == 0, torch.finfo(logits.dtype).min)
         pooled = torch.einsum("bs,bsc->bc", logits.softmax(1), tokens)
         return tokens, self.output(pooled)
 

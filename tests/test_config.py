@@ -27,7 +27,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
-    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives == 1
+    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
     flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5, "lr": None}})
@@ -174,3 +174,21 @@ def test_the_hash_is_of_what_determines_the_outcome() -> None:
     for other in ({"seed": 1}, {"train": {"epochs": 3}}, {"strategy": {"variant": "release"}}, {"loss": "info-nce"}):
         assert hash_of(other) != same
     assert hash_of(data="e") != same
+
+
+def test_negatives_per_query_are_one_of_a_pool_and_all_of_a_batch() -> None:
+    for strategy, sets, wanted in (
+        ("qure", [], 1),
+        ("in-batch", [], None),
+        ("qure", ["train.num_negatives=3"], 3),
+        ("in-batch", ["train.num_negatives=3"], 3),
+    ):
+        config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+        assert resolved(config).train.num_negatives == wanted
+
+
+def test_none_undoes_what_a_recipe_sets() -> None:
+    sets = ["strategy.k=none", "schedule.warmup=3", "schedule.warmup=none"]
+    config = resolved(load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets))
+    assert config.strategy.options == {"k": None}
+    assert config.schedule.warmup is None

@@ -21,8 +21,9 @@ from negbench.contracts import (
     paired_relevance,
     relevance,
 )
+from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
-from negbench.loop.hybrid import HybridTerms, Members, Temperatures
+from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
 from negbench.mining.draws import keep
 from negbench.mining.mine import batch_statistics
@@ -81,6 +82,22 @@ class _Queries:
     subs: dict[str, SubQuery]
 
 
+def check_objective(loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+    """What can be known of a run's objective before any image is encoded.
+
+    Raises:
+        OptionError: a loss over the corpus without stored features, or two temperatures for one thing.
+        DataError, NegbenchError: as `check_hybrid`.
+    """
+    check_hybrid(hybrid, backbone, dataset)
+    Temperatures.of(hybrid, loss)
+    if loss.candidate_set == "corpus" and not backbone.frozen_images:
+        raise OptionError(
+            "loss.kl_over = 'corpus' scores the whole corpus in every step, which needs stored image features, and "
+            f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take 'batch'"
+        )
+
+
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
@@ -97,9 +114,7 @@ class Objective(nn.Module):
         mining: what may be a negative, and how slots are put together.
         hybrid: further terms and temperatures.
 
-    Raises:
-        OptionError: options that exclude each other, or a loss over the corpus without stored features.
-        DataError, NegbenchError: as `check_hybrid`.
+    Raises as `check_objective` does.
     """
 
     def __init__(
@@ -113,6 +128,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
+        check_objective(loss, hybrid, backbone, scene.train.dataset)
         self.backbone = backbone
         self.strategy = strategy
         self.loss = loss
@@ -123,11 +139,6 @@ class Objective(nn.Module):
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy, mining.slots)
         if loss.candidate_set == "corpus":
-            if not scene.frozen:
-                raise OptionError(
-                    "a loss over the whole corpus (kl_over = 'corpus') needs stored image features, and this backbone "
-                    "trains its image encoder: freeze it, or take kl_over = 'batch'"
-                )
             dataset = scene.train.dataset
             self._in_group = _group_members(len(dataset.images), dataset.groups.values())
 
