@@ -61,6 +61,12 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
         lines.append("negatives  " + ", ".join(parts))
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
+    drawn = result.get("draws")
+    if drawn is not None:
+        count = drawn["per_query"]
+        how = "with replacement from epoch to epoch" if drawn["replacement"] else "without repeats"
+        every = "all of the pool" if count is None else f"{count} of the pool for each query and epoch, {how}"
+        lines.append(f"draws      {every}")
     lines.append(f"cost       seconds: {seconds}; {result['negatives_seen']:,} negatives seen; peak memory: {memory}")
     return lines
 

@@ -147,7 +147,7 @@ def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint
             if "target" in slots and other_last is not None and float(other_last) != last:
                 negatives.setdefault("target", []).append(cos(first + turn, float(other_last)))
         if joint and negatives:
-            negatives = {"all": sum(negatives.values(), [])}
+            negatives = {"all": list(itertools.chain(*negatives.values()))}
         for slot, found in negatives.items():
             values.setdefault(slot, []).append(info_nce(cos(first + turn, last), found))
     return sum(sum(found) / len(found) for found in values.values())

@@ -115,7 +115,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: Op
                 by_slot["modification"].append(score(cell.backbone, scene, i, j, target))
         assert all(by_slot.values())  # so that every slot's mean runs over all rows
         count += sum(map(len, by_slot.values()))
-        parts = [sum(by_slot.values(), [])] if slots == "joint" else list(by_slot.values())
+        parts = [list(itertools.chain(*by_slot.values()))] if slots == "joint" else list(by_slot.values())
         losses.append(sum(nce(positive, *part) for part in parts))
     assert result.negatives == count
     assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
@@ -157,10 +157,8 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(
         barred = {own}
         if exclude:
             barred |= {dataset.column_of[image] for image in (*query.relevant, query.reference)}
-        if strategy == "in-batch":
-            first = [c for c in targets if c not in barred]  # used whole, a repeated target counts twice
-        else:
-            first = chosen
+        # a batch is used whole: a repeated target counts twice
+        first = [c for c in targets if c not in barred] if strategy == "in-batch" else chosen
         wanted.append([*first, *sorted(set(members) - barred - set(first))])
     assert float(result.loss) == pytest.approx(wanted_divergence(cell, rows, wanted), abs=2e-4)
 

@@ -8,7 +8,6 @@ from negbench.contracts import Loss
 from negbench.registry import registry
 from negbench.testing import LossTestCase
 
-
 VARIANTS = [(key, {}) for key in registry.plugins("losses")] + [
     ("margin-kl", {"kl_over": "pair"}),
     ("margin-kl", {"kl_over": "corpus"}),
