@@ -62,17 +62,20 @@ class ScheduleConfig(Section):
 
 
 class MiningConfig(Section):
-    """What may be a negative at all, how negatives are drawn, and how those of several slots are put together."""
+    """What may be a negative at all, and how negatives are drawn."""
 
     exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
     replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
-    slots: Literal["sum", "joint"] = "sum"  # the loss once per corrupted slot, added (HyCoLe), or of all slots at once
 
 
 class HybridConfig(Section):
-    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`); weights of 0 leave the run as it is without."""
+    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`), and how negatives of several slots are put together.
 
+    Weights of 0 leave a run as it is without the terms; one slot is the same under either rule.
+    """
+
+    slots: Literal["sum", "joint"] = "sum"  # the loss once per corrupted slot, added (HyCoLe), or of all slots at once
     alpha: float = Field(0.0, ge=0)  # text composition; HyCoLe: 0.4
     beta: float = Field(0.0, ge=0)  # matching of images and their texts; HyCoLe: 0.1
     # whose temperature divides the scores: the backbone's, or one of its own for the loss on images and for each term

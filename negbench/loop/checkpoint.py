@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from negbench.loop.folder import RunFolder
 from negbench.loop.objective import Objective
+from negbench.runfolder import RunFolder
 from negbench.scene import trained_state
 
 

@@ -12,7 +12,7 @@ target, L the run's loss (InfoNCE in the paper) on negatives from the batch, and
 
 Published: alpha 0.4, beta 0.1, and a trainable temperature for each of the four, initially e^-1 (`Temperatures`).
 ICM and TCM have one softmax for each corrupted slot, added; the body of eq. 3 and 4 is damaged in our text, and
-`mining.slots = "joint"` is the other reading.
+`hybrid.slots = "joint"` is the other reading.
 Departures: the paper does not mention that equal members of a batch are masked. Here a text, a reference or a target
 that is the query's own again is no negative, nor is what the run excludes. Queries without a text take no part in the
 terms that need it.
@@ -30,7 +30,7 @@ from negbench.config import HybridConfig
 from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
-from negbench.loop.slots import Corrupted, SlotSum, corrupted_triples, loss_of_slots
+from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
 from negbench.scene import Tokens, allowed_triples
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
@@ -142,12 +142,11 @@ class HybridTerms:
     """alpha * TCM + beta * (RITM + TITM) of a batch. Queries without a text take no part in the terms that need it.
 
     Args:
-        config: the two weights.
+        config: the two weights, and how several slots enter TCM.
         backbone: scores, and tokenises the privileged texts once.
         loss: the run's.
         dataset: the train split.
         strategy: the run's; TCM corrupts its slots, with every member of the batch (all three at once: as it chooses).
-        slots: how several slots enter TCM.
 
     Raises as `check_hybrid` does.
     """
@@ -159,10 +158,9 @@ class HybridTerms:
         loss: Loss,
         dataset: Dataset,
         strategy: Strategy,
-        slots: SlotSum = "sum",
     ) -> None:
         check_hybrid(config, backbone, dataset)
-        self.config, self.backbone, self.loss, self.strategy, self.slots = config, backbone, loss, strategy, slots
+        self.config, self.backbone, self.loss, self.strategy = config, backbone, loss, strategy
         self._reference = _Texts.of([query.reference_text for query in dataset.queries], backbone)
         self._target = _Texts.of([query.target_text for query in dataset.queries], backbone)
 
@@ -211,7 +209,7 @@ class HybridTerms:
                     found = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
                     valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
                 slots[slot] = Corrupted(found, (members.allowed[slot].cpu() & valid & rows).to(device))
-            return loss_of_slots(self.loss, self.slots, scores.diagonal(), slots, temperature)
+            return loss_of_slots(self.loss, self.config.slots, scores.diagonal(), slots, temperature)
 
     def _triples(
         self, members: Members, reference: _Texts, target: _Texts, cross: Tensor, embedded: Tensor, rows: Tensor

@@ -111,8 +111,8 @@ class Objective(nn.Module):
         strategy: of either scope.
         loss: of any kind.
         scene: data and features.
-        mining: what may be a negative, and how slots are put together.
-        hybrid: further terms and temperatures.
+        mining: what may be a negative.
+        hybrid: further terms, temperatures, and how slots are put together.
 
     Raises as `check_objective` does.
     """
@@ -134,10 +134,11 @@ class Objective(nn.Module):
         self.loss = loss
         self.scene = scene
         self.mining = mining
+        self.slots = hybrid.slots
         self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
-            self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy, mining.slots)
+            self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
         if loss.candidate_set == "corpus":
             dataset = scene.train.dataset
             self._in_group = _group_members(len(dataset.images), dataset.groups.values())
@@ -156,7 +157,7 @@ class Objective(nn.Module):
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
         with self._full_precision():
             value = loss_of_slots(
-                self.loss, self.mining.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
+                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
             )
         if self.hybrid is not None and scores.members is not None:
             value = value + self.hybrid(scores.members, self.temperature)

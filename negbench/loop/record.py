@@ -104,7 +104,10 @@ def details(
         "behaviour_by_refresh": state.behaviour,
         "refresh_epochs": list(config.schedule.refresh_epochs or ()),
         "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
-        "draws": {"per_query": config.train.num_negatives, "replacement": config.mining.replacement},
+        "draws": {
+            "per_query": config.train.num_negatives,
+            "replacement": config.mining.replacement if objective.strategy.scope == "corpus" else None,
+        },
         "steps": state.step,
         "negatives_seen": state.negatives_seen,
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},

@@ -20,10 +20,10 @@ from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
-from negbench.loop.folder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.loop.objective import check_objective
 from negbench.loop.train import train
 from negbench.registry import registry
+from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, device_of, threads
 from negbench.tracking import Pruned, Tracker
 

@@ -1,7 +1,7 @@
 """InfoNCE: cross-entropy of the target against its negatives.
 
 Paper: HyCoLe-HNM, eq. 1-4; van den Oord et al., arXiv:1807.03748, eq. 4.
-Departures: none; how the negatives of several slots are put together is the run's choice (`mining.slots`).
+Departures: none; how the negatives of several slots are put together is the run's choice (`hybrid.slots`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from negbench.loop.folder import RunFolder
 from negbench.report.curve import label_of
+from negbench.runfolder import RunFolder
 
 _BASELINES = {
     "untrained": "untrained model",
@@ -63,10 +63,13 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
     drawn = result.get("draws")
     if drawn is not None:
-        count = drawn["per_query"]
-        how = "with replacement from epoch to epoch" if drawn["replacement"] else "without repeats"
-        every = "all of the pool" if count is None else f"{count} of the pool for each query and epoch, {how}"
-        lines.append(f"draws      {every}")
+        many = "all" if drawn["per_query"] is None else drawn["per_query"]
+        how = {
+            True: "and epoch, with replacement from epoch to epoch",
+            False: "and epoch, without repeats until it is used up",
+            None: "and step",
+        }[drawn["replacement"]]
+        lines.append(f"draws      {many} of the pool for each query {how}")
     lines.append(f"cost       seconds: {seconds}; {result['negatives_seen']:,} negatives seen; peak memory: {memory}")
     return lines
 

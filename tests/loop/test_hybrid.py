@@ -179,9 +179,9 @@ def backbones(term: str) -> Tensor:
     return torch.tensor(TAU)
 
 
-def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS, how: Any = "sum") -> HybridTerms:
+def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
     strategy = make_strategy("in-batch" if tuple(slots) == ("target",) else "hycole")
-    return HybridTerms(config, Plane(), make_loss("info-nce"), dataset(chosen), strategy, how)
+    return HybridTerms(config, Plane(), make_loss("info-nce"), dataset(chosen), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
@@ -191,7 +191,7 @@ ALL: tuple[Slot, ...] = ("reference", "modification", "target")
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
-    terms = terms_of(HybridConfig(alpha=alpha, beta=beta), slots, how=how)
+    terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots)
     for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2]):
         wanted = alpha * tcm(rows, slots, joint=how == "joint") + beta * (match(rows, 0, 3) + match(rows, 2, 4))
         assert float(terms(members(rows, slots), backbones).detach()) == pytest.approx(wanted, rel=1e-5)

@@ -91,8 +91,9 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: Op
     )
     # the first query twice stands for two queries with one target and one text
     rows = torch.tensor([*repeated, repeated[0], *(r for r in (0, 20, 50) if r not in repeated)])
-    mining = MiningConfig.model_validate({"slots": slots})
-    objective = Objective(cell.backbone, make_strategy("hycole"), make_loss("info-nce"), scene, mining)
+    hybrid = HybridConfig.model_validate({"slots": slots})
+    strategy, loss = make_strategy("hycole"), make_loss("info-nce")
+    objective = Objective(cell.backbone, strategy, loss, scene, MiningConfig(), hybrid)
     result = objective(batch_of(scene, rows, None))
     losses, count = [], 0
     tau = float(cell.backbone.temperature)

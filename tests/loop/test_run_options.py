@@ -12,10 +12,10 @@ import torch
 from negbench.config import RunConfig, load_config
 from negbench.errors import OptionError
 from negbench.loop import runs
-from negbench.loop.folder import RunFolder
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
 from negbench.loop.train import Loop
+from negbench.runfolder import RunFolder
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 
@@ -74,8 +74,9 @@ def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path: Path, 
     corpus = run(config_of("all-corpus", toy_sets, "train.num_negatives=5"), tmp_path)
     assert thinned.details["negatives_seen"] == corpus.details["negatives_seen"] == 3 * 72 * 5
     assert whole.details["negatives_seen"] > thinned.details["negatives_seen"]
-    assert whole.details["draws"] == {"per_query": None, "replacement": False}
-    assert thinned.details["draws"] == {"per_query": 5, "replacement": False}
+    assert whole.details["draws"] == {"per_query": None, "replacement": None}
+    assert thinned.details["draws"] == {"per_query": 5, "replacement": None}
+    assert corpus.details["draws"] == {"per_query": 5, "replacement": False}
     assert thinned.folder.path != whole.folder.path
 
 
