@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from negbench.backbones._fusion import make_linear
+from negbench.contracts import SubQuery
 
 ASPECTS = ("colour", "shape")
 
@@ -133,7 +134,7 @@ class AttributeWeights(nn.Module):
         initial = math.log(math.expm1(0.1))  # softplus(initial) = 0.1
         self.raw_weights = nn.ParameterDict({a: nn.Parameter(torch.tensor(initial)) for a in ASPECTS})
 
-    def forward(self, query: Tensor, tokens: Tensor, masks: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    def forward(self, query: Tensor, tokens: Tensor, masks: Mapping[str, Tensor]) -> dict[str, SubQuery]:
         """Sub-queries and weights.
 
         Args:
@@ -142,7 +143,7 @@ class AttributeWeights(nn.Module):
             masks: aspect -> [B, S] bool, see `attribute_masks`.
 
         Returns:
-            {"colour": (q_a, w_a), "shape": (q_a, w_a)}: q_a shaped as `query`, of unit norm or zero; w_a a scalar > 0.
+            {"colour": q_a with w_a, "shape": the same}: q_a shaped as `query`, of unit norm or zero; w_a a scalar > 0.
         """
         subs = {}
         for aspect in ASPECTS:
@@ -153,11 +154,11 @@ class AttributeWeights(nn.Module):
             # a finite floor, not -inf: a row without any word must not become NaN
             attention = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
             pooled = self.values[aspect](torch.einsum("...bs,bsc->...bc", attention, tokens))
-            present = mask.any(-1)[:, None]
-            sub = torch.where(present, F.normalize(pooled, dim=-1), torch.zeros_like(pooled))
-            subs[aspect] = (sub, F.softplus(self.raw_weights[aspect]))
+            present = mask.any(-1)
+            sub = torch.where(present[:, None], F.normalize(pooled, dim=-1), torch.zeros_like(pooled))
+            subs[aspect] = SubQuery(sub, F.softplus(self.raw_weights[aspect]), present)
         return subs
 
-    def combine(self, query: Tensor, subs: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
+    def combine(self, query: Tensor, subs: Mapping[str, SubQuery]) -> Tensor:
         """q* of unit norm, shaped as `query`: the query with its weighted sub-queries added."""
-        return F.normalize(query + sum(weight * sub for sub, weight in subs.values()), dim=-1)
+        return F.normalize(query + sum(sub.weight * sub.embeddings for sub in subs.values()), dim=-1)

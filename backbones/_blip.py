@@ -28,7 +28,7 @@ from negbench.backbones._hashing import count_parameters, key_sha256, module_sha
 from negbench.backbones._lavis import Layout, restore_positions, save_state
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, vocabulary_source
-from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
+from negbench.contracts import Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 from negbench.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -186,13 +186,13 @@ class BlipFamily(Backbone):
         combined: Tensor = self.attributes.combine(query, subs)
         return combined
 
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
         """DQE-CIR's colour and shape sub-queries (eq. 1) with `attribute_weights`, else none."""
         if self.attributes is None:
             return {}
         tokens = self._tokens(text)
         query, words = self._composed(features, tokens)
-        subs: dict[str, tuple[Tensor, Tensor]] = self.attributes(query, words, self._aspect_masks(tokens))
+        subs: dict[str, SubQuery] = self.attributes(query, words, self._aspect_masks(tokens))
         return subs
 
     @property

@@ -33,7 +33,7 @@ from negbench.backbones._open_clip import (
     resized,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
+from negbench.contracts import Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 from negbench.errors import OptionError
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Clip(Backbone):
         """B texts in the references' place and B modifications -> [B, D], unit norm."""
         return self._combined(self.text_queries(reference_text), self._tokens(modification))
 
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
         """Colour and shape sub-queries with their weights; none unless loaded with `attribute_weights`."""
         return self._composed(self._reference(features), self._tokens(text))[1]
 
@@ -276,9 +276,7 @@ class Clip(Backbone):
         query, subs = self._composed(reference, tokens)
         return query if self.attributes is None else self.attributes.combine(query, subs)
 
-    def _composed(
-        self, reference: Tensor, tokens: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    def _composed(self, reference: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, SubQuery]]:
         """Reference [B, D] of unit norm, fused with texts: the query [B, D], and its sub-queries."""
         embedding, words = self._text(tokens["ids"])
         query = F.normalize(self.fusion(reference, embedding).float(), dim=-1)

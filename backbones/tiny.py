@@ -23,7 +23,7 @@ from negbench.backbones._attributes import ASPECTS, AttributeWeights, attribute_
 from negbench.backbones._fusion import FusionKind, make_fusion, make_linear
 from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, TextBatch, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
 from negbench.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class TextEncoder(nn.Module):
             shifted = F.pad(ids, (tap, 0))[:, : ids.shape[1]]
             tokens = tokens + F.embedding(shifted, table)
         tokens = torch.relu(tokens)
-        logits = self.attention(tokens).squeeze(-1).masked_fill(ids == 0, torch.finfo(tokens.dtype).min)
+        logits = self.attention(tokens).squeeze(-1)
+        logits = logits.masked_fill(ids == 0, torch.finfo(logits.dtype).min)
         pooled = torch.einsum("bs,bsc->bc", logits.softmax(1), tokens)
         return tokens, self.output(pooled)
 
@@ -265,7 +266,7 @@ class Tiny(Backbone):
         """B texts -> [B, WIDTH], unit norm: the projected text, without fusion or sub-queries."""
         return self._text(self._tokens(text))[1]
 
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
         """Colour and shape sub-queries with their weights; none unless loaded with `attribute_weights`."""
         return self._composed(self._reference(features), self._tokens(text))[1]
 
@@ -320,9 +321,7 @@ class Tiny(Backbone):
     def _reference(self, features: Tensor) -> Tensor:
         return F.normalize(self.project_image(features[:, 0]), dim=-1)
 
-    def _composed(
-        self, reference: Tensor, tokens: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    def _composed(self, reference: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, SubQuery]]:
         """Reference [B, WIDTH] of unit norm, fused with texts: the query [B, WIDTH], and its sub-queries."""
         token_features, embedding = self._text(tokens)
         query = F.normalize(self.fusion(reference, embedding), dim=-1)

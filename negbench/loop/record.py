@@ -17,6 +17,7 @@ from negbench.identity import code_version
 if TYPE_CHECKING:
     from negbench.datasets.dataset import QueryRanks
     from negbench.loop.checkpoint import State
+    from negbench.loop.objective import Objective
     from negbench.loop.runs import OpenRun
 
 MOVES_SCORES = False  # writes down what was computed
@@ -79,12 +80,17 @@ def tags(run: OpenRun) -> dict[str, str]:
 
 
 def details(
-    run: OpenRun, state: State, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]
+    run: OpenRun,
+    objective: Objective,
+    state: State,
+    ranks: QueryRanks,
+    baselines: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """result.json: metrics, behaviour of the strategy, cost.
 
     Args:
         run: as it was trained.
+        objective: that it was trained with.
         state: at the end.
         ranks: of the reported epoch on the reported split.
         baselines: name -> metrics of what stands beside it.
@@ -99,6 +105,11 @@ def details(
         "behaviour": mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
         "refresh_epochs": list(config.schedule.refresh_epochs),
+        "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
+        "draws": {
+            "per_query": config.train.num_negatives,
+            "replacement": config.mining.replacement if objective.strategy.scope == "corpus" else None,
+        },
         "steps": state.step,
         "negatives_seen": state.negatives_seen,
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
