@@ -24,6 +24,12 @@ class OptionError(NegbenchError):
     """An option whose value is out of range or of the wrong type; quotes the value."""
 
 
+def check_option(name: str, value: object, ok: bool, want: str) -> None:
+    """Raise OptionError quoting `value` unless `ok`; the constructors of plug-ins validate with it."""
+    if not ok:
+        raise OptionError(f"{name} must be {want}, got {value!r}")
+
+
 class DataError(NegbenchError):
     """A data set that is not as published: a file or image missing, a key absent, a value of the wrong type."""
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.contracts import check_option
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, check_option
 from negbench.statistics import Interval
 
 RESAMPLES = 10_000
