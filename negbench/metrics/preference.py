@@ -61,9 +61,9 @@ def preference_rate(scores: Tensor, first: Tensor, *, ties: bool = False, among:
 
     .. math:: P(1 \succ 2 \mid S_1 > S_2)
 
-    is QuRe eq. 9. With `ties` the condition is :math:`S_1 \ge S_2` (CIRQRS eq. 8), and `among` restricts the judgements
-    further, in CIRQRS eq. 9 to those whose sets have equal recall. A scorer that knows nothing scores the share of
-    `first`, which need not be one half.
+    is QuRe eq. 9. With `ties` the condition is :math:`S_1 \ge S_2`, CIRQRS eq. 8. CIRQRS eq. 9 is the strict condition
+    `among` the judgements whose sets have equal recall. A scorer that knows nothing scores the share of `first`, which
+    need not be one half.
 
     Args:
         scores: [Q, 2] scores of the sets.

@@ -81,19 +81,19 @@ def cells(text: str, metric: str) -> list[str]:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["hp-fashioniq", "hs-fashioniq"])
+@pytest.mark.parametrize(("name", "parts"), [("hp-fashioniq", 2), ("hs-fashioniq", 1)])
 def test_recall_at_5_of_the_real_file_needs_no_image(
-    name: str, shared_data: Path, capsys: pytest.CaptureFixture[str]
+    name: str, parts: int, shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert negbench(["evaluate", "--scorer", "recall-at-5", "--dataset", name, "--data-root", str(shared_data)]) == 0
     out = capsys.readouterr().out
-    assert cells(out, "spearman") == ["0.1535", "0.1540"]
-    assert cells(out, "preference rate") == ["0.8107", "0.8157"]
-    assert cells(out, "preference rate with ties") == ["0.5888", "0.5903"]
-    assert cells(out, "preference rate equal recall") == ["0.5421", "0.5428"]
-    assert cells(out, "accuracy") == ["0.5830", "0.5850"]
+    assert cells(out, "spearman") == ["0.1535", "0.1540"][:parts]
+    assert cells(out, "preference rate") == ["0.8107", "0.8157"][:parts]
+    assert cells(out, "preference rate with ties") == ["0.5888", "0.5903"][:parts]
+    assert cells(out, "preference rate equal recall") == ["-", "-"][:parts]  # never ahead where recalls are equal
+    assert cells(out, "accuracy") == ["0.5830", "0.5850"][:parts]
     assert cells(out, "spearman p")[0] == "1.8e-33"
-    assert "drops 32 of 3,050" in out
+    assert ("drops 32 of 3,050" in out) == (name == "hp-fashioniq")
     assert "0.16" in out
     assert "3,050 queries" in out
 
