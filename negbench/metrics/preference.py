@@ -155,3 +155,42 @@ def spearman(scores: Tensor, ratings: Tensor) -> Correlation:
         return Correlation(float("nan"), float("nan"))
     found = spearmanr(x, y)
     return Correlation(float(found.statistic), float(found.pvalue))
+
+
+def simulated_choices(grades: Tensor, sharpness: float, generator: torch.Generator) -> Tensor:
+    r"""Choices of a simulated participant, where the true worth of every set is known (precision at k, say).
+
+    .. math:: P(1 \succ 2) = \sigma(\beta\, (g_1 - g_2))
+
+    A Bradley-Terry participant, so that a scorer's agreement with people can be studied on data without people.
+
+    Args:
+        grades: [Q, 2] true worth of both sets, any sign.
+        sharpness: beta >= 0, how sure the participant is: 0 chooses by a coin, inf takes the better set always, and a
+            coin's where they are equal.
+        generator: gives Q uniform numbers.
+
+    Returns:
+        [Q] bool, whether set 1 was chosen.
+
+    Raises:
+        OptionError: a sharpness below 0.
+    """
+    check_option("sharpness", sharpness, sharpness >= 0, ">= 0")
+    gap = (grades[:, 0] - grades[:, 1]).double()
+    certain = torch.where(gap == 0, 0.0, sharpness * gap)  # inf times 0 is nan
+    return torch.rand(len(gap), generator=generator, dtype=torch.float64) < certain.sigmoid()
+
+
+def preference_rate_by_epoch(scores: Tensor, first: Tensor, *, ties: bool = False) -> list[float]:
+    """`preference_rate` of a model at each of E epochs, for the plateau that QuRe's training should not show early.
+
+    Args:
+        scores: [E, Q, 2] scores of the sets (`set_scores`) at each epoch.
+        first: [Q] bool, whether set 1 was chosen.
+        ties: as for `preference_rate`.
+
+    Returns:
+        E values in [0, 1] or nan.
+    """
+    return [preference_rate(each, first, ties=ties) for each in scores]
