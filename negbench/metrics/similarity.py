@@ -63,9 +63,9 @@ def semantic_separation(queries: Tensor, references: Sequence[Hashable], texts: 
         >>> semantic_separation(rows, ["a", "a", "b"], ["red", "blue", "red"])
         0.0
     """
-    same = _pairs_within(queries, list(zip(references, texts, strict=True)))
-    total, count = (a - b for a, b in zip(_pairs_within(queries, references), same, strict=True))
-    return total / count if count else float("nan")
+    every, alike = _squares(queries, references), _squares(queries, list(zip(references, texts, strict=True)))
+    total, pairs = (a - b for a, b in zip(every, alike, strict=True))  # each pair twice
+    return total / pairs if pairs else float("nan")
 
 
 def look_alikes(images: Tensor, target: Tensor, count: int = 4, excluded: Tensor | None = None) -> Tensor:
@@ -101,11 +101,9 @@ def look_alikes(images: Tensor, target: Tensor, count: int = 4, excluded: Tensor
     return subset
 
 
-def _pairs_within(rows: Tensor, names: Sequence[Hashable]) -> tuple[float, int]:
-    """Sum of the dot products of all unordered pairs of [Q, D] rows that share their name, and their number."""
+def _squares(rows: Tensor, names: Sequence[Hashable]) -> tuple[float, int]:
+    """Sum of the dot products of all [Q, D] rows of one name with each other and themselves, and their number."""
     number = {name: index for index, name in enumerate(dict.fromkeys(names))}
     index = torch.tensor([number[name] for name in names], dtype=torch.int64)
-    rows = rows.double()
-    total = torch.zeros(len(number), rows.shape[1], dtype=torch.float64).index_add_(0, index, rows)
-    size = torch.bincount(index, minlength=len(number))
-    return float(total.square().sum() - rows.square().sum()) / 2, int((size * (size - 1)).sum()) // 2
+    total = torch.zeros(len(number), rows.shape[1], dtype=torch.float64).index_add_(0, index, rows.double())
+    return float(total.square().sum()), int(torch.bincount(index).square().sum())
