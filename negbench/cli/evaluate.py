@@ -204,7 +204,7 @@ class _Job:
         self, name: str, layers: Sequence[Mapping[str, Any]], check: Callable[[Dataset], None], title: str = "evaluate"
     ) -> Encoded:
         from negbench.display import Display
-        from negbench.loop.folder import find_run
+        from negbench.runfolder import find_run
         from negbench.scoring.scorers import encode_run
 
         folder = find_run(self.runs_dir, name)
@@ -255,7 +255,7 @@ class _Job:
 
     def _scorer(self, asked: _Asked, ranker: str | None) -> Encoded:
         """The scoring run's model on what `ranker` ranks (a ranking file: on the scorer's own data)."""
-        from negbench.loop.folder import find_run
+        from negbench.runfolder import find_run
         from negbench.scoring.scorers import scorer_layers
 
         layers = self.layers if ranker is None else scorer_layers(find_run(self.runs_dir, ranker), self.layers)

@@ -15,9 +15,9 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.executors import Executor, Report
 from negbench.grid.axes import label
-from negbench.loop.folder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.registry import constructor_of, option_defaults, registry
+from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
 
@@ -119,7 +119,7 @@ class Task:
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
-        overwrite: see `negbench.loop.folder.Overwrite`.
+        overwrite: see `negbench.runfolder.Overwrite`.
     """
 
     config: RunConfig
@@ -161,7 +161,7 @@ def compute(
         runs: runs folder.
         tracking_uri: MLflow store.
         tags: of every cell's MLflow run, beside its labels.
-        overwrite: see `negbench.loop.folder.Overwrite`.
+        overwrite: see `negbench.runfolder.Overwrite`.
 
     Yields:
         Each cell's outcome once, finished ones first, with the traceback of a fault of ours, else "".

@@ -14,7 +14,7 @@ from negbench import files
 from negbench.errors import RunError
 from negbench.executors import Executor
 from negbench.grid.cells import Cell, Outcome, compute
-from negbench.loop.folder import Overwrite, RunFolder
+from negbench.runfolder import Overwrite, RunFolder
 from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
@@ -50,7 +50,7 @@ class ComparisonFolder:
             cells: of `plan`.
             executor: where.
             tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
-            overwrite: see `negbench.loop.folder.Overwrite`.
+            overwrite: see `negbench.runfolder.Overwrite`.
             progress: called after every cell with its outcome and how many are done.
 
         Returns:

@@ -19,11 +19,11 @@ from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
 from negbench.errors import NegbenchError, UnknownNameError, WeightsError
 from negbench.files import atomic_write
-from negbench.loop.folder import RunFolder
 from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
 from negbench.metrics.preference import Correlation
 from negbench.metrics.rankings import top_of_rankings
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.scene import (
     Split,
     Splits,
