@@ -145,7 +145,7 @@ def encode_run(
         remarks = (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and whole.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
-    return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature), remarks)
+    return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder) -> None:
