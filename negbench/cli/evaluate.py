@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -218,9 +218,17 @@ class _Job:
         return score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
 
     def by_recall(self) -> Result:
+        from negbench.report.published import published_rows
         from negbench.scoring.stored import judge_by_recall
 
-        return judge_by_recall(self.layers, self.split, self.queries)
+        found = judge_by_recall(self.layers, self.split, self.queries)
+        published = [
+            f"{row.source} prints for {row.row}: {_label(metric)} {value:g}, {row.note}"
+            for row in published_rows()
+            if row.row == "Recall@5" and f" on {row.dataset}@" in found.title
+            for metric, value in row.metrics.items()
+        ]
+        return replace(found, remarks=(*found.remarks, *published))
 
     def cirqrs(self, ranking: str | Path, asked: _Asked) -> Result:
         from negbench.scoring import scorers as scoring

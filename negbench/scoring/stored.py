@@ -89,10 +89,7 @@ def judge_by_recall(layers: Layers, split: str, queries: Path | None) -> Result:
     """
     unnamed = "--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq"
     preferences = preferences_of(_dataset(layers, split, queries, unnamed))
-    published = (
-        "CIRQRS tables 2-3 print for recall at 5: Spearman 0.16, preference rate with ties 0.58, on valid queries"
-    )
-    return judged(preferences, preferences.hits.double(), "recall-at-5", (published,))
+    return judged(preferences, preferences.hits.double(), "recall-at-5")
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
