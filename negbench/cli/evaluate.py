@@ -218,6 +218,7 @@ class _Job:
         return score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
 
     def by_recall(self) -> Result:
+        from negbench.config import merged
         from negbench.report.published import published_rows
         from negbench.scoring.stored import judge_by_recall
 
@@ -225,7 +226,7 @@ class _Job:
         published = [
             f"{row.source} prints for {row.row}: {_label(metric)} {value:g}, {row.note}"
             for row in published_rows()
-            if row.row == "Recall@5" and f" on {row.dataset}@" in found.title
+            if (row.dataset, row.row) == (merged(self.layers)["dataset"]["name"], "Recall@5")
             for metric, value in row.metrics.items()
         ]
         return replace(found, remarks=(*found.remarks, *published))

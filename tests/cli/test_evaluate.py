@@ -192,6 +192,8 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     assert "subset recall is a lower bound (--subset-ranks FILE gives it exactly)" in alone
     (tmp_path / "some").write_text("3\n11\n")
     assert "2 queries" in call(*lists, *place, "--queries", tmp_path / "some")
+    (tmp_path / "more.json").write_text(json.dumps(json.loads(lists[1].read_text()) | {"77": []}))
+    assert "unknown query '77' in the rankings" in call("--ranks", tmp_path / "more.json", *place, code=2)
 
 
 def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> None:
