@@ -224,7 +224,7 @@ class _Job:
 
         found = judge_by_recall(self.layers, self.split, self.queries)
         published = [
-            f"{row.source} prints for {row.row}: {_label(metric)} {value:g}, {row.note}"
+            f"{row.source} prints for {row.row}: {_label(metric)} {value:g}, {row.about}"
             for row in published_rows()
             if (row.dataset, row.row) == (merged(self.layers)["dataset"]["name"], "Recall@5")
             for metric, value in row.metrics.items()

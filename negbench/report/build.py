@@ -241,11 +241,12 @@ def _published(parts: Sequence[Runs]) -> Section | None:
                 [
                     {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
                     | {label_of(metric): _digits(row.metrics.get(metric), 100, 2) for metric in columns}
-                    | {"note": row.note + "; secondary" * row.secondary}
+                    | {"note": row.note + " (secondary)" * row.secondary}
                     for row in rows
                 ]
             )
-            text = "; ".join(dict.fromkeys(f"{row.paper}: {row.citation}" for row in rows)) + "."
+            about = [f"{row.source}: {row.about}" for row in rows if row.about]
+            text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)
     if not tables:

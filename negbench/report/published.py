@@ -29,7 +29,8 @@ class PublishedRow:
         metrics: negbench's name -> value in negbench's unit: a share where percent are printed, else as printed.
         backbone: "" where it is not printed.
         negatives: the strategy, as `--strategies` takes it, where the row shows what the negatives do; else "".
-        note: what does not add up, and what is known of the table's protocol; "" where there is nothing to say.
+        note: what does not add up; "" where there is nothing to say.
+        about: what is known of the whole table: its gallery, its queries, what it varies.
         secondary: quoted from a listing, not from a paper.
         requires: option of the data set -> the values under which a run was scored alike.
     """
@@ -45,6 +46,7 @@ class PublishedRow:
     backbone: str
     negatives: str
     note: str
+    about: str
     secondary: bool
     requires: Mapping[str, list[Any]]
 
@@ -163,7 +165,8 @@ class _Table(_Strict):
                 },
                 backbone=row.backbone,
                 negatives=row.negatives,
-                note="; ".join(filter(None, (row.note, self.note))),
+                note=row.note,
+                about=self.note,
                 secondary=self.secondary,
                 requires=self.requires,
             )

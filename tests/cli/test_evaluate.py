@@ -123,6 +123,7 @@ def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_
     printed = call(run.run_id, "--out", tmp_path / "again.parquet")
     assert metrics_in(printed) == shown(run.result["metrics"])
     assert run.manifest["dataset"]["val"] in printed
+    assert run.manifest["dataset"]["split"] == "val"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
     # the untrained model gives others: the weights were loaded
     assert run.result["baselines"]["untrained"] != run.result["metrics"]
