@@ -157,7 +157,7 @@ def spearman(scores: Tensor, ratings: Tensor) -> Correlation:
     return Correlation(float(found.statistic), float(found.pvalue))
 
 
-def simulated_choices(grades: Tensor, sharpness: float, generator: torch.Generator) -> Tensor:
+def simulated_choices(grades: Tensor, sharpness: float | None, generator: torch.Generator) -> Tensor:
     r"""Choices of a simulated participant, where the true worth of every set is known (precision at k, say).
 
     .. math:: P(1 \succ 2) = \sigma(\beta\, (g_1 - g_2))
@@ -166,7 +166,7 @@ def simulated_choices(grades: Tensor, sharpness: float, generator: torch.Generat
 
     Args:
         grades: [Q, 2] true worth of both sets, any sign.
-        sharpness: beta >= 0, how sure the participant is: 0 chooses by a coin, inf takes the better set always, and a
+        sharpness: beta >= 0, how sure the participant is: 0 chooses by a coin; None takes the better set always, and a
             coin's where they are equal.
         generator: gives Q uniform numbers.
 
@@ -176,10 +176,10 @@ def simulated_choices(grades: Tensor, sharpness: float, generator: torch.Generat
     Raises:
         OptionError: a sharpness below 0.
     """
-    check_option("sharpness", sharpness, sharpness >= 0, ">= 0")
+    check_option("sharpness", sharpness, sharpness is None or sharpness >= 0, ">= 0, or None")
     gap = (grades[:, 0] - grades[:, 1]).double()
-    certain = torch.where(gap == 0, 0.0, sharpness * gap)  # inf times 0 is nan
-    return torch.rand(len(gap), generator=generator, dtype=torch.float64) < certain.sigmoid()
+    chance = (1 + gap.sign()) / 2 if sharpness is None else (sharpness * gap).sigmoid()
+    return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance
 
 
 def preference_rate_by_epoch(scores: Tensor, first: Tensor, *, ties: bool = False) -> list[float]:

@@ -229,10 +229,10 @@ def test_a_simulated_participant_chooses_as_bradley_and_terry_say() -> None:
 
 def test_a_sure_participant_takes_the_better_set_and_a_coin_at_a_tie() -> None:
     scores, _ = draw(7, 400)
-    chosen = simulated_choices(scores, math.inf, torch.Generator().manual_seed(3))
+    chosen = simulated_choices(scores, None, torch.Generator().manual_seed(3))
     apart = scores[:, 0] != scores[:, 1]
     assert torch.equal(chosen[apart], (scores[:, 0] > scores[:, 1])[apart])
     assert 0.35 < float(chosen[~apart].double().mean()) < 0.65
-    assert torch.equal(chosen, simulated_choices(scores, math.inf, torch.Generator().manual_seed(3)))
+    assert torch.equal(chosen, simulated_choices(scores, None, torch.Generator().manual_seed(3)))
     with pytest.raises(OptionError, match="sharpness"):
         simulated_choices(scores, -1.0, torch.Generator())
