@@ -156,7 +156,10 @@ class Strategy(ABC):
     scope: ClassVar[Scope] = "corpus"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target",)
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
+    schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.config.refresh_epochs`
     reads_truth: ClassVar[bool] = False  # True: `view.relevant` holds the ground truth (the oracle_* strategies)
+    # two tunable fields of which the first must stay below the second: a study searches start and width
+    band: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
