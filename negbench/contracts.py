@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import NegbenchError, OptionError, quoted
+from negbench.errors import NegbenchError
+from negbench.errors import check_option as check_option  # plug-ins find all they need here
+from negbench.metrics.ranks import descending
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,12 +59,6 @@ def tunable(
 def tunable_ranges(cls: type) -> dict[str, Range]:
     """Name -> range of every tunable field of a dataclass, in the order of declaration."""
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
-
-
-def check_option(name: str, value: object, ok: bool, want: str) -> None:
-    """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
-    if not ok or (isinstance(value, float) and not math.isfinite(value)):
-        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
@@ -147,8 +142,6 @@ class ScoreView:
     @cached_property
     def order(self) -> Tensor:
         """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers."""
-        from negbench.metrics.ranks import descending
-
         return descending(self.scores)
 
 
