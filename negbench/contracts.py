@@ -281,6 +281,21 @@ class BackboneIdentity:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SubQuery:
+    """A query's part for one aspect of its text, such as its colours (DQE-CIR eq. 1).
+
+    Args:
+        embeddings: [B, D], unit norm; the zero vector where the text has no word of the aspect.
+        weight: scalar >= 0, learned: how much the part adds to the query, and its loss to the total (eq. 8).
+        present: [B] bool, which texts have such a word.
+    """
+
+    embeddings: Tensor
+    weight: Tensor
+    present: Tensor
+
+
 TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
 
 
@@ -396,8 +411,8 @@ class Backbone(nn.Module, ABC):
         ]
         return torch.cat(parts).reshape(references, count, -1)
 
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Aspect name -> (sub-query embeddings [B, D], learned non-negative weight): DQE-CIR eq. 1. None by default."""
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
+        """Aspect name -> sub-query of B texts (DQE-CIR eq. 1); none by default."""
         return {}
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from negbench.config import HybridConfig, MiningConfig
-from negbench.contracts import AspectScores, Backbone, Loss, ScoreView, Slot, Strategy, paired_relevance, relevance
+from negbench.contracts import (
+    AspectScores,
+    Backbone,
+    Loss,
+    ScoreView,
+    Slot,
+    Strategy,
+    SubQuery,
+    paired_relevance,
+    relevance,
+)
 from negbench.loop.hybrid import HybridTerms, Members
 from negbench.mining.mine import batch_statistics
 from negbench.scene import Scene, Split, Tokens
@@ -113,9 +123,9 @@ class Objective(nn.Module):
         chosen = candidates[position.to(candidates.device)]  # [B, 1 + M, T, D]
         scores = paired_relevance(query, chosen)
         aspects = [
-            AspectScores(name, found[:, 0], found[:, 1:], weight)
-            for name, (sub, weight) in self._sub_queries(reference, tokens).items()
-            for found in [paired_relevance(sub, chosen)]
+            AspectScores(name, found[:, 0], found[:, 1:], sub.weight)
+            for name, sub in self._sub_queries(reference, tokens).items()
+            for found in [paired_relevance(sub.embeddings, chosen)]
         ]
         members = None
         if self.hybrid is not None:
@@ -153,15 +163,15 @@ class Objective(nn.Module):
         mask = pool > 0 if pool.is_floating_point() else pool
         negatives = torch.cat([by_slot[slot] for slot in self.strategy.corrupts], dim=1)
         aspects = [
-            AspectScores(name, found.diagonal(), self._target_slot_only(found), weight)
-            for name, (sub, weight) in self._sub_queries(reference, tokens).items()
-            for found in [relevance(sub, candidates)]
+            AspectScores(name, found.diagonal(), self._target_slot_only(found), sub.weight)
+            for name, sub in self._sub_queries(reference, tokens).items()
+            for found in [relevance(sub.embeddings, candidates)]
         ]
         weights = pool if pool.is_floating_point() else None
         members = Members(batch.rows, tokens, reference, candidates, allowed)
         return _Scores(by_slot["target"].diagonal(), negatives, mask, weights, aspects, statistics, members)
 
-    def _sub_queries(self, reference: Tensor, tokens: Tokens) -> dict[str, tuple[Tensor, Tensor]]:
+    def _sub_queries(self, reference: Tensor, tokens: Tokens) -> dict[str, SubQuery]:
         return self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
 
     def _target_slot_only(self, found: Tensor) -> Tensor:

@@ -234,11 +234,12 @@ def test_sub_queries_and_how_they_move_the_query() -> None:
     subs = weighted.sub_queries(features, TEXTS)
     has = {"colour": [True, True, False, False, True], "shape": [True, False, True, False, True]}
     assert set(subs) == set(has)
-    for aspect, (sub, weight) in subs.items():
-        torch.testing.assert_close(sub.norm(dim=1), torch.tensor(has[aspect]).float())
-        assert weight.item() == pytest.approx(0.1)
+    for aspect, sub in subs.items():
+        torch.testing.assert_close(sub.embeddings.norm(dim=1), torch.tensor(has[aspect]).float())
+        assert sub.present.tolist() == has[aspect]
+        assert sub.weight.item() == pytest.approx(0.1)
     base = plain.queries(features, TEXTS)  # same seed: same projections and fusion
-    want = F.normalize(base + sum(weight * sub for sub, weight in subs.values()), dim=1)
+    want = F.normalize(base + sum(sub.weight * sub.embeddings for sub in subs.values()), dim=1)
     torch.testing.assert_close(weighted.queries(features, TEXTS), want)
     assert torch.equal(weighted.text_queries(TEXTS), plain.text_queries(TEXTS))
 
