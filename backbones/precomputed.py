@@ -91,8 +91,8 @@ class Precomputed(TwoTowers):
             details={"images_sha256": source[0][1], "texts_sha256": source[1][1]},
         )
         # what is given is part of what was loaded, though no parameter
-        whole = key_sha256({"module": self._identity.sha256, "files": [sha for _, sha in source]})
-        self._identity = dataclasses.replace(self._identity, sha256=whole)
+        whole = key_sha256({"module": self.identity.sha256, "files": [sha for _, sha in source]})
+        self._identity = dataclasses.replace(self.identity, sha256=whole)
 
     @classmethod
     def load(

@@ -265,6 +265,8 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         ({"gamma": 0.0, "frozen": False}, OptionError, "backbone.gamma must be > 0, got 0.0"),
         ({"fusion": "gatd", "init": "random", "size": "toy"}, UnknownNameError, "did you mean 'gated'"),
         ({"target_ratio": 0.5, "init": "random", "size": "toy"}, OptionError, "target_ratio must be >= 1"),
+        ({"projection": 0, "init": "random", "size": "toy"}, OptionError, "projection must be true, false or a width"),
+        ({"attribute_weights": 0.0, "init": "random", "size": "toy"}, OptionError, "initial weight > 0, got 0.0"),
         ({"seed": -1}, OptionError, "backbone.seed must be in"),
     ],
 )
@@ -386,6 +388,62 @@ def test_groups_give_the_encoders_their_own_rate_and_cover_every_parameter_once(
     frozen = toy().parameter_groups(1e-4, 0.01)
     assert {group["lr"] for group in frozen} == {1e-4}
     torch.optim.AdamW(frozen)
+
+
+# --- HyCoLe's projections ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("projection", "width"), [(True, 32), (24, 24)])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_projection_of_each_side_stands_after_the_encoder(
+    tmp_path: Path, frozen: bool, projection: bool | int, width: int
+) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    options = {"model": "ViT-Toy", "weights": str(file), "activation": "quick_gelu", "frozen": frozen}
+    clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
+    theirs = reference_model(file)
+    image_side, text_side = clip.project_image, clip.project_text
+    assert not torch.equal(image_side.weight, text_side.weight)
+    with torch.no_grad():
+        for side in (image_side, text_side):
+            side.bias.normal_(generator=torch.Generator().manual_seed(1))
+        features = clip.image_features(pixels())
+        assert torch.equal(features, plain.image_features(pixels()))  # what is stored comes before
+        image = F.normalize(theirs.encode_image(pixels()) @ image_side.weight.T + image_side.bias, dim=-1)
+        ids = (open_clip.tokenize(texts) for texts in (TEXTS, REFERENCES))
+        text, described = (
+            F.normalize(theirs.encode_text(i) @ text_side.weight.T + text_side.bias, dim=-1) for i in ids
+        )
+        torch.testing.assert_close(clip.candidates(features)[:, 0], image)
+        torch.testing.assert_close(clip.text_embeddings(REFERENCES), described)
+        torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
+        torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
+    assert image.shape == (4, width)
+    assert clip.identity.embedding_dim == width
+    assert clip.identity.details["projection"] == projection
+    assert "projection" not in plain.identity.details
+    assert clip.feature_key == plain.feature_key
+
+
+def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma() -> None:
+    for frozen in (True, False):
+        clip = toy(projection=16, frozen=frozen)
+        rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
+        for part in (clip.project_image, clip.project_text, clip.fusion):
+            assert {rates[id(p)] for p in part.parameters()} == {1e-4}
+        encoder = [rates[id(p)] for p in clip.clip.visual.parameters() if p.requires_grad]
+        assert bool(encoder) != frozen
+        assert encoder == pytest.approx([1e-7] * len(encoder))
+
+
+def test_projections_are_drawn_from_the_seed_and_leave_the_rest_as_it_was() -> None:
+    one, same, other = (toy(projection=True, seed=seed).state_dict() for seed in (1, 1, 2))
+    name = "project_image.weight"
+    assert torch.equal(one[name], same[name])
+    assert not torch.equal(one[name], other[name])
+    assert one[name].abs().max() <= (6 / 64) ** 0.5  # Xavier's range
+    plain = toy(seed=1).state_dict()
+    assert all(torch.equal(one[key], tensor) for key, tensor in plain.items())
 
 
 def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,14 @@ def test_tokens_do_not_depend_on_the_options() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_texts_without_a_word_are_encoded_under_autocast(dtype: torch.dtype) -> None:
+    """The least float32, once the mask's value, is none of these types: every run on a GPU died of it."""
+    with torch.autocast("cpu", dtype):
+        found = _tiny().text_queries(TEXTS)
+    torch.testing.assert_close(found, _tiny().text_queries(TEXTS), rtol=0, atol=0.02)
+
+
 # --- identity and weights ------------------------------------------------------------------------------------------
 
 
