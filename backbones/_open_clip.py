@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
+from negbench.backbones._weights import fetch
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -220,36 +221,15 @@ def _safe(filename: str) -> str:
 
 
 def hub_file(hub_id: str, names: Sequence[str], mend: str, revision: str | None = None) -> Path:
-    """First of `names` in a hub repository: from the local cache, else fetched once.
-
-    Args:
-        hub_id: ORG/NAME.
-        names: of files, the preferred one first.
-        mend: second half of the error line.
-        revision: None is the newest.
+    """First of `names` in a hub repository, see `fetch`.
 
     Raises:
-        WeightsError: neither in the cache nor to be fetched.
+        WeightsError: neither in the cache nor to be fetched; `mend` is its second half.
     """
-    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
-
-    for name in names:
-        cached = try_to_load_from_cache(hub_id, name, revision=revision)
-        if isinstance(cached, str):
-            return Path(cached)
-    why = "HF_HUB_OFFLINE is set"
-    if not constants.HF_HUB_OFFLINE:
-        try:
-            # one plain request first: the download itself would go on retrying where there is no network
-            info = HfApi().model_info(hub_id, revision=revision, timeout=10)
-            there = {file.rfilename for file in info.siblings or ()}
-            for name in names:
-                if name in there:
-                    return Path(hf_hub_download(hub_id, name, revision=revision))
-            why = "the hub has none"
-        except Exception as error:  # hub errors share no base class
-            why = f"{type(error).__name__}: {_first_line(error)}"
-    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({why}): {mend}")
+    file = fetch(hub_id, names, revision=revision)
+    if isinstance(file, Path):
+        return file
+    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({file}): {mend}")
 
 
 def _first_line(error: Exception) -> str:

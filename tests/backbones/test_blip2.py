@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from negbench.backbones._lavis import Blip2Sizes
+from negbench.backbones._weights import fetch
 from negbench.backbones.blip2 import Blip2
 from negbench.contracts import paired_relevance, relevance
 from negbench.errors import OptionError, UnknownNameError, WeightsError
@@ -372,17 +374,49 @@ def test_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     calls = []
 
-    def unreachable(*_: object, local_files_only: bool, **__: object) -> str:
-        calls.append(local_files_only)
-        raise LocalEntryNotFoundError("cannot connect\nwith many lines")
+    def absent(*_: object, **asked: object) -> str:
+        calls.append(asked)
+        raise LocalEntryNotFoundError("not here")
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise ConnectionError("cannot connect\nwith many lines")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
     with pytest.raises(WeightsError) as error:
         Blip2.load(weights="org/absent")
-    assert calls == [True, False]  # the local cache is asked first
+    # the local cache is asked first, and no download begins where one request fails
+    assert calls[0]["local_files_only"]
+    assert len(calls) == 1
     assert "cannot connect" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    asked: list[Any] = []
+
+    def download(*_: object, **given: Any) -> str:
+        if given.get("local_files_only"):
+            raise FileNotFoundError
+        asked.append(given["allow_patterns"])
+        for name in ("b.bin", "config.json"):
+            (tmp_path / name).touch()
+        return str(tmp_path)
+
+    files = [SimpleNamespace(rfilename=name) for name in ("c.bin", "b.bin", "config.json")]
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
+    found = fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], beside=("*.json",))
+    assert found == tmp_path / "b.bin"
+    assert asked == [["b.bin", "*.json"]]
+    assert fetch("org/name", ["a.safetensors"]) == "it has no a.safetensors"
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

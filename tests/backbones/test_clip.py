@@ -23,10 +23,11 @@ from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.clip import Clip
 from negbench.config import load_config
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
-from negbench.loop.train import run_config
+from negbench.loop.runs import Bench, run_config
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
+COMMIT = "abc123" + 34 * "0"
 TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
 
 
@@ -83,10 +84,10 @@ def tensors(path: Path, state: dict[str, Any]) -> Path:
 def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
     """The cache of the hub as it is after a download."""
     home = tmp_path / "hub" / f"models--toys--{name}"
-    folder = home / "snapshots" / "abc123"
+    folder = home / "snapshots" / COMMIT
     folder.mkdir(parents=True)
     (home / "refs").mkdir()
-    (home / "refs" / "main").write_text("abc123")
+    (home / "refs" / "main").write_text(COMMIT)
     save_file(state, folder / "open_clip_model.safetensors")
     if config is not None:
         (folder / "open_clip_config.json").write_text(json.dumps(config))
@@ -179,7 +180,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
         "folder": {"weights": str(folder), "model": None},
         "beside": {"weights": str(inside), "model": None},
         "hub": {"weights": "hf-hub:toys/whole", "model": None},
-        "revision": {"weights": "hf-hub:toys/whole@abc123", "model": None},
+        "revision": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
     }
     scores, identities = {}, {}
     for name, options in named.items():
@@ -193,7 +194,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     assert {i.activation for i in identities.values()} == {"quick_gelu"}
     assert len({i.sha256 for i in identities.values()}) == 1
     assert identities["tag"].weights == "toys/openai"
-    assert identities["tag"].revision == "abc123"
+    assert identities["tag"].revision == COMMIT
     assert identities["tag"].details["model"] == "ViT-Toy-quickgelu"
     assert identities["hub"].weights == "toys/whole"
     assert identities["plain"].weights == "a.pt"
@@ -545,6 +546,6 @@ def test_a_frozen_run_stores_image_features_once(toy_root: Path, tmp_path: Path)
             flags={"strategy": {"name": "qure"}, "backbone": {"name": "clip"}},
             sets=[*sets, f"backbone.fusion='{fusion}'", "compute.device='cpu'"],
         )
-        runs.append(run_config(config, runs_dir=tmp_path, tracking_uri="none").details)
+        runs.append(run_config(config, Bench.open(tmp_path, "none")).details)
     assert runs[0]["images_encoded"] > 0
     assert runs[1]["images_encoded"] == 0
