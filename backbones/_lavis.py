@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from negbench.backbones._weights import check_fit, refuse
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Tower = Literal["eva_clip_g", "clip_vit_L"]
@@ -485,13 +486,8 @@ def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> 
     """
     expected = {key for name, _ in module.named_parameters() for key in layout.keys(name)}
     surplus = sorted(set(state) - expected)
-    problems = {
-        "missing": sorted(expected - set(state)),
-        "unexpected": [key for key in surplus if not layout.droppable.fullmatch(key)],
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {_listed(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{path} does not fit the model: {text}")
+    unexpected = [key for key in surplus if not layout.droppable.fullmatch(key)]
+    refuse(f"{path} does not fit the model", missing=expected - set(state), unexpected=unexpected)
     return surplus
 
 
@@ -511,13 +507,7 @@ def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -
     Raises:
         WeightsError: naming every tensor of the wrong shape.
     """
-    wrong = [
-        f"{name} is {list(tensors[name].shape)}, want {list(parameter.shape)}"
-        for name, parameter in module.named_parameters()
-        if tensors[name].shape != parameter.shape
-    ]
-    if wrong:
-        raise WeightsError(f"{path} does not fit the model: {'; '.join(wrong)}")
+    check_fit(f"{path} does not fit the model", tensors, dict(module.named_parameters()))
     # clone: a chunk of a packed tensor would keep all of it, and two parameters must not share memory
     fresh = {name: tensor.detach().to(torch.float32, copy=True).contiguous() for name, tensor in tensors.items()}
     module.load_state_dict(fresh, strict=False, assign=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._weights import fetch
+from negbench.backbones._weights import check_fit, fetch
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -300,18 +300,7 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
         state["logit_scale"] = state["logit_scale"].reshape(wanted["logit_scale"].shape)
-    problems = {
-        "missing": sorted(set(wanted) - set(state)),
-        "unexpected": sorted(set(state) - set(wanted)),
-        "wrong shape": [
-            f"{name} {list(state[name].shape)} for {list(wanted[name].shape)}"
-            for name in sorted(set(wanted) & set(state))
-            if wanted[name].shape != state[name].shape
-        ],
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{where} does not fit its architecture: {text}")
+    check_fit(f"{where} does not fit its architecture", state, wanted)
     model.load_state_dict(state)
 
 

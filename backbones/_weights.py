@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -101,6 +101,25 @@ def _existing(name: str, spec: str, advice: Advice) -> Path:
     if not path.is_file():
         raise WeightsError(f"backbone.weights {spec!r}: there is no file {path}; {advice.mend}")
     return path
+
+
+def refuse(what: str, **problems: Iterable[str]) -> None:
+    """Raise a WeightsError that begins with `what` and lists the tensors of each kind, unless there is none."""
+    listed = {kind.replace("_", " "): sorted(names) for kind, names in problems.items()}
+    text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in listed.items() if names)
+    if text:
+        raise WeightsError(f"{what}: {text}")
+
+
+def check_fit(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Raise a WeightsError that begins with `what` unless names and shapes of tensors agree."""
+    wrong = {n: f"{n} {list(found[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & found.keys()}
+    refuse(
+        what,
+        missing=wanted.keys() - found.keys(),
+        unexpected=found.keys() - wanted.keys(),
+        wrong_shape=(text for n, text in wrong.items() if found[n].shape != wanted[n].shape),
+    )
 
 
 def hub_folder(source: Source, advice: Advice) -> Path:
@@ -201,14 +220,12 @@ def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor
         raise WeightsError(
             f"{path} cannot be loaded by transformers: {(str(error).splitlines() or ['?'])[0]}"
         ) from error
-    problems = {
-        "missing": sorted(info["missing_keys"]),
-        "unexpected": sorted(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
-        "wrong shape": sorted(str(found[0]) for found in info["mismatched_keys"]),
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{path} does not fit {model_class.__name__}: {text}")
+    refuse(
+        f"{path} does not fit {model_class.__name__}",
+        missing=info["missing_keys"],
+        unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
+        wrong_shape=(str(found[0]) for found in info["mismatched_keys"]),
+    )
     return model.config, dict(model.state_dict())
 
 

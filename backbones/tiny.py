@@ -24,6 +24,7 @@ from negbench.backbones._composed import TwoTowers, bounded, check_seed
 from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
+from negbench.backbones._weights import check_fit
 from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.errors import WeightsError
 
@@ -147,12 +148,8 @@ def load_encoders(path: Path) -> Encoders:
     from safetensors.torch import load_file
 
     encoders = Encoders(json.loads(read_metadata(path)["vocabulary"]))
-    found, wanted = load_file(path), encoders.state_dict()
-    wrong = sorted(set(found) ^ set(wanted)) or [n for n in wanted if found[n].shape != wanted[n].shape]
-    if wrong:
-        raise WeightsError(
-            f"{path} does not fit the tiny backbone: {', '.join(wrong)} missing, unknown or of another shape"
-        )
+    found = load_file(path)
+    check_fit(f"{path} does not fit the tiny backbone", found, encoders.state_dict())
     encoders.load_state_dict(found)
     return encoders
 

@@ -335,7 +335,7 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
     state = Encoders(VOCABULARY).state_dict()
     state["text.output.bias"] = torch.zeros(3)
     save_file(state, broken, read_metadata(SHIPPED))
-    with pytest.raises(WeightsError, match=r"does not fit the tiny backbone: text\.output\.bias"):
+    with pytest.raises(WeightsError, match=r"does not fit the tiny backbone: wrong shape text\.output\.bias"):
         Tiny.load(weights=str(broken))
 
 
