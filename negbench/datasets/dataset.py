@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric, PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 from negbench.ragged import Ragged
@@ -27,7 +28,44 @@ if TYPE_CHECKING:
 
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_missing"]
+__all__ = ["Annotations", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """One split as its files have it, before any image is looked for; the fields that `Dataset` has too are the same.
+
+    Args:
+        queries: every query.
+        galleries: group -> image ids.
+        place: "below FOLDER" or "in FILE", for errors.
+    """
+
+    card: DatasetCard
+    split: str
+    queries: list[Query]
+    galleries: Mapping[str, Sequence[str]]
+    content: str
+    place: str
+    remarks: tuple[str, ...] = ()
+    part: str = ""
+
+    @property
+    def needed(self) -> list[str]:
+        """Every image of a gallery and every reference, once."""
+        named = [image for ids in self.galleries.values() for image in ids]
+        return list(dict.fromkeys([*named, *(query.reference for query in self.queries)]))
+
+
+class _Block(NamedTuple):
+    """Some queries of one group: `rows` [b], the group's `columns` [n], where each of N + 1 columns stands among them
+    (`local`, -1 where it does not; the last entry serves column -1), and `scores` [b, n].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    local: Tensor
+    scores: Tensor
 
 
 class Top(NamedTuple):
@@ -43,7 +81,8 @@ class Top(NamedTuple):
 class Dataset(ABC):
     """One split of one benchmark under one protocol.
 
-    A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `summarise`.
+    A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `metrics`: `load` reads
+    files into `Annotations`, `of` does the rest.
 
     Args:
         card: what the benchmark is and how it is scored.
@@ -60,6 +99,8 @@ class Dataset(ABC):
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
+
+    test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
     card: DatasetCard
     split: str
@@ -80,16 +121,59 @@ class Dataset(ABC):
         """Read one split from disk; subclasses add their own keyword options, each with a default.
 
         Args:
-            root: folder of the benchmark; None takes the environment variable NEGBENCH_DATA.
+            root: folder of the benchmark, or the one above it that has it under its name; None takes the environment
+                variable NEGBENCH_DATA.
             split: name of the split.
             images: whether the image files must be there; False needs annotations only.
             allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+
+        Raises:
+            DataError: files or images missing, or not in the format; one line with file, place and key.
+            OptionError: an option with an unknown value.
         """
 
     @classmethod
     @abstractmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
+
+    @classmethod
+    def of(cls, read: Annotations, files: ImageFiles | None, *, allow_missing: bool) -> Self:
+        """The data set of what was read.
+
+        Args:
+            read: as its files have it.
+            files: where the images lie; None leaves them unchecked.
+            allow_missing: leave out what needs a missing image.
+
+        Raises:
+            DataError: images are missing, or there is no query.
+        """
+        missing = () if files is None else files.require(read.needed, allow_missing=allow_missing)
+        if missing:
+            queries, galleries = without_missing(read.queries, read.galleries, set(missing))
+            read = dataclasses.replace(read, queries=queries, galleries=galleries)
+        return cls._assembled(read, files, missing)
+
+    @classmethod
+    def _assembled(cls, read: Annotations, files: ImageFiles | None, missing: tuple[str, ...]) -> Self:
+        if not read.queries:
+            raise DataError(
+                f"{read.card.name} {read.split}: no query is left {read.place} ({len(missing)} images missing)"
+            )
+        images, groups = columns_of(read.galleries)
+        return cls(
+            card=read.card,
+            split=read.split,
+            queries=read.queries,
+            images=images,
+            groups=groups,
+            content=read.content,
+            files=files,
+            missing=missing,
+            remarks=read.remarks,
+            part=read.part,
+        )
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
@@ -188,11 +272,23 @@ class Dataset(ABC):
             row[columns] = True
         return members
 
-    # --- texts and images ----------------------------------------------------------------------------------------
+    # --- epochs and images ---------------------------------------------------------------------------------------
 
     def texts(self, epoch: int, seed: int) -> list[str]:
         """Q modification texts for one training epoch; here the fixed `Query.text`, whatever epoch and seed are."""
         return [query.text for query in self.queries]
+
+    def at_epoch(self, epoch: int, seed: int) -> Self:
+        """This split as one training epoch sees it, a function of (epoch, seed) alone; itself where nothing is drawn.
+
+        As many queries, on the same `images` in the same order, so that feature rows and columns stay what they are.
+        Here only the texts can differ (`texts`); data sets of training pairs draw the queries anew.
+        """
+        texts = self.texts(epoch, seed)
+        if texts == [query.text for query in self.queries]:
+            return self
+        drawn = [dataclasses.replace(q, text=text) for q, text in zip(self.queries, texts, strict=True)]
+        return dataclasses.replace(self, queries=drawn)
 
     def open_image(self, image: str) -> Image:
         """PIL image of an id, in the mode of its file.
@@ -274,7 +370,6 @@ class Dataset(ABC):
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
-        check_option("block", block, block >= 1, ">= 1")
         count = len(self.queries)
         target_rank, size = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
         has_subset = any(query.subset for query in self.queries)
@@ -283,22 +378,16 @@ class Dataset(ABC):
         known = self.relevant
         order: list[Tensor] = []
         found: list[Ragged] = []
-        for group, columns in enumerate(self.groups.values()):
-            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)  # the last entry serves column -1
-            local[columns] = torch.arange(len(columns))
-            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
-                if not len(rows):
-                    continue
-                scores = self._scores(score_block, rows, columns)
-                target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
-                target_rank[rows] = target_ranks(scores, target, allowed).cpu()
-                size[rows] = len(columns) if allowed is None else allowed.sum(1)
-                if subset_rank is not None:
-                    subset_rank[rows] = target_ranks(scores, target, self._subset(rows, local, len(columns))).cpu()
-                if known is not None:
-                    mine = known.select(rows)
-                    found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
-                order.append(rows)
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
+            target_rank[rows] = target_ranks(scores, target, allowed).cpu()
+            size[rows] = len(columns) if allowed is None else allowed.sum(1)
+            if subset_rank is not None:
+                subset_rank[rows] = target_ranks(scores, target, self._subset(rows, local, len(columns))).cpu()
+            if known is not None:
+                mine = known.select(rows)
+                found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
+            order.append(rows)
         return QueryRanks(
             query=tuple(query.id for query in self.queries),
             group=tuple(query.group for query in self.queries),
@@ -325,23 +414,22 @@ class Dataset(ABC):
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
         check_option("k", k, k >= 1, ">= 1")
-        check_option("block", block, block >= 1, ">= 1")
         found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(found.shape, -torch.inf)
-        for group, columns in enumerate(self.groups.values()):
-            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
-            local[columns] = torch.arange(len(columns))
-            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
-                if not len(rows) or not len(columns):
-                    continue
-                scores = self._scores(score_block, rows, columns)
-                masked = self._subset if within_subset else self._allowed
+        masked = self._subset if within_subset else self._allowed
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            if len(columns):
                 best = top_columns(scores, k, masked(rows, local, len(columns))).cpu()
                 width, there = best.shape[1], best >= 0
                 found[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
                 own = scores.float().cpu().gather(1, best.clamp(min=0))
                 values[rows, :width] = torch.where(there, own, -torch.inf)
         return Top(found, values)
+
+    def top_ids(self, score_block: ScoreBlock, k: int, *, within_subset: bool = False) -> dict[str, list[str]]:
+        """Query id -> ids of its k best images, best first; arguments and errors as `top`."""
+        best = self.top(score_block, k, within_subset=within_subset).columns.tolist()
+        return {q.id: [self.images[c] for c in row if c >= 0] for q, row in zip(self.queries, best, strict=True)}
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """File name -> JSON content of what the benchmark's test server takes. Raises as `check_submission`."""
@@ -350,7 +438,17 @@ class Dataset(ABC):
 
     def check_submission(self) -> None:
         """Raise DataError where there is no test server, or not all that it wants is loaded."""
-        raise DataError(f"{self.card.name} has no test server: there is no submission to write")
+        if not self.test_server:
+            raise DataError(f"{self.card.name} has no test server: there is no submission to write")
+        if lacking := self._lacking():
+            raise DataError(
+                f"{self.card.name} {self.split}: a submission needs every query and image, but {' and '.join(lacking)}"
+            )
+
+    def _lacking(self) -> list[str]:
+        """What is not loaded, in words."""
+        missing = [f"{len(self.missing)} images are missing"] if self.missing else []
+        return [*missing, *([f"only {self.part} is loaded"] if self.part else [])]
 
     @property
     def closed(self) -> bool:
@@ -388,6 +486,27 @@ class Dataset(ABC):
         self.require_labels()
         device = scores.device
         return self.summarise(self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)]))
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+        return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
+
+    @classmethod
+    def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
+        """Per-query values of those of `names` that are declared as means over queries (`metrics`)."""
+        declared = cls.metrics(ranks)
+        return {name: declared[name].of(ranks) for name in names if name in declared}
+
+    def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[_Block]:
+        """Scores of every query against its own gallery, group by group, at most `block` queries at a time."""
+        check_option("block", block, block >= 1, ">= 1")
+        for group, columns in enumerate(self.groups.values()):
+            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
+            local[columns] = torch.arange(len(columns))
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+                if len(rows):
+                    yield _Block(rows, columns, local, self._scores(score_block, rows, columns))
 
     def _scores(self, score_block: ScoreBlock, rows: Tensor, columns: Tensor) -> Tensor:
         scores = score_block(rows, columns)

@@ -18,7 +18,6 @@ from negbench.errors import NegbenchError
 from negbench.grid import compare
 from negbench.loop.folder import RunFolder, runs_of
 from negbench.loop.train import Scenes, open_run
-from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.study.book import Book
 
@@ -79,8 +78,7 @@ def per_query(
     from negbench.registry import registry
 
     data: Any = registry.get("datasets", config.dataset.name)
-    reader = PerQueryReader(data.summarise)
-    read = [reader.read(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
+    read = [data.per_query(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
     if not all(metric in found for found in read):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
     return np.stack([found[metric].values for found in read]), read[0][metric].strata

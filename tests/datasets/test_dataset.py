@@ -17,7 +17,7 @@ from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of, without_missing
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.metrics.average_precision import map_at_k
-from negbench.metrics.recall import recall_at_k
+from negbench.metrics.metric import Metric, hits, precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,8 @@ class Toy(Dataset):
         raise AssertionError("tests construct it directly")
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        return {"recall_at_1": recall_at_k(ranks.target_rank, 1), "map_at_2": map_at_k(ranks.relevant_ranks, 2)}
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        return {"recall_at_1": Metric((hits(1),)), "map_at_2": Metric((precision(2),))}
 
 
 def card(**changes: Any) -> DatasetCard:

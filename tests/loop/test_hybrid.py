@@ -24,6 +24,7 @@ from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameEr
 from negbench.loop import train as engine
 from negbench.loop.hybrid import HybridTerms, Members, check_hybrid
 from negbench.loop.objective import Batch, Objective
+from negbench.metrics.metric import Metric
 from negbench.registry import registry
 
 TAU = 0.5
@@ -82,7 +83,7 @@ class Toy(Dataset):
         raise AssertionError("tests construct it directly")
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         raise AssertionError("nothing is scored here")
 
 
