@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
 from typing import ClassVar, Self
 
@@ -97,7 +98,7 @@ class Fashion200K(ClassDataset):
             place=f"below {reader.root}",
             remarks=remarks,
         )
-        language = Language(lambda c: families(c, text), lambda u, v: modification(u, v, text), description)
+        language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
             read,
             labels,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -108,7 +109,7 @@ class MitStates(ClassDataset):
             content=hashlib.sha256(json.dumps(labels.images).encode()).hexdigest(),
             place=f"below {reader.root}",
         )
-        language = Language(_families, lambda u, v: modification(u, v, text), "{}.".format)
+        language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
             read,
             labels,

@@ -55,13 +55,15 @@ class Synthetic(FashionIQFormat):
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
         The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
-        Arguments that are not named here are `FashionIQ.load`'s and `Dataset.load`'s.
+        Arguments that are not named here are `Dataset.load`'s.
 
         Args:
             root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the
                 cache (NEGBENCH_CACHE, else ~/.cache/negbench).
             split: train or val.
+            caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
+            categories: which of dress, shirt and toptee to read.
             seed: of everything.
             twins: mean number of relevant images per query.
             train_images: of each category.

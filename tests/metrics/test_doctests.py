@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["ranks", "recall", "average_precision"])
+@pytest.mark.parametrize("name", ["ranks", "recall", "average_precision", "metric"])
 def test_examples(name: str) -> None:
     import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from negbench.errors import DataError, NegbenchError
-from negbench.metrics import metric as module
 from negbench.metrics.metric import Metric, by_answers, hits, precision, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.ragged import Ragged
@@ -177,8 +175,3 @@ def test_a_number_that_is_no_mean_has_no_values() -> None:
 
     assert WithMedian.summarise(six())["median_rank"] == 6
     assert list(WithMedian.per_query(six(), ["median_rank", "recall_at_1"])) == ["recall_at_1"]
-
-
-def test_examples() -> None:
-    result = doctest.testmod(module)
-    assert (result.attempted > 0, result.failed) == (True, 0)
