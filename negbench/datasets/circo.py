@@ -78,7 +78,7 @@ class Circo(Dataset):
         allow_missing: bool = False,
         text: TextMode = "caption",
     ) -> Self:
-        """Read one split of the published annotation files; arguments that are not named here are `Dataset.load`'s.
+        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         The gallery is what `image_info_unlabeled2017.json` lists. With `images=False` and without that file it is only
         what the annotations name: enough to read the queries, not the benchmark (a remark and the protocol say so).

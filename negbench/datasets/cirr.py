@@ -80,7 +80,7 @@ class Cirr(Dataset):
         allow_missing: bool = False,
         corpus: Corpus = "images",
     ) -> Self:
-        """Read one split of the published annotation files; arguments that are not named here are `Dataset.load`'s.
+        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         The gallery is the split file, whole and alone. A query's subset is its image group without the reference: five
         images, so that chance is 20 % at 1. Images are found by id anywhere below `root`, in both trees that are in

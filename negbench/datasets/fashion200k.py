@@ -68,7 +68,7 @@ class Fashion200K(ClassDataset):
         pairs: int | None = None,
         seed: int = 0,
     ) -> Self:
-        """Read one split of the published label files; arguments that are not named here are `Dataset.load`'s.
+        """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
 
         Training pairs are two images one word apart. There are tens of millions: `pairs` of them are drawn for every
         epoch (`at_epoch`), none is listed that is not drawn. Image ids are the paths of the label files without

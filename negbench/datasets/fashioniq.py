@@ -50,7 +50,7 @@ class FashionIQ(FashionIQFormat):
         corpus: Corpus = "targets",
         categories: tuple[str, ...] = CATEGORIES,
     ) -> Self:
-        """Read one split of the published annotation files; arguments that are not named here are `Dataset.load`'s.
+        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
             root: folder that holds `captions` and `image_splits`.

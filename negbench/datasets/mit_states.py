@@ -81,8 +81,8 @@ class MitStates(ClassDataset):
         """Read one split from the names of folders and files, which are all the annotation there is.
 
         Training pairs are two images of one noun in different states: `pairs` of them are drawn for every epoch
-        (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension. Arguments
-        that are not named here are `Dataset.load`'s.
+        (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
+        `allow_missing` is `Dataset.load`'s, for empty files.
 
         Args:
             root: folder that holds `images`.

@@ -55,7 +55,7 @@ class Synthetic(FashionIQFormat):
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
         The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
-        Arguments that are not named here are `Dataset.load`'s.
+        `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
             root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the

@@ -48,7 +48,7 @@ class Triplets(Dataset):
         seed: int = 0,
         exclude_reference: bool = False,
     ) -> Self:
-        """Read one split of a file; arguments that are not named here are `Dataset.load`'s.
+        """Read one split of a file; `images` and `allow_missing` are `Dataset.load`'s.
 
         Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
         group share a gallery) and split, where the file has them. An image is named by its path below `root` or below
