@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
-from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Annotations, Dataset
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
@@ -112,18 +112,11 @@ class FashionIQFormat(Dataset):
         reader = Reader.find(root, card, marker=f"captions/cap.{options.categories[0]}.{options.split}.json", tree=TREE)
         relevance = _relevance(reader, options)
         parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in options.categories}
-        counts = {name: Counts(len(queries), len(gallery)) for name, (queries, gallery) in parts.items()}
-        read = Annotations(
-            card=card,
-            split=options.split,
-            queries=[query for queries, _ in parts.values() for query in queries],
-            galleries={name: gallery for name, (_, gallery) in parts.items()},
-            content=reader.content,
-            place=f"below {reader.root}",
-            remarks=card.remarks(options.split, counts),
-        )
+        queries = [query for own, _ in parts.values() for query in own]
+        images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
+        data = cls(card, options.split, queries, images, groups, reader.content, caption_mode=options.mode)
         found = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
-        return dataclasses.replace(cls.of(read, found, allow_missing=options.allow_missing), caption_mode=options.mode)
+        return data.loaded(found, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import check_choice
-from negbench.datasets.dataset import Annotations, Dataset, ScoreBlock
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
@@ -43,36 +45,36 @@ class ClassDataset(Dataset):
     pairs: Pairs | None = None
 
     @classmethod
-    def of_labels(
-        cls,
-        read: Annotations,
-        labels: Labels,
-        files: ImageFiles | None,
-        make: Callable[[Labels], list[Query] | Pairs],
-        *,
-        allow_missing: bool,
-    ) -> Self:
-        """The data set of these images, which are one gallery.
+    def of_labels(cls, source: Source, make: Callable[[Labels], list[Query] | Pairs], *, allow_missing: bool) -> Self:
+        """The data set of images in classes, which are one gallery.
 
         Args:
-            read: without queries and galleries.
-            labels: of every image.
-            files: where the images lie; None leaves them unchecked.
+            source: what was read.
             make: labels of the images that are there -> queries, or the pairs that draw them.
             allow_missing: leave out images that are missing.
 
         Raises:
             DataError: images are missing, there is no query, or no two classes are one word apart.
         """
+        labels, files = source.labels, source.files
         missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
         kept = labels.without(missing)
         made = make(kept) if kept.images else []
         pairs = made if isinstance(made, Pairs) else None
-        if isinstance(made, Pairs):
-            read = dataclasses.replace(read, part=made.part)
-            made = made.draw(made.count)
-        read = dataclasses.replace(read, queries=made, galleries={GROUP: kept.images})
-        return dataclasses.replace(cls._assembled(read, files, missing), pairs=pairs)
+        queries = made.draw(made.count) if isinstance(made, Pairs) else made
+        data = cls(
+            source.card,
+            source.split,
+            queries,
+            *columns_of({GROUP: kept.images}),
+            source.content,
+            files,
+            missing,
+            source.remarks,
+            part=pairs.part if pairs else "",
+            pairs=pairs,
+        )
+        return data.loaded(None, source.place)
 
     def at_epoch(self, epoch: int, seed: int) -> Self:
         """As `Dataset.at_epoch`: new training pairs, as many as the split has."""
@@ -162,6 +164,19 @@ class Language:
     families: Callable[[str], Iterable[tuple[str, str]]]
     modification: Callable[[str, str], str]
     description: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split as it was read; `place` is the folder, `files` None where images are not asked for."""
+
+    card: DatasetCard
+    split: str
+    place: Path
+    content: str
+    labels: Labels
+    files: ImageFiles | None
+    remarks: tuple[str, ...] = ()
 
 
 # --- training pairs ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, check_choice, get, once, quoted, strings, typed
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Annotations, Dataset, ScoreBlock
+from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision
@@ -101,20 +101,11 @@ class Circo(Dataset):
         kind = card(text, whole=info is not None)
         ids = _named(queries) if info is None else _read_gallery(reader, info)
         _check_gallery(queries, set(ids), reader.root / marker)
-        remarks = kind.remarks(split, {GROUP: Counts(len(queries), len(ids))})
-        if info is None:
-            remarks += (f"there is no {INFO}: the gallery holds only the images that the annotations name",)
-        read = Annotations(
-            card=kind,
-            split=split,
-            queries=queries,
-            galleries={GROUP: ids},
-            content=reader.content,
-            place=f"below {reader.root}",
-            remarks=remarks,
-        )
+        remark = f"there is no {INFO}: the gallery holds only the images that the annotations name"
+        remarks = (remark,) if info is None else ()
+        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content, remarks=remarks)
         found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
-        return cls.of(read, found, allow_missing=allow_missing)
+        return data.loaded(found, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

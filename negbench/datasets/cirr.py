@@ -22,7 +22,7 @@ from negbench.datasets._read import (
     typed,
 )
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Annotations, Dataset, ScoreBlock
+from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles, relative_path
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits
@@ -101,19 +101,11 @@ class Cirr(Dataset):
         ids = list(places)
         if split == "train" and corpus == "targets":
             ids = list(dict.fromkeys(query.target for query in queries if query.target is not None))
-        read = Annotations(
-            card=kind,
-            split=split,
-            queries=queries,
-            galleries={GROUP: ids},
-            content=reader.content,
-            place=f"below {reader.root}",
-            remarks=kind.remarks(split, {GROUP: Counts(len(queries), len(ids))}),
-        )
         found = None
         if images:
             found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE, places=places)
-        return cls.of(read, found, allow_missing=allow_missing)
+        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
+        return data.loaded(found, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Query, check_option
-from negbench.datasets.card import DatasetCard
+from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.metric import Metric, PerQuery
@@ -28,33 +29,7 @@ if TYPE_CHECKING:
 
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = ["Annotations", "Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_missing"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Annotations:
-    """One split as its files have it, before any image is looked for; the fields that `Dataset` has too are the same.
-
-    Args:
-        queries: every query.
-        galleries: group -> image ids.
-        place: "below FOLDER" or "in FILE", for errors.
-    """
-
-    card: DatasetCard
-    split: str
-    queries: list[Query]
-    galleries: Mapping[str, Sequence[str]]
-    content: str
-    place: str
-    remarks: tuple[str, ...] = ()
-    part: str = ""
-
-    @property
-    def needed(self) -> list[str]:
-        """Every image of a gallery and every reference, once."""
-        named = [image for ids in self.galleries.values() for image in ids]
-        return list(dict.fromkeys([*named, *(query.reference for query in self.queries)]))
+__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
 
 
 class _Block(NamedTuple):
@@ -82,7 +57,7 @@ class Dataset(ABC):
     """One split of one benchmark under one protocol.
 
     A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `metrics`: `load` reads
-    files into `Annotations`, `of` does the rest.
+    the annotation files, and `loaded` does the rest.
 
     Args:
         card: what the benchmark is and how it is scored.
@@ -137,42 +112,43 @@ class Dataset(ABC):
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
 
-    @classmethod
-    def of(cls, read: Annotations, files: ImageFiles | None, *, allow_missing: bool) -> Self:
-        """The data set of what was read.
+    def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
+        """This split as `load` returns it: compared with the published counts, its images found.
+
+        A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member
+        go when they are.
 
         Args:
-            read: as its files have it.
             files: where the images lie; None leaves them unchecked.
-            allow_missing: leave out what needs a missing image.
+            place: folder or file that was read, for errors.
+            allow_missing: leave out what needs a missing image, instead of DataError.
 
         Raises:
-            DataError: images are missing, or there is no query.
+            DataError: images are missing, or no query is left.
         """
-        missing = () if files is None else files.require(read.needed, allow_missing=allow_missing)
-        if missing:
-            queries, galleries = without_missing(read.queries, read.galleries, set(missing))
-            read = dataclasses.replace(read, queries=queries, galleries=galleries)
-        return cls._assembled(read, files, missing)
-
-    @classmethod
-    def _assembled(cls, read: Annotations, files: ImageFiles | None, missing: tuple[str, ...]) -> Self:
-        if not read.queries:
+        missing = self.missing if files is None else files.require(self.all_images, allow_missing=allow_missing)
+        queries, images, groups = self.queries, self.images, self.groups
+        if missing and files is not None:
+            gone = set(missing)
+            galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
+            images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
+            queries = [
+                dataclasses.replace(query, relevant=_without(gone, query.relevant), subset=_without(gone, query.subset))
+                for query in queries
+                if query.reference not in gone and query.target not in gone
+            ]
+        if not queries:
             raise DataError(
-                f"{read.card.name} {read.split}: no query is left {read.place} ({len(missing)} images missing)"
+                f"{self.card.name} {self.split}: no query is left of {place} ({len(missing)} images missing)"
             )
-        images, groups = columns_of(read.galleries)
-        return cls(
-            card=read.card,
-            split=read.split,
-            queries=read.queries,
+        return dataclasses.replace(
+            self,
+            queries=queries,
             images=images,
             groups=groups,
-            content=read.content,
-            files=files,
+            files=self.files if files is None else files,
             missing=missing,
-            remarks=read.remarks,
-            part=read.part,
+            remarks=(*self.card.remarks(self.split, self.counts), *self.remarks),
         )
 
     def __post_init__(self) -> None:
@@ -205,6 +181,12 @@ class Dataset(ABC):
     def partial(self) -> bool:
         """Whether images are missing, so that results are not those of the published benchmark."""
         return bool(self.missing)
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """Group -> number of queries and of images."""
+        queries = Counter(query.group for query in self.queries)
+        return {name: Counts(queries[name], len(columns)) for name, columns in self.groups.items()}
 
     # --- columns -------------------------------------------------------------------------------------------------
 
@@ -542,24 +524,11 @@ class Dataset(ABC):
         return Ragged.of(members).mask(local, width)
 
 
-def without_missing(
-    queries: Iterable[Query], galleries: Mapping[str, Sequence[str]], missing: AbstractSet[str]
-) -> tuple[list[Query], dict[str, list[str]]]:
-    """Queries and galleries that need no missing image: what `allow_missing` leaves.
-
-    A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member go
-    when they are.
-    """
-    kept = []
-    for query in queries:
-        if query.reference not in missing and query.target not in missing:
-            relevant = tuple(image for image in query.relevant if image not in missing)
-            subset = tuple(image for image in query.subset if image not in missing)
-            kept.append(dataclasses.replace(query, relevant=relevant, subset=subset))
-    return kept, {name: [image for image in ids if image not in missing] for name, ids in galleries.items()}
+def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(image for image in ids if image not in gone)
 
 
-def columns_of(galleries: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, Tensor]]:
+def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:
     """Galleries by id -> (`images`, `groups`): images in order of first appearance, groups as columns."""
     images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
     column = {image: index for index, image in enumerate(images)}

@@ -16,13 +16,13 @@ from negbench.datasets._tirg import (
     Labels,
     Language,
     Pairs,
+    Source,
     Wording,
     check_pairs,
     recalls,
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Annotations
 from negbench.datasets.image_files import ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
 
@@ -89,20 +89,11 @@ class Fashion200K(ClassDataset):
         reader = Reader.find(root, kind, marker="labels", tree=TREE)
         labels, remarks = _read_labels(reader, split, text)
         named = _read_queries(reader, labels) if split == "test" else []
-        read = Annotations(
-            card=kind,
-            split=split,
-            queries=[],
-            galleries={},
-            content=reader.content,
-            place=f"below {reader.root}",
-            remarks=remarks,
-        )
+        files = _scan(reader, labels.images) if images else None
+        source = Source(kind, split, reader.root, reader.content, labels, files, remarks)
         language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
-            read,
-            labels,
-            _scan(reader, labels.images) if images else None,
+            source,
             lambda kept: _test_queries(kept, named, text) if split == "test" else Pairs(kept, language, pairs, seed),
             allow_missing=allow_missing,
         )

@@ -17,13 +17,13 @@ from negbench.datasets._tirg import (
     Labels,
     Language,
     Pairs,
+    Source,
     Wording,
     check_pairs,
     recalls,
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Annotations
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, by_answers
@@ -101,19 +101,11 @@ class MitStates(ClassDataset):
         kind = card(text, weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
-        read = Annotations(
-            card=kind,
-            split=split,
-            queries=[],
-            galleries={},
-            content=hashlib.sha256(json.dumps(labels.images).encode()).hexdigest(),
-            place=f"below {reader.root}",
-        )
+        content = hashlib.sha256(json.dumps(labels.images).encode()).hexdigest()
+        found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
-            read,
-            labels,
-            ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None,
+            Source(kind, split, reader.root, content, labels, found),
             lambda kept: _test_queries(kept, text) if split == "test" else Pairs(kept, language, pairs, seed),
             allow_missing=allow_missing,
         )

@@ -13,7 +13,7 @@ import torch
 from negbench.contracts import Query, check_option
 from negbench.datasets._triplet_files import Row, Table, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Annotations, Dataset
+from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles
 from negbench.errors import DataError, OptionError
 from negbench.metrics.metric import Metric, hits, precision
@@ -76,22 +76,13 @@ class Triplets(Dataset):
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
         unread = ", ".join(repr(name) for name in table.unread)
         queries = [_query(row, split, exclude_reference) for row in rows]
-        read = Annotations(
-            card=card(
-                exclude_reference,
-                with_gallery=gallery is not None,
-                with_relevant=any(len(query.relevant) > 1 for query in queries),
-            ),
-            split=split,
-            queries=queries,
-            galleries=_galleries(queries, added),
-            content=content,
-            place=f"in {file}",
-            remarks=(f"{file.name}: columns that are not read: {unread}",) if unread else (),
-            part=part,
-        )
-        found = _find_images(read.needed, [file.parent] if root is None else [root, file.parent]) if images else None
-        return cls.of(read, found, allow_missing=allow_missing)
+        more = any(len(query.relevant) > 1 for query in queries)
+        kind = card(exclude_reference, with_gallery=gallery is not None, with_relevant=more)
+        remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
+        names, groups = columns_of(_galleries(queries, added))
+        data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
+        found = _find_images(names, [file.parent] if root is None else [root, file.parent]) if images else None
+        return data.loaded(found, file, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

@@ -9,7 +9,7 @@ from typing import Self
 from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, get, image_id
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Annotations, Dataset
+from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
@@ -49,15 +49,9 @@ class Pairs(Dataset):
             reference, target = (image_id(get(entry, key, str, where), where) for key in ("from", "to"))
             text = get(entry, "caption", str, where).strip()
             queries.append(Query(f"{split}-{number}", reference, text, target, "all"))
-        read = Annotations(
-            card=CARD,
-            split=split,
-            queries=queries,
-            galleries={"all": list(dict.fromkeys(str(query.target) for query in queries))},
-            content=reader.content,
-            place=f"below {reader.root}",
-        )
-        return cls.of(read, ImageFiles.scan(reader.root) if images else None, allow_missing=allow_missing)
+        names, groups = columns_of({"all": dict.fromkeys(str(query.target) for query in queries)})
+        data = cls(CARD, split, queries, names, groups, reader.content)
+        return data.loaded(ImageFiles.scan(reader.root) if images else None, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:

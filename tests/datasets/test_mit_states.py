@@ -156,7 +156,7 @@ def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
     with pytest.raises(DataError, match="has no images; the data come from http"):
         load(root)
     (root / "images").mkdir()
-    with pytest.raises(DataError, match=r"mit-states test: no query is left below .* \(0 images missing\)"):
+    with pytest.raises(DataError, match=r"mit-states test: no query is left of .* \(0 images missing\)"):
         registry.make("datasets", "mit-states", root=str(root))
 
 
