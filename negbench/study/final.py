@@ -17,7 +17,6 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid import cells as compare
 from negbench.loop.runs import open_run
-from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.runfolder import RunFolder, runs_of
 from negbench.scene import Scenes
@@ -80,8 +79,7 @@ def per_query(
     from negbench.registry import registry
 
     data: Any = registry.get("datasets", config.dataset.name)
-    reader = PerQueryReader(data.summarise)
-    read = [reader.read(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
+    read = [data.per_query(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
     if not all(metric in found for found in read):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
     return np.stack([found[metric].values for found in read]), read[0][metric].strata
