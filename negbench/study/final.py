@@ -18,9 +18,9 @@ from negbench.errors import NegbenchError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.loop.folder import RunFolder
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.runfolder import RunFolder
 from negbench.study.book import Book
 
 _RESAMPLES_SEED = 0  # of the bootstrap: a table is the same bytes each time it is written

@@ -12,8 +12,8 @@ from pathlib import Path
 from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
-from negbench.loop.folder import RunFolder, runs_of
 from negbench.loop.runs import Bench, PlannedRun, RunResult, plan_run, run_config
+from negbench.runfolder import RunFolder, runs_of
 from negbench.study.book import Claim, trial_folder
 from negbench.study.spec import StudySpec, first_refresh
 from negbench.tracking import Pruned, RunLog, Tracker
