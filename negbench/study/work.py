@@ -105,9 +105,7 @@ def run_study(job: Job, workers: int, report: Report) -> None:
                 raise NegbenchError(event.value)
             report(f"worker {event.index}: {event.value}; {alive} of {workers} go on")
             if alive == 0:
-                raise NegbenchError(
-                    f"every worker died ({event.value}); the same command goes on with what is finished"
-                )
+                raise NegbenchError(f"every worker died ({event.value}); the same command goes on from what is kept")
 
 
 def open_study(
