@@ -391,14 +391,14 @@ def test_four_workers_on_postgresql_two_of_them_killed(postgresql: str, tmp_path
     folder = tmp_path / "toy"
     folder.mkdir()
     url = storage_url(folder, postgresql, workers=4)
-    workers = start([toy_job(folder, url, 24, partial(slow, together=4))] * 4)  # at once, on an empty database
-    until(lambda: len(list(folder.glob("ended-*"))) >= 8)
+    workers = start([toy_job(folder, url, 16, partial(slow, together=4))] * 4)  # at once, on an empty database
+    until(lambda: len(list(folder.glob("ended-*"))) >= 4)
     assert len({path.read_text() for path in folder.glob("working-*")}) >= 3
     hit = {kill_within_a_trial(workers, folder), kill_within_a_trial(workers, folder)}
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    none_lost_none_twice(Book(folder, "toy", None, url, 24), 24, hit)
+    none_lost_none_twice(Book(folder, "toy", None, url, 16), 16, hit)
 
 
 @pytest.mark.postgresql

@@ -26,11 +26,12 @@ from negbench.loop.train import Loop
 from negbench.report.page import write_page
 from negbench.report.study import interpolated, study_page
 from negbench.runfolder import RunFolder
-from negbench.study.book import Book
+from negbench.study.book import Book, Claim
 from negbench.study.final import finished, front, listed_points
 from negbench.study.space import build_space
 from negbench.study.spec import StudySpec, first_refresh
 from negbench.study.storage import storage_url
+from negbench.study.trials import Trials
 from negbench.study.work import open_study, run_study, work
 from negbench.tracking import Pruned, Summary, Tracker, default_uri
 
@@ -150,23 +151,42 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = toy_study(toy_sets, tmp_path / "straight", trials=1)
-    real, epochs = Loop.train_epoch, []
+    real, epochs, asked = Loop.train_epoch, list[int](), list[int]()
 
     def interrupted(self: Loop) -> None:
-        epochs.append(1)
-        if len(epochs) == 3:
+        epochs.append(self.state.epoch)
+        if len(epochs) == 4:
             raise KeyboardInterrupt
         real(self)
 
     monkeypatch.setattr(Loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         toy_study(toy_sets, tmp_path / "halves", trials=1)
+    monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
     book = toy_study(toy_sets, tmp_path / "halves", trials=1)
-    assert len(epochs) == 3 + 2
+    assert epochs == [0, 1, 2, 3, 3]
+    assert asked == [3]  # nothing is pruned on points that it had before
     (lost, again) = book.frozen()
     assert lost.state == TrialState.FAIL
     assert again.values == straight.frozen()[0].values
     assert again.intermediate_values == straight.frozen()[0].intermediate_values
+
+
+def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
+    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri="none")
+    claim = book.claim()
+    assert isinstance(claim, Claim)
+    values = Trials(job)(claim)
+    claim.held.close()
+    monkeypatch.setattr(Loop, "train_epoch", lambda self: pytest.fail("it was trained"))
+    run_study(job, 1, silent)
+    (lost, again) = book.frozen()
+    assert (lost.state, again.values) == (TrialState.FAIL, values)
+    assert again.intermediate_values == lost.intermediate_values
+    assert again.user_attrs["runs"] == lost.user_attrs["runs"]
 
 
 def test_two_objectives_give_a_front_and_prune_nothing(toy_sets: list[str], tmp_path: Path) -> None:
@@ -246,15 +266,15 @@ def command(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
 def test_the_command_from_start_to_test(
     toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = command(toy_sets, tmp_path, "--trials", "6", "--final-seeds", "2")
+    arguments = command(toy_sets, tmp_path, "--trials", "4", "--final-seeds", "2")
     assert negbench(arguments) == 0
     out = capsys.readouterr().out
     assert "val stays closed" in out
     assert "sampler tpe(multivariate=True, constant_liar=True" in out
     assert f"optuna-dashboard {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
-    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 6)
+    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 4)
     counts = book.counts()
-    assert counts["finished"] + counts["pruned"] == 6
+    assert counts["finished"] + counts["pruned"] == 4
     best = finished(book)[0]
     if best.number != 0:
         final = json.loads((tmp_path / "s" / "final.json").read_text())
