@@ -160,7 +160,7 @@ def compare_best(
     fresh = tuple(range(max(spec.seeds) + 1, max(spec.seeds) + 1 + seeds))
     points: dict[str, dict[str, Any]] = {"default": {}, "best": best.params}
     configs = [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in fresh]
-    if resolved(configs[0]) == resolved(configs[len(fresh)]):
+    if resolved(configs[0]).identity() == resolved(configs[len(fresh)]).identity():
         return None
     planned = plan(configs, runs, Display(), SCENES)
     names = [f"{base.strategy.name} {name}" for name in points for _ in fresh]

@@ -6,15 +6,16 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from negbench.config import RunConfig, code_version, resolved
+from negbench.config import RunConfig, resolved
 from negbench.errors import OptionError, UnknownNameError
+from negbench.identity import code_version
 from negbench.study.space import Band, Knob, Space
 
 SAMPLERS = ("tpe", "gp", "random", "grid", "cmaes")
@@ -38,7 +39,7 @@ class StudySpec:
         seed: of the sampler.
         first_refresh: earliest epoch of the space at which pools depend on scores; no trial is pruned before it.
         epochs: of a run.
-        code: version of the code.
+        code: version of the code that moves its runs' scores.
     """
 
     base: dict[str, Any]
@@ -50,7 +51,7 @@ class StudySpec:
     seed: int
     first_refresh: int
     epochs: int
-    code: str = field(default_factory=code_version)
+    code: str
 
     def __post_init__(self) -> None:
         for what, value, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner, PRUNERS)):
@@ -72,6 +73,7 @@ class StudySpec:
         """
         from negbench.registry import registry
 
+        full = resolved(base)
         strategy: Any = registry.get("strategies", base.strategy.name)
         if minimise == "mining-seconds" and strategy.scope == "batch":
             raise OptionError(f"--minimise {minimise}: '{base.strategy.name}' is a batch strategy and mines nothing")
@@ -84,7 +86,8 @@ class StudySpec:
             pruner=pruner,
             seed=base.seed,
             first_refresh=min(first_refresh(config) for config in space.corners(base)),
-            epochs=int(resolved(base).train.epochs or 0),
+            epochs=full.train.epochs,
+            code=code_version(full),
         )
 
     @property
@@ -128,7 +131,7 @@ class StudySpec:
 
 def first_refresh(config: RunConfig) -> int:
     """Epoch (from 0) at which pools first depend on scores; 0 where they never wait."""
-    return next(iter(resolved(config).schedule.refresh_epochs or ()), 0)
+    return next(iter(resolved(config).schedule.refresh_epochs), 0)
 
 
 # --- in optuna's words -------------------------------------------------------------------------------------------
