@@ -17,8 +17,8 @@ from negbench.display import Display
 from negbench.executors import executor_of
 from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, trained_state
 
 FAST = ("train.epochs=1", "schedule.n_def=1")

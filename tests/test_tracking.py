@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from negbench.cli.main import run as negbench
 from negbench.config import load_config
 from negbench.loop import record
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import Bench, RunResult, resume, run_config
+from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker, default_uri, final_values
 
 
@@ -54,7 +55,6 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
         "metrics.jsonl",
         "ranks.parquet",
         "model.safetensors",
-        "curve.png",
     }
     assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
@@ -62,8 +62,10 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
 def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) -> None:
     result = run(toy_sets, tmp_path)
     (before,) = runs_in(tmp_path)
-    Tracker.open(tmp_path).export(result.folder)
+    assert negbench(["export", result.run_id, "--runs-dir", str(tmp_path)]) == 0
     (after,) = runs_in(tmp_path)
+    client = MlflowClient(default_uri(tmp_path))
+    assert "curve.png" in {a.path for a in client.list_artifacts(after.info.run_id)}
     assert after.info.run_id != before.info.run_id
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params

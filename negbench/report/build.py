@@ -14,7 +14,6 @@ import pandas as pd
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
-from negbench.loop.folder import RunFolder, find_run
 from negbench.report import figures
 from negbench.report.charts import Chart
 from negbench.report.curve import label_of
@@ -24,6 +23,7 @@ from negbench.report.leader import bracket, leader_tables
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.study import study_page
 from negbench.report.verdicts import Row
+from negbench.runfolder import RunFolder, find_run
 from negbench.study.book import open_book
 
 GALLERIES = 2

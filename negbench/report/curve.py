@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from negbench.files import atomic_write
-from negbench.loop.folder import RunFolder
+from negbench.runfolder import RunFolder
 
 
 def write_curve(folder: RunFolder) -> Path:

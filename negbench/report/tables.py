@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from negbench.loop.folder import RunFolder
 from negbench.report.curve import label_of
+from negbench.runfolder import RunFolder
 
 _BASELINES = {
     "untrained": "untrained model",

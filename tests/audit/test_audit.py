@@ -23,8 +23,8 @@ from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
 
 OPTIONS = AuditOptions(queries=20, draws=6, curves=2)
 

@@ -17,9 +17,9 @@ import torch
 import negbench
 from negbench.cli import main
 from negbench.config import load_config
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics import evaluate_rankings
+from negbench.runfolder import RunFolder
 
 
 @pytest.fixture(scope="module")

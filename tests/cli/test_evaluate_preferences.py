@@ -19,8 +19,8 @@ from negbench.contracts import relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
 
 

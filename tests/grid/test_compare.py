@@ -22,10 +22,10 @@ from negbench.grid.axes import Grid, parse_seeds
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
-from negbench.loop.folder import RunFolder, step_of
 from negbench.loop.train import Loop
 from negbench.report.comparison import finish
 from negbench.report.leader import leader_table, markdown, spread
+from negbench.runfolder import RunFolder, step_of
 from negbench.scene import Scenes
 from negbench.tracking import Tracker, default_uri
 

@@ -19,10 +19,10 @@ import torch
 from negbench.config import RunConfig, load_config
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record, runs
-from negbench.loop.folder import RunFolder
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
 from negbench.loop.train import Loop
+from negbench.runfolder import RunFolder
 
 
 def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "bradley-terry") -> RunConfig:
