@@ -26,16 +26,18 @@ from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.files import atomic_write
+from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
 from negbench.loop.train import Loop, boundaries, cosine
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mine import Mined
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, load_backbone, load_split
 
 # --- what keeps the record -------------------------------------------------------------------------------------------
@@ -707,6 +709,61 @@ def test_gradients_are_clipped_only_where_asked(vector_sets: list[str], tmp_path
         norms[limit] = [step.gradient for step in kept.steps]
     assert min(norms[""]) > 0.05
     assert norms["train.max_grad_norm=0.05"] == pytest.approx([0.05] * 12, rel=1e-3)
+
+
+# --- interrupted and resumed -----------------------------------------------------------------------------------------
+
+
+def outcome(folder: RunFolder) -> dict[str, Any]:
+    """All that must not depend on how a run was computed: everything but times, memory and the state of caches."""
+    result = {k: v for k, v in folder.result.items() if k not in ("seconds", "peak_memory_mib", "images_encoded")}
+    tables = {file.name: pd.read_parquet(file).to_json() for file in folder.path.glob("*.parquet")}
+    files = {file.name: file.read_bytes() for pattern in ("pools-*", "curves-*") for file in folder.path.glob(pattern)}
+    return result | {"points": folder.metrics(), "tables": tables, "files": files}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("nearest", ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2")),
+        ("hycole", ("eval.select=dev", "eval.dev_fraction=0.4")),
+    ],
+)
+def test_interrupted_and_resumed_gives_the_same_bits(
+    vector_sets: list[str], record: Tape, tmp_path: Path, strategy: str, more: tuple[str, ...]
+) -> None:
+    """At every epoch, in the middle of it or after the last; dropout from the global generator included."""
+    sets = with_plugin(vector_sets, "dropping")
+    config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
+    straight = run(config, tmp_path / "straight")
+    per_epoch = len(record.steps) // 5
+    real = Loop.train_epoch
+    for stop_at in range(6):
+        record.steps.clear()
+
+        def interrupted(self: Loop, stop_at: int = stop_at) -> None:
+            real(self)  # work that is lost
+            if self.state.epoch == stop_at:
+                raise KeyboardInterrupt
+
+        place = tmp_path / str(stop_at)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "train_epoch", interrupted)
+            if stop_at == 5:
+                patch.setattr(made, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                run(config, place)
+        assert RunFolder(place / straight.run_id).status == "interrupted"
+        assert len(record.steps) == per_epoch * min(5, stop_at + 1)
+        record.steps.clear()
+        torch.manual_seed(stop_at)  # as another process would have it
+        resumed = resume(straight.run_id, Bench.open(place, "none"))
+        assert len(record.steps) == per_epoch * (5 - stop_at)  # what was trained is not trained again
+        assert outcome(resumed.folder) == outcome(straight.folder)
+        kept, want = resumed.folder.weights(), straight.folder.weights()
+        assert kept.keys() == want.keys()
+        assert all(torch.equal(kept[name], want[name]) for name in want)
+        assert not (resumed.path / "checkpoint.pt").exists()
 
 
 # --- identity and durability -----------------------------------------------------------------------------------------
