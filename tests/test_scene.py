@@ -42,7 +42,9 @@ def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1)
         ("eval.select=val",),
     ],
 )
-def test_the_plan_finds_the_runs_that_were_computed(vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]) -> None:
+def test_the_plan_finds_the_runs_that_were_computed(
+    vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]
+) -> None:
     """`compare` twice computed every cell twice: the plan carved its own dev part, and hashed another split."""
     grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):

@@ -104,9 +104,19 @@ def test_interrupted_and_continued_gives_the_same_table(
 
     monkeypatch.setattr(Loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compute(grid, tmp_path / "halves")
-    monkeypatch.undo()
+        compute(grid, tmp_path / "halves")  # six cells of two epochs: the third one's last epoch is lost
+    monkeypatch.setattr(Loop, "train_epoch", real)
+    trained: list[int] = []
+
+    def counted(self: Loop) -> None:
+        trained.append(self.state.epoch)
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", counted)
     assert sum(o.reused for o in compute(grid, tmp_path / "halves")) == 2
+    monkeypatch.undo()
+    assert trained == [1, 0, 1, 0, 1, 0, 1]  # it went on, and did not start anew
+    assert not list((tmp_path / "halves").glob("*-2"))
     tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
@@ -185,9 +195,9 @@ def test_recipe_table_of_a_comparison(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_ends_with_tables_and_summary_runs(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
+    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
     command = [
         "compare",
         "--strategies",
@@ -223,12 +233,12 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert all(r.data.tags.get("mlflow.parentRunId", parent) == parent for r in runs)
     for summary in (r for r in runs if r.data.tags["negbench.kind"] == "summary"):
         cells = [
-            r.data.metrics["final/recall_at_10"]
+            r.data.metrics["final/average/recall_at_10"]
             for r in runs
             if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
         ]
-        assert summary.data.metrics["mean/final/recall_at_10"] == pytest.approx(np.mean(cells))
-        assert summary.data.metrics["sd/final/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+        assert summary.data.metrics["mean/final/average/recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["sd/final/average/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json") if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
