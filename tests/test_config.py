@@ -327,13 +327,15 @@ def test_no_text_of_set_ends_in_a_traceback(key: str, value: str, more: list[tup
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"train.epochs={'9' * 5000}", "--set train.epochs: a value too long or too deep to be read"),
-        (f"strategy.alpha={'[' * 3000}{']' * 3000}", "--set strategy.alpha: a value too long or too deep to be read"),
+        (f"train.epochs={'9' * 5000}", "--set 'train.epochs': a value too long or too deep to be read"),
+        (f"strategy.alpha={'[' * 3000}{']' * 3000}", "--set 'strategy.alpha': a value too long or too deep to be read"),
         ("strategy.alpha=[[[[[[1]]]]]]", "strategy.alpha: lists within lists"),
         ("dataset.root=3", "dataset.root = 3: input should be a valid string"),
         ("plugins=3", "plugins = 3: input should be a valid tuple"),
         ("backbone.weights=1979-05-27", "backbone.weights = datetime.date(1979, 5, 27): want text, a number"),
         ("strategy.alpha=99999999999999999999", "want a number of at most 18 digits"),
+        ("0\n0=1", r"unknown section '0\n0': known: "),
+        ("strategy.a\nb=1", r"strategy: 'a\nb' cannot be an option's name"),
         ("dataset.root=a\0b", "want text that can be a file's name"),
     ],
 )
