@@ -36,7 +36,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
-    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives == 1
+    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
     flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5, "lr": None}})
@@ -227,7 +227,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
-    assert left == {"train.max_grad_norm", "compute.workers"}
+    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
     assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
@@ -375,3 +375,21 @@ def test_texts_that_are_no_plugin(text: str) -> None:
     with pytest.raises(NegbenchError) as error:
         resolved(build_config([{"strategy": parse_plugin(text)}]))
     assert "\n" not in str(error.value)
+
+
+def test_negatives_per_query_are_one_of_a_pool_and_all_of_a_batch() -> None:
+    for strategy, sets, wanted in (
+        ("qure", [], 1),
+        ("in-batch", [], None),
+        ("qure", ["train.num_negatives=3"], 3),
+        ("in-batch", ["train.num_negatives=3"], 3),
+    ):
+        config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+        assert resolved(config).train.num_negatives == wanted
+
+
+def test_none_undoes_what_a_recipe_sets() -> None:
+    sets = ["strategy.k=none", "schedule.warmup=3", "schedule.warmup=none"]
+    config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
+    assert config.schedule.warmup is None
+    assert resolved(config).strategy.options == {"k": None}
