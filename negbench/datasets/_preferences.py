@@ -30,6 +30,7 @@ from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric
 from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -297,7 +298,7 @@ class PreferenceFormat(Dataset):
         return pd.DataFrame(columns)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Raise DataError: choices between sets are judged by scores (`evaluate`, `judge`), which ranks do not hold."""
         raise DataError("preferences are judged by the scores of sets, not by ranks: score a run, or use evaluate()")
 

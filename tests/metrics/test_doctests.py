@@ -10,7 +10,18 @@ import pytest
 
 @pytest.mark.parametrize(
     "name",
-    ["average_precision", "cirqrs", "drops", "epochs", "preference", "ranks", "recall", "relevant", "similarity"],
+    [
+        "average_precision",
+        "cirqrs",
+        "drops",
+        "epochs",
+        "metric",
+        "preference",
+        "ranks",
+        "recall",
+        "relevant",
+        "similarity",
+    ],
 )
 def test_examples(name: str) -> None:
     import torch
