@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import NegbenchError, OptionError, quoted
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,9 +61,9 @@ def tunable_ranges(cls: type) -> dict[str, Range]:
 
 
 def check_option(name: str, value: object, ok: bool, want: str) -> None:
-    """Raise OptionError quoting `value` unless `ok`; the constructors of plug-ins validate with it."""
-    if not ok:
-        raise OptionError(f"{name} must be {want}, got {value!r}")
+    """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
+    if not ok or (isinstance(value, float) and not math.isfinite(value)):
+        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
@@ -167,7 +168,10 @@ class Strategy(ABC):
     scope: ClassVar[Scope] = "corpus"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target",)
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
+    schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.config.refresh_epochs`
     reads_truth: ClassVar[bool] = False  # True: `view.relevant` holds the ground truth (the oracle_* strategies)
+    # two tunable fields of which the first must stay below the second: a study searches start and width
+    band: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from negbench.config import MiningConfig, PluginConfig, RunConfig
+from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 from negbench.contracts import Backbone, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
@@ -283,7 +283,7 @@ class Scenes:
             self._datasets[key] = load_split(section, split, images=images)
         return self._datasets[key]
 
-    def splits(self, config: RunConfig, backbone: Backbone) -> Splits:
+    def splits(self, config: ResolvedConfig, backbone: Backbone) -> Splits:
         """Train, dev and val as a run of this configuration has them.
 
         Raises:
@@ -295,7 +295,7 @@ class Scenes:
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
         dev = None
         if carves_dev(config):
-            seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
+            seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
             if key not in self._carved:
                 self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)

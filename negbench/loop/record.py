@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from negbench.config import code_version
+from negbench.identity import code_version
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import QueryRanks
     from negbench.loop.checkpoint import State
     from negbench.loop.objective import Objective
     from negbench.loop.runs import OpenRun
+
+MOVES_SCORES = False  # writes down what was computed
 
 _PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
 
@@ -30,7 +32,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
     return {
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
-        "code": code_version(),
+        "code": code_version(run.config),
         "dataset": {
             "train": train.identity,
             "val": val.identity,
@@ -67,7 +69,7 @@ def tags(run: OpenRun) -> dict[str, str]:
         "backbone.parameters": str(identity.parameters),
         "backbone.preprocessing": identity.preprocessing,
         "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
-        "code": code_version(),
+        "code": code_version(run.config),
         "strategy": config.strategy.name,
         "loss": config.loss.name,
         "backbone": config.backbone.name,
@@ -102,7 +104,7 @@ def details(
         "selected_on": config.eval.select,
         "behaviour": mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
-        "refresh_epochs": list(config.schedule.refresh_epochs or ()),
+        "refresh_epochs": list(config.schedule.refresh_epochs),
         "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
         "draws": {
             "per_query": config.train.num_negatives,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.config import RunConfig
+from negbench.config import ResolvedConfig
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
@@ -29,7 +29,7 @@ from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import trained_state
+from negbench.scene import device_of, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -50,16 +50,13 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         log: called with (values by name, step, epoch) for each point of a curve.
     """
     config, backbone, scene = run.config, run.backbone, run.scene
-    epochs, main = int(config.train.epochs or 0), run.accelerator.is_main_process
+    epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
-    lr = float(config.train.lr or 0)
-    groups = backbone.parameter_groups(lr, float(config.train.weight_decay or 0))
-    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(lr)])
-    schedule = cosine(
-        optimizer, config, math.ceil(len(scene.train.dataset.queries) / int(config.train.batch_size or 0))
-    )
+    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+    schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
     # the schedule is not prepared: accelerate would step it once per process, and it counts batches
     model, optimizer = run.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
@@ -118,8 +115,8 @@ class Loop:
         """Define the pools of the interval that starts now, and draw all its negatives."""
         run, state, config = self.run, self.state, self.run.config
         epoch = state.epoch
-        end = min((b for b in boundaries(config) if b > epoch), default=int(config.train.epochs or 0))
-        warming = epoch not in (config.schedule.refresh_epochs or ())
+        end = min((b for b in boundaries(config) if b > epoch), default=config.train.epochs)
+        warming = epoch not in config.schedule.refresh_epochs
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
@@ -175,7 +172,7 @@ class Loop:
         run, state, config = self.run, self.state, self.run.config
         tokens, draws = self._tokens(), self._draws()
         queries = len(run.scene.train.dataset.queries)
-        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size or 0)
+        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
         kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
         base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
@@ -298,14 +295,29 @@ class Loop:
 # --- schedules -------------------------------------------------------------------------------------------------------
 
 
-def boundaries(config: RunConfig) -> list[int]:
+def boundaries(config: ResolvedConfig) -> list[int]:
     """Epochs before which negatives are drawn: the start and every refresh."""
-    return sorted({0, *(config.schedule.refresh_epochs or ())})
+    return sorted({0, *config.schedule.refresh_epochs})
 
 
-def cosine(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
+def accelerator_of(config: ResolvedConfig) -> Accelerator:
+    """Device and precision of a run."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    precision = config.train.precision
+    on_gpu = device_of(config).type == "cuda"
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    AcceleratorState._reset_state()  # a process may compute runs of different precision
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
+
+
+def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
     """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
-    total = int(config.train.epochs or 0) * steps_per_epoch
+    total = config.train.epochs * steps_per_epoch
     rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
     floor = config.train.min_lr_ratio
 

@@ -22,6 +22,8 @@ from negbench.files import atomic_write
 from negbench.metrics.ranks import descending
 from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
 
+MOVES_SCORES = False  # draws for the report, from no stream of the run
+
 MOMENTS = ("start", "warm", "end")  # before training, before the first refresh after the warm-up, after training
 
 _SEED = 0x5C0E  # of the sample: the same queries in every run on one train split
