@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import NegbenchError, OptionError, quoted
+from negbench.errors import NegbenchError
+from negbench.errors import check_option as check_option  # plug-ins find all they need here
+from negbench.metrics.ranks import descending
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,12 +59,6 @@ def tunable(
 def tunable_ranges(cls: type) -> dict[str, Range]:
     """Name -> range of every tunable field of a dataclass, in the order of declaration."""
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
-
-
-def check_option(name: str, value: object, ok: bool, want: str) -> None:
-    """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
-    if not ok or (isinstance(value, float) and not math.isfinite(value)):
-        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
@@ -147,8 +142,6 @@ class ScoreView:
     @cached_property
     def order(self) -> Tensor:
         """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers."""
-        from negbench.metrics.ranks import descending
-
         return descending(self.scores)
 
 
@@ -349,22 +342,22 @@ class BackboneIdentity:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
-
-
 @dataclass(frozen=True)
 class SubQuery:
-    """One aspect's part of B composed queries (DQE-CIR eq. 1).
+    """A query's part for one aspect of its text, such as its colours (DQE-CIR eq. 1).
 
-    Attributes:
-        embeddings: [B, D], unit norm, or zero where the aspect is not present.
-        weight: scalar, learned, >= 0.
-        present: [B] bool, whether the text has a word of the aspect.
+    Args:
+        embeddings: [B, D], unit norm; the zero vector where the text has no word of the aspect.
+        weight: scalar >= 0, learned: how much the part adds to the query, and its loss to the total (eq. 8).
+        present: [B] bool, which texts have such a word.
     """
 
     embeddings: Tensor
     weight: Tensor
     present: Tensor
+
+
+TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
 
 
 class Backbone(nn.Module, ABC):

@@ -225,7 +225,7 @@ def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
-    assert left == {"train.num_negatives", "train.max_grad_norm", "compute.workers"}
+    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
     assert full.eval.dev_seed == full.seed
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._paths import relative_path
 from negbench.datasets._read import Reader, quoted
+from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
 
 REQUIRED = ("reference", "text", "target")

@@ -37,6 +37,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
             "train": train.identity,
             "val": val.identity,
             "scored": run.scene.scored,
+            "split": val.split,
             "gallery": {name: len(columns) for name, columns in val.groups.items()},
             "corpus": {name: len(columns) for name, columns in train.groups.items()},
             "train_queries": len(train.queries),

@@ -65,7 +65,8 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         if main:
-            folder.truncate_metrics(state.epoch)
+            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
+            folder.truncate_metrics(state.epoch or -1)
         loop = Loop(run, folder, log, strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved
+from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved, set_layer
 from negbench.contracts import Range, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError
 
@@ -93,6 +93,13 @@ class Space:
         """The point of trial 0."""
         return dict(self.points[0]) if self.points else {knob.key: knob.start for knob in self.knobs}
 
+    def corners(self, base: RunConfig) -> list[RunConfig]:
+        """A run at every end of every range, the other knobs at their default; or one at every listed point."""
+        points = list(self.points) or [self.default]
+        for knob in () if self.points else self.knobs:
+            points += [{**self.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
+        return [self.config(base, point, base.seed) for point in points]
+
     def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
         """Configuration of a point.
 
@@ -155,10 +162,11 @@ def build_space(
         space = _listed(base, full, [dict(point) for point in points])
     else:
         knobs, band = _own_knobs(base, full)
-        for key in fix:
-            known = {**dict.fromkeys(full.flat()), **dict.fromkeys(knobs)}
+        for told in fix:
+            known = [*full.flat(), *knobs]
+            key = full_key(told, known)
             if key not in known:
-                raise UnknownNameError("key", key, known, where="--fix")
+                raise _unknown(key, known, "--fix")
             if band is not None and key == band.key:
                 raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
             knobs.pop(key, None)
@@ -180,7 +188,8 @@ def build_space(
             f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
             "apart: leave some at their value with --fix KEY, or insist with --force"
         )
-    _check(base, space)
+    for config in space.corners(base):
+        resolved(config)
     return space
 
 
@@ -260,7 +269,7 @@ def _warmup(full: ResolvedConfig) -> Knob | None:
 def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
     key, sign, given = text.partition("=")
-    key = key.strip()
+    key = full_key(key.strip(), [*full.flat(), *knobs])
     if not sign or not given.strip():
         raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
     default = _default_of(key, full, knobs, band)
@@ -291,8 +300,7 @@ def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band:
         return knobs[key].default
     flat = full.flat()
     if key not in flat:
-        known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
-        raise UnknownNameError("key", key, known, where="--search")
+        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
         raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
@@ -319,12 +327,22 @@ def _as(default: Any, value: Any, where: str) -> Any:
     return value
 
 
-def fixed_layer(text: str) -> tuple[str, dict[str, Any]]:
+def fixed_layer(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
-    from negbench.config import set_layer
+    key, sign, value = text.partition("=")
+    key = full_key(key.strip(), known)
+    return key, set_layer(f"{key}={value}") if sign else {}
 
-    key, sign, _ = text.partition("=")
-    return key.strip(), set_layer(text) if sign else {}
+
+def full_key(key: str, known: Sequence[str]) -> str:
+    """A bare name (alpha, lr) as a dotted key: the strategy's option first; unchanged where no section has it."""
+    named = (f"{section}.{key}" for section in _SEARCHABLE)
+    return key if key in known else next((full for full in named if full in known), key)
+
+
+def _unknown(key: str, known: Sequence[str], where: str) -> UnknownNameError:
+    """Suggests bare names to who wrote one."""
+    return UnknownNameError("key", key, known if "." in key else {k.split(".")[-1] for k in known}, where=where)
 
 
 # --- listed points -----------------------------------------------------------------------------------------------
@@ -358,13 +376,3 @@ def _gridded(base: RunConfig, space: Space) -> Space:
     default = {knob.key: knob.start for knob in space.knobs}
     rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(knob.choices for knob in space.knobs))]
     return dataclasses.replace(space, points=(default, *(row for row in rows if row != default)))
-
-
-def _check(base: RunConfig, space: Space) -> None:
-    """Every end of every range must be a run, the other knobs at their default."""
-    points = list(space.points) or [space.default]
-    for knob in () if space.points else space.knobs:
-        for value in knob.choices or (knob.low, knob.high):
-            points.append({**space.default, knob.key: value})
-    for point in points:
-        resolved(space.config(base, point, base.seed))

@@ -222,13 +222,12 @@ class LossTestCase:
         toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
         found = []
         for half in (True, False):
-            given = (toy.positive, toy.negatives, other.positive, other.negatives)
-            inputs = [(t if half else t.float()).clone().requires_grad_() for t in given]
-            positive, negatives, own, others = inputs
-            aspects = (AspectScores("colour", own, others, torch.tensor(0.5)),) if loss.uses_aspects else ()
-            candidates = None if loss.candidate_set == "pair" else others
+            inputs = [t if half else t.float() for t in (toy.positive, toy.negatives, other.positive, other.negatives)]
+            inputs = [t.clone().requires_grad_() for t in inputs]
+            aspects = (AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5)),) if loss.uses_aspects else ()
+            candidates = None if loss.candidate_set == "pair" else inputs[3]
             with torch.autocast("cpu", dtype, enabled=half):
-                value = loss(positive, negatives, toy.mask, aspects=aspects, candidates=candidates)
+                value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
             used = inputs if aspects else inputs[:2]
             found.append((value, [gradient.float() for gradient in _gradients(value, *used)]))
         (value, gradients), (want, wanted) = found

@@ -27,6 +27,7 @@ from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameEr
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import OpenRun, open_run
+from negbench.metrics.metric import Metric
 from negbench.registry import registry
 from negbench.scene import Scenes
 
@@ -86,7 +87,7 @@ class Toy(Dataset):
         raise AssertionError("tests construct it directly")
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         raise AssertionError("nothing is scored here")
 
 
