@@ -64,7 +64,10 @@ def study(
     final_seeds: Annotated[
         int | None, typer.Option(min=0, help="Fresh seeds of the best beside the default; 0 for none [default: 3].")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the settings].")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the settings]."),
+    ] = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     recipe: options.Recipe = None,
@@ -77,11 +80,11 @@ def study(
     from negbench import files
 
     flags: dict[str, Any] = {
+        **options.plugin_layer(plugin),  # first: another flag may name what they define
         **options.named("strategy", strategy),
         **options.named("backbone", backbone),
         **options.named("loss", loss),
         **options.dataset_layer(dataset, data_root, allow_missing),
-        **options.plugin_layer(plugin),
         **({} if seed is None else {"seed": seed}),
     }
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}

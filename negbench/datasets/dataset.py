@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ class Dataset(ABC):
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
+
+    extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
 
     card: DatasetCard
     split: str

@@ -30,7 +30,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.config import code_version
 from negbench.errors import OptionError, RunError, UnknownNameError
 from negbench.study.leases import BEAT, GRACE, FolderLeases, Leases, is_gone, renewed, this_process
 from negbench.study.space import Band, Knob, Space
@@ -60,7 +59,7 @@ class StudySpec:
         seed: of the sampler.
         first_refresh: earliest epoch of the space at which pools depend on scores; no trial is pruned before it.
         epochs: of a run.
-        code: version of the code.
+        code: version of the code that moves its runs' scores.
     """
 
     base: dict[str, Any]
@@ -72,7 +71,7 @@ class StudySpec:
     seed: int
     first_refresh: int
     epochs: int
-    code: str = field(default_factory=code_version)
+    code: str
 
     def __post_init__(self) -> None:
         for what, value, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner, PRUNERS)):

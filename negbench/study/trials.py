@@ -14,6 +14,7 @@ from typing import Any
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.identity import code_version
 from negbench.loop.runs import OpenRun, RunResult, compute_run, open_run
 from negbench.runfolder import RunFolder, new_folder, runs_of
 from negbench.scene import Scenes
@@ -45,13 +46,14 @@ def make_spec(
         pruner=pruner,
         seed=base.seed,
         first_refresh=_earliest_refresh(base, space),
-        epochs=int(full.train.epochs or 0),
+        epochs=full.train.epochs,
+        code=code_version(full),
     )
 
 
 def first_refresh(config: RunConfig) -> int:
     """Epoch (from 0) at which pools first depend on scores; 0 where they never wait."""
-    return next(iter(resolved(config).schedule.refresh_epochs or ()), 0)
+    return next(iter(resolved(config).schedule.refresh_epochs), 0)
 
 
 def _earliest_refresh(base: RunConfig, space: Space) -> int:
