@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from negbench.contracts import check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError
+from negbench.errors import quoted as quoted  # its readers import it from here
 
 T = TypeVar("T")
 
@@ -191,9 +192,3 @@ def image_id(value: Any, where: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise DataError(f"{where}: {quoted(name)} is no image id: want a plain file name without a path")
     return name
-
-
-def quoted(value: Any) -> str:
-    """Short one-line form of any value, for messages."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -75,6 +75,7 @@ class Dataset(ABC):
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
 
+    extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
     test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
     card: DatasetCard

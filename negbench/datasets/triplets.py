@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 
@@ -33,6 +33,8 @@ _PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 @dataclass(frozen=True, eq=False)
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
+
+    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".parquet")
 
     @classmethod
     def load(
