@@ -216,8 +216,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """A value given as text: read as TOML, else taken as a string; `none` is None. `where` is quoted in errors."""
-    if text.strip() == "none":  # TOML has no word for it
+    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    if text.strip() == "null":  # TOML has no word for it
         return None
     try:
         found = tomllib.loads(f"value = {text}")

@@ -342,6 +342,21 @@ class BackboneIdentity:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SubQuery:
+    """A query's part for one aspect of its text, such as its colours (DQE-CIR eq. 1).
+
+    Args:
+        embeddings: [B, D], unit norm; the zero vector where the text has no word of the aspect.
+        weight: scalar >= 0, learned: how much the part adds to the query, and its loss to the total (eq. 8).
+        present: [B] bool, which texts have such a word.
+    """
+
+    embeddings: Tensor
+    weight: Tensor
+    present: Tensor
+
+
 TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
 
 

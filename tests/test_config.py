@@ -388,8 +388,8 @@ def test_negatives_per_query_are_one_of_a_pool_and_all_of_a_batch() -> None:
         assert resolved(config).train.num_negatives == wanted
 
 
-def test_none_undoes_what_a_recipe_sets() -> None:
-    sets = ["strategy.k=none", "schedule.warmup=3", "schedule.warmup=none"]
+def test_null_undoes_what_a_recipe_sets() -> None:
+    sets = ["strategy.k=null", "schedule.warmup=3", "schedule.warmup=null"]
     config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
     assert config.schedule.warmup is None
     assert resolved(config).strategy.options == {"k": None}
