@@ -82,7 +82,7 @@ def compare(
         encode(todo, display, SCENES)
     if workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
-    with _progress(console, runs, cells, todo, workers) as progress:
+    with live_progress(console, runs, cells, todo, workers) as progress:
         outcomes = folder.compute(
             cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=chosen, progress=progress
         )
@@ -182,7 +182,7 @@ def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
 
 
 @contextmanager
-def _progress(
+def live_progress(
     console: Any, runs: Path, cells: list[Cell], todo: list[Cell], workers: int
 ) -> Iterator[Callable[[Outcome, int], None]]:
     """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
