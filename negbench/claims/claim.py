@@ -45,7 +45,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Test:
+class ClaimTest:
     """One comparison behind a claim.
 
     Attributes:
@@ -100,7 +100,7 @@ class Claim:
     source: str
     published: str
     needs: tuple[str, ...]
-    tests: tuple[Test, ...]
+    tests: tuple[ClaimTest, ...]
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def _claim(value: Mapping[str, Any], where: str, known: Mapping[str, Layer]) -> 
     return Claim(value["id"], value["words"], value["source"], value["published"], needs, tests)
 
 
-def _tests(table: Mapping[str, Any], where: str, known: Mapping[str, Layer]) -> list[Test]:
+def _tests(table: Mapping[str, Any], where: str, known: Mapping[str, Layer]) -> list[ClaimTest]:
     """The tests of one table: every combination of the settings listed under `of` and `against`."""
     statistic = table.get("statistic")
     _check_names("statistic", [str(statistic)], get_args(Statistic), where)
@@ -194,7 +194,7 @@ def _tests(table: Mapping[str, Any], where: str, known: Mapping[str, Layer]) -> 
     sides = [_listed(table[key]) for key in ("of", "against") if key in table]
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table["among"])]
     confirms, refutes = _conditions(table, where)
-    found = [Test(statistic, names, measure, other, confirms, refutes) for names in groups]  # type: ignore[arg-type]
+    found = [ClaimTest(statistic, names, measure, other, confirms, refutes) for names in groups]  # type: ignore[arg-type]
     for test in found:
         _check_names("setting", test.needed, known, where)
     return found

@@ -88,7 +88,7 @@ class Run:
         """Declares the metrics."""
         for path in self.folder.config.plugins:
             registry.add_file(Path(path))
-        found: type[Dataset] = registry.get("datasets", self.folder.config.dataset.name)  # type: ignore[assignment]
+        found: type[Dataset] = registry.get("datasets", self.folder.config.dataset.name)
         return found
 
     def series(self, name: str) -> tuple[list[int], list[float]]:

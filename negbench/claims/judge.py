@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from negbench.claims.claim import Claim, Test
+from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measures import Measure, Values
 from negbench.metrics.cirqrs import order_agreement
@@ -41,7 +41,7 @@ class Estimate:
 class Answer:
     """What became of a test; `reason` says why there is no estimate."""
 
-    test: Test
+    test: ClaimTest
     verdict: Verdict
     estimate: Estimate | None = None
     reason: str = ""
@@ -76,13 +76,17 @@ def judge(
     alpha = ALPHA / len(claim.tests)
     answers = tuple(_answer(test, evidence, seeds, undefined, alpha) for test in claim.tests)
     verdicts = [answer.verdict for answer in answers]
-    for verdict in ("refuted", "not testable", "undecided"):
+    worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided")
+    for verdict in worst:
         if verdict in verdicts:
-            return Finding(claim, verdict, next(a.reason for a in answers if a.verdict == verdict), answers)  # type: ignore[arg-type]
+            reason = next(answer.reason for answer in answers if answer.verdict == verdict)
+            return Finding(claim, verdict, reason, answers)
     return Finding(claim, "confirmed", "", answers)
 
 
-def _answer(test: Test, evidence: Evidence, seeds: Sequence[int], undefined: Mapping[str, str], alpha: float) -> Answer:
+def _answer(
+    test: ClaimTest, evidence: Evidence, seeds: Sequence[int], undefined: Mapping[str, str], alpha: float
+) -> Answer:
     for name in test.needed:
         if name in undefined:
             return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
@@ -93,7 +97,7 @@ def _answer(test: Test, evidence: Evidence, seeds: Sequence[int], undefined: Map
     return Answer(test, decide(test, estimate), estimate, _why(estimate))
 
 
-def decide(test: Test, estimate: Estimate) -> Verdict:
+def decide(test: ClaimTest, estimate: Estimate) -> Verdict:
     """Confirmed or refuted where the whole interval meets the condition, else undecided."""
     if test.confirms.holds(estimate.low, estimate.high):
         return "confirmed"
@@ -107,13 +111,13 @@ def _why(estimate: Estimate) -> str:
 # --- statistics --------------------------------------------------------------------------------------------------
 
 
-def level(test: Test, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
     """The measure of one setting."""
     values, strata = _table(test.measure, test.settings[0], evidence, seeds)
     return estimate_of(values, np.zeros_like(values), strata, alpha)
 
 
-def difference(test: Test, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
     """The measure of the first setting minus that of the second, paired over seeds, and over queries where it can be.
 
     Raises:
@@ -128,7 +132,7 @@ def difference(test: Test, evidence: Evidence, seeds: Sequence[int], alpha: floa
     return estimate_of(one, other, strata, alpha)
 
 
-def order(test: Test, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
     """Rank correlation of two measures over the settings, seed by seed."""
     assert test.other is not None
     found = []

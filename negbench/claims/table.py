@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from negbench import files
-from negbench.claims.claim import Claim, Condition, Test
+from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.judge import Answer, Finding
 
 WIDTH = 80  # of tables, so that they stand in any terminal and in a report
@@ -24,7 +24,7 @@ def listed(claims: Sequence[Claim]) -> Table:
     """The claims, what they are tested by, and what would confirm and refute them."""
     table = _table("#", "claim", "tests: confirmed if / refuted if")
     for claim in claims:
-        tests = "\n".join(f"{str(test)}: {_bounds(test)}" for test in claim.tests)
+        tests = "\n".join(f"{test!s}: {_bounds(test)}" for test in claim.tests)
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
         words = f"{claim.words}\n{claim.source}\npublished: {claim.published}{needs}"
         table.add_row(str(claim.number), escape(words), escape(tests))
@@ -48,7 +48,7 @@ def because(finding: Finding) -> list[str]:
 
 def counts(findings: Sequence[Finding]) -> str:
     """'12 confirmed, 9 refuted, ...'."""
-    found = Counter(finding.verdict for finding in findings)
+    found = Counter[str](finding.verdict for finding in findings)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
 
 
@@ -84,11 +84,11 @@ def _answer(answer: Answer) -> str:
     return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
 
 
-def _bounds(test: Test) -> str:
+def _bounds(test: ClaimTest) -> str:
     return " / ".join(_condition(condition, test) for condition in (test.confirms, test.refutes))
 
 
-def _condition(condition: Condition, test: Test) -> str:
+def _condition(condition: Condition, test: ClaimTest) -> str:
     sign = ">" if condition.above else "<"
     return f"{sign} {condition.bound * test.unit.scale:g} {test.unit.name}".rstrip()
 
