@@ -76,6 +76,11 @@ class ClassDataset(Dataset):
         )
         return data.loaded(None, source.place)
 
+    @property
+    def redraws(self) -> bool:
+        """True of a training split."""
+        return self.pairs is not None
+
     def at_epoch(self, epoch: int, seed: int) -> Self:
         """As `Dataset.at_epoch`: new training pairs, as many as the split has."""
         if self.pairs is None:
