@@ -11,7 +11,7 @@ from negbench.registry import registry
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
-    from negbench.loop.train import RunResult
+    from negbench.loop.runs import RunResult
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
@@ -70,9 +70,9 @@ def run(
         tracking_uri: MLflow store; default the sqlite file in `runs_dir`.
     """
     from negbench.config import load_config
-    from negbench.loop.train import run_config
+    from negbench.loop.runs import Bench, run_config
 
     names = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss}
     flags: dict[str, Any] = {key: None if name is None else {"name": name} for key, name in names.items()}
     config = load_config(recipe=recipe, flags={**flags, "seed": seed}, sets=sets)
-    return run_config(config, runs_dir=runs_dir, tracking_uri=tracking_uri)
+    return run_config(config, Bench.open(runs_dir, tracking_uri))

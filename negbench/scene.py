@@ -1,12 +1,12 @@
-"""What the runs of a comparison share: the data set's splits, the stored image features, the tokenised texts.
+"""What the runs of a grid share: splits, stored features, tokenised texts, loaded backbones; and who may be drawn.
 
-A scene depends on the data set and on the backbone's frozen part, never on a strategy, a loss or a seed. Images are
-encoded once per (frozen weights, preprocessing, image set).
+This is the one place that decides how a split is carved and which images or batch members are allowed as negatives, for
+run, plan, audit, report and study alike. A scene depends on the data set and on the backbone's frozen part, never on a
+strategy or a loss. Images are encoded once per (frozen weights, preprocessing, image set).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,18 +15,53 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from negbench.config import PluginConfig, RunConfig
-from negbench.contracts import Backbone
+from negbench.config import MiningConfig, PluginConfig, RunConfig
+from negbench.contracts import Backbone, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
-from negbench.loop.hybrid import check_hybrid
+from negbench.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
     from negbench.display import Display
 
+_KEPT_BYTES = 2**30  # of backbones that are not in use
+
 Tokens = dict[str, Tensor]
 FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features (or pixels where nothing is stored)
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The data sets of a run. `dev` is carved from train when a choice is made on it, or val is kept closed.
+
+    Where the reported split is kept closed (`eval.reported` false), `val` is the dev part itself.
+    """
+
+    train: Dataset
+    dev: Dataset | None
+    val: Dataset
+
+    @property
+    def parts(self) -> list[Dataset]:
+        """Train, dev and val, each once."""
+        return list({id(part): part for part in (self.train, self.dev, self.val) if part is not None}.values())
+
+    @property
+    def identity(self) -> str:
+        """What is trained on and what is scored, for a run's hash."""
+        return f"{self.train.identity} {self.val.identity}"
+
+
+def carves_dev(config: RunConfig) -> bool:
+    """Whether a part of train is set aside for choices."""
+    return config.eval.select == "dev" or not config.eval.reported
+
+
+# --- a split as a backbone reads it --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +80,49 @@ class Split:
     references: Tensor
     tokens: Tokens
 
+    def excluded(self, mining: MiningConfig) -> Ragged | None:
+        """Q rows of columns that the run never draws beside the target; None where that is none."""
+        dataset = self.dataset
+        if not (mining.exclude_reference or mining.exclude_relevant):
+            return None
+        known = dataset.relevant if mining.exclude_relevant else None
+        rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
+        if mining.exclude_reference:
+            for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
+                row.extend([column] if column >= 0 else [])
+        return Ragged.of(rows)
+
+    def batch_allowed(self, slot: Slot, rows: Tensor, tokens: Tokens, mining: MiningConfig) -> Tensor:
+        """[B, B] bool: which members of a batch may corrupt `slot`; one that leaves the triple as it was may not.
+
+        Args:
+            slot: the corrupted member.
+            rows: [B] int64 queries of the batch.
+            tokens: their modifications, first dimension B.
+            mining: what else the run keeps out; it concerns targets only.
+        """
+        if slot == "reference":
+            member = self.references[rows]
+            return member[:, None] != member[None, :]
+        if slot == "modification":
+            flat = (value.reshape(len(value), -1) for value in tokens.values())
+            return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0).cpu()
+        targets = self.dataset.target_columns[rows]
+        allowed = targets[:, None] != targets[None, :]
+        if mining.exclude_relevant and (known := self.batch_relevant(rows)) is not None:
+            allowed &= ~known
+        if mining.exclude_reference:
+            allowed &= self.references[rows][:, None] != self.images[targets][None, :]
+        return allowed
+
+    def batch_relevant(self, rows: Tensor) -> Tensor | None:
+        """[B, B] bool: is the target of column j known to be relevant to query i; None where nothing is known."""
+        relevant = self.dataset.relevant
+        if relevant is None:
+            return None
+        columns = torch.arange(len(self.dataset.images))
+        return relevant.select(rows).mask(columns, len(columns))[:, self.dataset.target_columns[rows]]
+
 
 @dataclass(frozen=True, eq=False)
 class Features:
@@ -62,113 +140,46 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class Scene(Features):
-    """Splits and features. `val` is the reported split; `dev` is carved from train when a choice is made on it.
-
-    Where the reported split is kept closed (`eval.reported` false), `val` is the dev part itself.
-    """
+    """Splits and features: `Splits` as one backbone reads them."""
 
     train: Split
     val: Split
     dev: Split | None
-    backbone_key: str
-    seconds: float
 
     @property
     def scored(self) -> str:
         """What `val` is, for the names of metrics: "val", or "dev" where the reported split is kept closed."""
         return "dev" if self.val is self.dev else "val"
 
-    @property
-    def identity(self) -> str:
-        """Data and frozen backbone, for a run's hash."""
-        return f"{self.train.dataset.identity} {self.val.dataset.identity} {self.backbone_key}"
 
-
-def load_backbone(config: PluginConfig, seed: int) -> Backbone:
-    """Backbone with the initial weights of `seed` (where it has any that are not loaded)."""
-    cls = registry.get("backbones", config.name)
-    constructor = constructor_of("backbones", cls)
-    options = checked_options("backbones", config.name, constructor, config.options)
-    if "seed" in option_defaults(constructor):
-        options["seed"] = seed
-    backbone: Backbone = constructor(**options)
-    return backbone
-
-
-def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
-    """One split of the configured data set."""
-    constructor = constructor_of("datasets", registry.get("datasets", config.name))
-    options = checked_options("datasets", config.name, constructor, config.options)
-    dataset: Dataset = constructor(**options, split=split, images=images)
-    return dataset
-
-
-def prepare(config: RunConfig, backbone: Backbone, device: torch.device, display: Display) -> Scene:
-    """Load the splits, encode what the store lacks, tokenise.
+def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display) -> Scene:
+    """Encode what the feature store lacks, tokenise.
 
     Args:
-        config: resolved.
+        config: `compute` says how to encode.
+        splits: of `Scenes.splits`, or one split three times.
         backbone: any instance with the configured frozen part, on `device`.
         device: where features go when they fit.
         display: shows the stage.
 
     Raises:
-        DataError: missing files or images, a train split without targets, or without texts that `hybrid` needs.
+        DataError: missing images.
     """
-    started = time.perf_counter()
-    provided = backbone.provides_features
-    train = load_split(config.dataset, "train", images=not provided)
-    if any(query.target is None for query in train.queries):
-        raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
-    check_hybrid(config.hybrid, backbone, train)
-    dev = None
-    if carves_dev(config):
-        train, dev = train.split_dev(config.eval.dev_fraction, dev_seed(config))
-    reported = config.eval.reported or dev is None
-    val = load_split(config.dataset, "val", images=not provided) if reported else dev
-    assert val is not None
-    parts = list({id(part): part for part in (train, dev, val) if part is not None}.values())
-    ids = list(dict.fromkeys(image for part in parts for image in part.all_images))
-    source, encoded = _source(config, backbone, ids, parts, device, display)
+    ids = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
+    source, encoded = _source(config, backbone, ids, splits.parts, device, display)
     row = {image: index for index, image in enumerate(ids)}
-    splits = {id(part): split_of(part, backbone, row) for part in parts}
+    read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
     return Scene(
-        train=splits[id(train)],
-        val=splits[id(val)],
-        dev=splits[id(dev)] if dev is not None else None,
         source=source,
         frozen=backbone.frozen_images,
-        backbone_key=backbone.feature_key,
-        seconds=time.perf_counter() - started,
         encoded=encoded,
+        train=read[id(splits.train)],
+        val=read[id(splits.val)],
+        dev=read[id(splits.dev)] if splits.dev is not None else None,
     )
 
 
-def carves_dev(config: RunConfig) -> bool:
-    """Whether a part of train is set aside for choices."""
-    return config.eval.select == "dev" or not config.eval.reported
-
-
-def dev_seed(config: RunConfig) -> int:
-    """Seed of the carving: `eval.dev_seed`, or the run's own."""
-    return config.seed if config.eval.dev_seed is None else config.eval.dev_seed
-
-
-def prepare_split(
-    config: RunConfig, dataset: Dataset, backbone: Backbone, device: torch.device, display: Display
-) -> tuple[Split, Features]:
-    """One loaded split with its features, for scoring without training; `config.compute` says how to encode.
-
-    Raises as `prepare` does.
-    """
-    ids = dataset.all_images
-    source, encoded = _source(config, backbone, ids, [dataset], device, display)
-    split = split_of(dataset, backbone, {image: index for index, image in enumerate(ids)})
-    return split, Features(source, backbone.frozen_images, encoded)
-
-
-def split_of(dataset: Dataset, backbone: Backbone, row: dict[str, int]) -> Split:
-    """`dataset` with feature rows and tokens."""
+def _split_of(dataset: Dataset, backbone: Backbone, row: dict[str, int]) -> Split:
     return Split(
         dataset=dataset,
         images=torch.tensor([row[image] for image in dataset.images], dtype=torch.int64),
@@ -207,6 +218,117 @@ def _source(
         )
     held = store.load(ids, device=device, budget_bytes=int(config.compute.feature_memory_gib * 2**30))
     return held.__getitem__, report.encoded
+
+
+# --- what a process loads once -------------------------------------------------------------------------------------
+
+
+class Scenes:
+    """Data sets, backbones and scenes of this process: each loaded once, however many runs use it.
+
+    All data sets are kept, the backbones as long as they fit into a gibibyte (the last one always), and of the scenes
+    the last one. A backbone is one object for all runs that name it with their seed: `backbone` sets it back to its
+    initial weights, so the run before must be done with it.
+    """
+
+    def __init__(self) -> None:
+        self._datasets: dict[str, Dataset] = {}
+        self._carved: dict[str, tuple[Dataset, Dataset]] = {}
+        self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
+        self._scene: tuple[str, Scene] | None = None
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        for kept in (self._datasets, self._carved, self._backbones):
+            kept.clear()
+        self._scene = None
+
+    def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
+        """One split of a data set; annotations alone without `images`."""
+        key = f"{section.model_dump_json()} {split} {images}"
+        if key not in self._datasets:
+            self._datasets[key] = load_split(section, split, images=images)
+        return self._datasets[key]
+
+    def splits(self, config: RunConfig, backbone: Backbone) -> Splits:
+        """Train, dev and val as a run of this configuration has them.
+
+        Raises:
+            DataError: missing files, or a train split without targets.
+        """
+        images = not backbone.provides_features
+        train = self.dataset(config.dataset, "train", images=images)
+        if any(query.target is None for query in train.queries):
+            raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
+        dev = None
+        if carves_dev(config):
+            seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
+            key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
+            if key not in self._carved:
+                self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)
+            train, dev = self._carved[key]
+        if not config.eval.reported and dev is not None:
+            return Splits(train, dev, dev)
+        return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
+
+    def backbone(self, config: RunConfig) -> Backbone:
+        """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""
+        key = f"{config.backbone.model_dump_json()} {config.seed}"
+        if key not in self._backbones:
+            while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
+                del self._backbones[next(iter(self._backbones))]
+            loaded = load_backbone(config.backbone, config.seed)
+            self._backbones[key] = (loaded, {k: v.detach().clone() for k, v in trained_state(loaded).items()})
+        backbone, initial = self._backbones[key]
+        backbone.load_state_dict(initial, strict=False)
+        backbone.zero_grad(set_to_none=True)
+        return backbone.eval()
+
+    def scene(
+        self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
+    ) -> Scene:
+        """The scene of these splits; opened now unless the last one fits."""
+        parts = (*map(id, splits.parts), config.backbone.model_dump_json(), backbone.feature_key, device)
+        key = " ".join(map(str, parts))  # the backbone's options too: they may change how texts are tokenised
+        if self._scene is None or self._scene[0] != key:
+            self._scene = None
+            self._scene = (key, open_scene(config, splits, backbone, device, display))
+        return self._scene[1]
+
+
+def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
+    backbone, initial = kept
+    tensors = (*backbone.parameters(), *backbone.buffers(), *initial.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def load_backbone(config: PluginConfig, seed: int) -> Backbone:
+    """Backbone with the initial weights of `seed` (where it has any that are not loaded)."""
+    cls = registry.get("backbones", config.name)
+    constructor = constructor_of("backbones", cls)
+    options = checked_options("backbones", config.name, constructor, config.options)
+    if "seed" in option_defaults(constructor):
+        options["seed"] = seed
+    backbone: Backbone = constructor(**options)
+    return backbone
+
+
+def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
+    """One split of the configured data set."""
+    constructor = constructor_of("datasets", registry.get("datasets", config.name))
+    options = checked_options("datasets", config.name, constructor, config.options)
+    dataset: Dataset = constructor(**options, split=split, images=images)
+    return dataset
+
+
+def trained_state(backbone: Backbone) -> dict[str, Tensor]:
+    """Parameters that train, and buffers: what differs between runs of one backbone."""
+    trained = {name: p.detach() for name, p in backbone.named_parameters() if p.requires_grad}
+    persistent = backbone.state_dict().keys()
+    return trained | {name: b for name, b in backbone.named_buffers() if name in persistent}
+
+
+# --- devices -------------------------------------------------------------------------------------------------------
 
 
 def batches(count: int, size: int) -> Iterator[Tensor]:

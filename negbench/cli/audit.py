@@ -10,7 +10,8 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.audit.audit import Audit, AuditOptions
+    from negbench.audit.audit import Audit
+    from negbench.audit.subject import AuditOptions
     from negbench.config import RunConfig
     from negbench.contracts import Strategy
     from negbench.loop.folder import RunFolder
@@ -55,7 +56,9 @@ def audit(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Load, audit, print, write."""
-    from negbench.audit.audit import AuditOptions, write_audits, write_curves
+    from negbench.audit.audit import write_audits
+    from negbench.audit.curves import write_curves
+    from negbench.audit.subject import AuditOptions
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), options.plugin_layer(plugin)]
@@ -98,7 +101,7 @@ def _configured(
     from negbench.api import make_strategy
     from negbench.config import build_config, resolved
     from negbench.errors import OptionError
-    from negbench.grid.compare import expand, label
+    from negbench.grid.axes import expand, label
     from negbench.registry import constructor_of, option_defaults, registry
 
     base: list[Any] = [{"seed": seed}] if folder is None else [folder.config.model_dump(mode="json")]
@@ -127,11 +130,12 @@ def _audit(
     threshold: float,
     skip_oracles: bool,
 ) -> Audit:
-    from negbench.audit.audit import audit, open_judge, open_subject
+    from negbench.audit.audit import audit
+    from negbench.audit.subject import open_judge, open_subject
     from negbench.config import PluginConfig
     from negbench.contracts import check_option
     from negbench.display import Display
-    from negbench.grid.compare import expand
+    from negbench.grid.axes import expand
 
     sections = () if judge is None else expand("backbones", judge)
     check_option("--judge", judge, judge is None or len(sections) == 1, "one backbone")

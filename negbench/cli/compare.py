@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,9 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.grid.compare import Cell, Grid, Parts
+    from negbench.grid.axes import Grid
+    from negbench.grid.cells import Cell, Outcome
+    from negbench.loop.folder import Overwrite
     from negbench.report.verdicts import Rules
 
 
@@ -33,9 +37,7 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3].")] = None,
     name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the grid].")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
-    overwrite: Annotated[
-        str, typer.Option(help="failed: compute failed cells again; never: leave them; always: compute all anew.")
-    ] = "failed",
+    overwrite: options.OverwriteFlag = "failed",
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     baseline: Annotated[
@@ -56,34 +58,38 @@ def compare(
 ) -> None:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.errors import NegbenchError, UnknownNameError
-    from negbench.grid import compare as comparison
+    from negbench.errors import NegbenchError
+    from negbench.executors import executor_of
+    from negbench.grid.cells import SCENES, encode, title_of
+    from negbench.grid.comparison import ComparisonFolder, default_name
     from negbench.report.comparison import finish
     from negbench.report.verdicts import Rules
 
-    if overwrite not in ("failed", "never", "always"):
-        raise UnknownNameError("value of --overwrite", overwrite, ("failed", "never", "always"))
+    chosen = options.overwrite_of(overwrite)
     rules = Rules.of_flags(baseline, margin, alpha)
     console = options.console()
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)
-    parts = comparison.Parts()
-    cells, todo = _plan(console, grid, runs, parts, rules, overwrite)
-    _estimate(console, todo, parts, workers, tracking_uri)
+    cells, todo = _plan(console, grid, runs, rules, chosen)
     if dry_run:
         return
-    title = name or comparison.default_name(cells)
-    del parts  # a large backbone is not to stay in memory beside the one that trains
-    _encode(console, todo)
-    outcomes = _compute(console, cells, title, runs, tracking_uri, workers, overwrite)
+    folder = ComparisonFolder(runs / (name or default_name(cells)))
+    with options.stages(console, "prepare") as display:
+        encode(todo, display, SCENES)
+    if workers > 1:
+        SCENES.clear()  # a large backbone is not to stay in memory beside those that train
+    with _progress(console, runs, cells, todo, workers) as progress:
+        outcomes = folder.compute(
+            cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=chosen, progress=progress
+        )
     failed = [o for o in outcomes if o.error]
     for outcome in failed:
-        console.print(f"FAILED {comparison.title_of(outcome.cell, cells)}: {outcome.error}", style="red")
+        console.print(f"FAILED {title_of(outcome.cell, cells)}: {outcome.error}", style="red")
     if any(o.run_id for o in outcomes):
         if audit:
-            _audit(console, cells, runs / title)
-        finish(console, runs, title, tracking_uri, rules, report=report)
+            _audit(console, cells, folder.path)
+        finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
     if failed:
         raise NegbenchError(f"{len(failed)} of {len(outcomes)} cells failed; the same command computes them again")
 
@@ -98,7 +104,7 @@ def build_grid(
     """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
     from negbench.config import read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
-    from negbench.grid.compare import Grid, expand, parse_seeds
+    from negbench.grid.axes import Grid, expand, parse_seeds
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("compare", {})
@@ -143,18 +149,14 @@ def _with_sets(
     return tuple({**section, **extra} for section in sections)
 
 
-def _plan(
-    console: Any, grid: Grid, runs: Path, parts: Parts, rules: Rules, overwrite: Any
-) -> tuple[list[Cell], list[Cell]]:
+def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite) -> tuple[list[Cell], list[Cell]]:
     """All cells, and those that are to be computed."""
-    from negbench.display import Display
-    from negbench.grid.compare import plan, step_of
+    from negbench.grid.cells import SCENES, plan
 
-    display = Display(console)
-    with display.live("plan"):
-        cells = plan(grid, runs, display, parts)
+    with options.stages(console, "plan") as display:
+        cells = plan(grid.configs(), runs, display, SCENES)
     rules.check(cell.labels["strategy"] for cell in cells)
-    steps = [step_of(cell, runs, overwrite) for cell in cells]
+    steps = [cell.step(runs, overwrite) for cell in cells]
     counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
     resumed = steps.count("resume")
     console.print(
@@ -162,45 +164,25 @@ def _plan(
         f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
         highlight=False,
     )
-    return cells, [cell for cell, step in zip(cells, steps, strict=True) if step in ("resume", "anew")]
-
-
-def _estimate(console: Any, cells: list[Cell], parts: Parts, workers: int, uri: str | None) -> None:
-    """Time and disk, before anything is encoded or computed."""
-    from negbench.display import Display
-    from negbench.grid.estimate import estimate
-
-    if not cells:
-        return
-    display = Display(console)
-    with display.live("estimate"), display.stage("measure"):
-        found = estimate(cells, workers=workers, tracked=uri is None, parts=parts)
-    console.print(f"{len(cells)} to compute: {found.line()}", highlight=False)
-
-
-def _encode(console: Any, cells: list[Cell]) -> None:
-    from negbench.display import Display
-    from negbench.grid.compare import encode
-
-    display = Display(console)
-    with display.live("prepare"):
-        encode(cells, display)
+    todo = [cell for cell, step in zip(cells, steps, strict=True) if step in ("resume", "anew")]
+    return cells, todo
 
 
 def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
     from negbench.audit.audit import audit_cells
-    from negbench.display import Display
+    from negbench.grid.cells import SCENES
 
-    display = Display(console)
-    with display.live("audit"):
-        remarks = audit_cells(cells, folder, display)
+    with options.stages(console, "audit") as display:
+        remarks = audit_cells(cells, folder, display, SCENES)
     for remark in remarks:
         console.print(f"note: audit: {remark}", style="yellow", highlight=False)
 
 
-def _compute(
-    console: Any, cells: list[Any], title: str, runs: Path, uri: str | None, workers: int, overwrite: Any
-) -> list[Any]:
+@contextmanager
+def _progress(
+    console: Any, runs: Path, cells: list[Cell], todo: list[Cell], workers: int
+) -> Iterator[Callable[[Outcome, int], None]]:
+    """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
     import time
 
     from rich.progress import (
@@ -212,9 +194,9 @@ def _compute(
         TimeRemainingColumn,
     )
 
-    from negbench.grid.compare import compute
+    from negbench.grid.cells import title_of
 
-    started = time.monotonic()
+    started, told = time.monotonic(), False
     columns = (
         TextColumn("cells"),
         BarColumn(),
@@ -226,17 +208,27 @@ def _compute(
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
         task = live.add_task("", total=len(cells))
 
-        def progress(done: int, total: int, what: str) -> None:
-            live.update(task, completed=done, total=total, description=what)
+        def progress(outcome: Outcome, done: int) -> None:
+            nonlocal told
+            what = title_of(outcome.cell, cells)
+            what = f"{what} FAILED: {outcome.error}" if outcome.error else what
+            live.update(task, completed=done, total=len(cells), description=what)
+            if outcome.reused:
+                return
             if not console.is_terminal:
-                typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+                typer.echo(f"[{done}/{len(cells)}] {time.monotonic() - started:6.1f} s  {what}")
+            if not told and outcome.run_id is not None and done < len(cells):
+                told = True
+                live.console.print(_estimate(runs / outcome.run_id, outcome.cell, todo, workers), highlight=False)
 
-        return compute(
-            cells,
-            name=title,
-            runs=runs,
-            tracking_uri=uri,
-            workers=workers,
-            overwrite=overwrite,
-            progress=progress,
-        )
+        yield progress
+
+
+def _estimate(folder: Path, first: Cell, todo: list[Cell], workers: int) -> str:
+    """Time and disk of the rest, from the first cell that was computed."""
+    from negbench.grid.estimate import estimate
+    from negbench.loop.folder import RunFolder
+
+    rest = [cell for cell in todo if cell.hash != first.hash]
+    seconds = sum(RunFolder(folder).result["seconds"].values())
+    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, workers).line()} (as the first one went)"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from negbench.display import Display
+    from negbench.loop.folder import Overwrite
 
 Strategy = Annotated[str | None, typer.Option("--strategy", help="Negative-sampling strategy (see `list strategies`).")]
 Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]
@@ -35,6 +41,18 @@ RunsDir = Annotated[
 TrackingUri = Annotated[
     str | None, typer.Option("--tracking-uri", help="MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].")
 ]
+OverwriteFlag = Annotated[
+    str, typer.Option("--overwrite", help="failed: compute failed runs again; never: leave them; always: compute anew.")
+]
+
+
+def overwrite_of(given: str) -> Overwrite:
+    """The value of `--overwrite`, checked."""
+    from negbench.errors import UnknownNameError
+
+    if given not in ("failed", "never", "always"):
+        raise UnknownNameError("value of --overwrite", given, ("failed", "never", "always"))
+    return given  # type: ignore[return-value]
 
 
 def console() -> Any:
@@ -43,6 +61,16 @@ def console() -> Any:
 
     found = Console()
     return found if found.is_terminal else Console(width=160)
+
+
+@contextmanager
+def stages(console: Any, title: str) -> Iterator[Display]:
+    """A live line for the stages of a part of a command."""
+    from negbench.display import Display
+
+    display = Display(console)
+    with display.live(title):
+        yield display
 
 
 def plugin_layer(files: list[Path] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.loop.train import RunResult
+    from negbench.loop.runs import RunResult
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +36,7 @@ def run(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")
     ] = None,
+    overwrite: options.OverwriteFlag = "failed",
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
 ) -> None:
@@ -60,14 +61,16 @@ def run(
             f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
         )
     config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
-    from negbench.loop import train as engine
+    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.runs import resume as resume_run
 
     display = Display(console)
     with display.live():
+        bench = Bench.open(runs_dir, tracking_uri, display=display)
         if config is None:
-            result = engine.resume(str(resume), runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
+            result = resume_run(str(resume), bench)
         else:
-            result = engine.run_config(config, runs_dir=runs_dir, tracking_uri=tracking_uri, display=display)
+            result = run_config(config, bench, overwrite=options.overwrite_of(overwrite))
     if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks
         _print(console, result, tracking_uri)
 
@@ -83,6 +86,8 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     console.print(run_table(result.folder))
     for line in behaviour_lines(result.folder):
         console.print(line, highlight=False)
+    if result.reused:
+        console.print("finished before; --overwrite always computes it anew", highlight=False)
     console.print(f"run    {result.run_id}", highlight=False, soft_wrap=True)
     console.print(f"stored {result.path}", highlight=False, soft_wrap=True)
     if result.tracking_error:

@@ -184,7 +184,8 @@ def _compute(plan: Plan, runs: Path, title: str, storage: str | None, workers: i
 def _encode(plan: Plan) -> None:
     """What the feature store lacks, before several workers ask for it at once."""
     from negbench.display import Display
-    from negbench.loop.train import Scenes, open_run
+    from negbench.loop.runs import open_run
+    from negbench.scene import Scenes
 
     config = plan.spec.space.config(plan.base, plan.spec.space.default, plan.base.seed)
     open_run(config, Display(), Scenes())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from negbench.grid.workers import Report
+from negbench.executors import Report
 
 
 class Decoded(NamedTuple):
@@ -22,7 +22,7 @@ class Decoded(NamedTuple):
 
 
 def decode_all(items: Sequence[tuple[str, str]], report: Report) -> list[Decoded]:
-    """(id, path) of each image -> what it holds; a task of `negbench.grid.workers.run_tasks`."""
+    """(id, path) of each image -> what it holds; a task of an `Executor`."""
     return [decode(image, Path(path)) for image, path in items]
 
 

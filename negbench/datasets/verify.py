@@ -14,7 +14,7 @@ from negbench.datasets.card import Counts
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, OptionError
-from negbench.grid.workers import run_tasks
+from negbench.executors import Here, Processes
 from negbench.registry import registry
 
 DEFAULT_SPLITS = ("train", "val")  # what a run reads
@@ -189,7 +189,7 @@ def _check_images(found: Verification, files: Mapping[str, _File], workers: int,
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     decoded: dict[str, Decoded] = {}
     done = 0
-    for event in run_tasks(decode_all, chunks, min(workers, len(chunks))):
+    for event in (Processes(workers) if workers else Here()).run(decode_all, chunks):
         chunk = chunks[event.index]
         if event.kind == "done":
             decoded |= {each.image: each for each in event.value}

@@ -12,8 +12,8 @@ error.txt         what stopped a failed run
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,10 @@ from negbench.errors import RunError
 from negbench.files import atomic_write, locked, read_json, write_json
 
 Status = Literal["finished", "failed", "interrupted", "new"]
+# failed: compute failed runs again, go on with interrupted ones, read finished ones; never: leave the first two as they
+# are; always: compute anew whatever there is
+Overwrite = Literal["failed", "never", "always"]
+Step = Literal["reuse", "leave", "resume", "anew"]
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,14 @@ class RunFolder:
         return "interrupted" if (self.path / "config.json").exists() else "new"
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the run; RunError where another process is at it."""
+    def lock(self, *, wait: bool = False) -> Iterator[None]:
+        """Hold the run. The kernel lets go of it when the process dies, however it dies.
+
+        Raises:
+            RunError: without `wait`, where another process is at it.
+        """
         try:
-            with locked(self.path / ".lock", wait=False):
+            with locked(self.path / ".lock", wait=wait):
                 yield
         except BlockingIOError as error:
             raise RunError(f"run {self.run_id} is being computed by another process") from error
@@ -118,7 +126,11 @@ class RunFolder:
 
     def write_ranks(self, frame: pd.DataFrame) -> None:
         """Per-query ranks on the reported split."""
-        with atomic_write(self.path / "ranks.parquet", "wb") as file:
+        self.write_table("ranks", frame)
+
+    def write_table(self, name: str, frame: pd.DataFrame) -> None:
+        """`name`.parquet."""
+        with atomic_write(self.path / f"{name}.parquet", "wb") as file:
             frame.to_parquet(file, index=False)
 
     def ranks(self) -> pd.DataFrame:
@@ -171,6 +183,60 @@ def runs_of(runs: Path, config_hash: str) -> list[RunFolder]:
     """Folders of runs with this configuration hash, in order of name."""
     found = [RunFolder(p.parent) for p in sorted(runs.glob(f"*-{config_hash[:8]}*/config.json"))]
     return [folder for folder in found if folder.manifest.get("hash") == config_hash]
+
+
+def step_of(folder: RunFolder | None, overwrite: Overwrite) -> Step:
+    """What is to be done about a run, given the folder that holds it so far."""
+    status: Status = "new" if folder is None else folder.status
+    if status == "finished" and overwrite != "always":
+        return "reuse"
+    if status in ("failed", "interrupted") and overwrite == "never":
+        return "leave"
+    return "resume" if status == "interrupted" and overwrite != "always" else "anew"
+
+
+def best_of(runs: Path, config_hash: str) -> RunFolder | None:
+    """The folder that stands for a run: of the finished ones, else of all, the newest; None where there is none."""
+    found = runs_of(runs, config_hash)
+    finished = [folder for folder in found if folder.status == "finished"]
+    return max(finished or found, key=lambda folder: (folder.path / "config.json").stat().st_mtime_ns, default=None)
+
+
+@contextmanager
+def claimed(
+    runs: Path, name: str, config_hash: str, overwrite: Overwrite, manifest: Callable[[], Mapping[str, Any]]
+) -> Iterator[tuple[RunFolder, Step]]:
+    """Hold the folder of one run, found or made, for as long as it is computed.
+
+    Where another process is at it, wait until that one is done or dead, and look again: no run is computed twice at a
+    time, and a process that dies loses its claim at once. A step that computes nothing holds no lock.
+
+    Args:
+        runs: folder of the runs.
+        name: of the folder, where it has to be made; `name-2`, ... where that holds another attempt.
+        config_hash: of the run.
+        overwrite: see `Overwrite`.
+        manifest: what `RunFolder.write_manifest` gets, where the folder is made.
+    """
+    while True:
+        with ExitStack() as stack:
+            with locked(runs / ".claims.lock"):  # two processes must not both find nothing
+                held = best_of(runs, config_hash)
+                step = step_of(held, overwrite)
+                folder = held if held is not None and step != "anew" else new_folder(runs, name)
+                busy = False
+                if step in ("resume", "anew"):
+                    try:
+                        stack.enter_context(folder.lock())
+                    except RunError:
+                        busy = True
+                    if step == "anew":  # now, so that the next process finds it
+                        folder.write_manifest(manifest())
+            if not busy:
+                yield folder, step
+                return
+        with folder.lock(wait=True):
+            pass
 
 
 def new_folder(runs: Path, name: str) -> RunFolder:

@@ -12,7 +12,7 @@ from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import AspectScores, Backbone, Loss, ScoreView, Slot, Strategy, paired_relevance, relevance
 from negbench.loop.hybrid import HybridTerms, Members
 from negbench.mining.mine import batch_statistics
-from negbench.scene import Scene, Split, Tokens
+from negbench.scene import Scene, Tokens
 
 # stands for "no negative" under an aspect: below every cosine, so that no hinge with a margin below 2 is active there
 _NO_SCORE = -4.0
@@ -119,8 +119,9 @@ class Objective(nn.Module):
         ]
         members = None
         if self.hybrid is not None:
-            known = self._relevant(split, batch.rows, columns[:, 0])
-            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch, known)}
+            allowed: dict[Slot, Tensor] = {
+                "target": split.batch_allowed("target", batch.rows, batch.tokens, self.mining)
+            }
             members = Members(batch.rows, tokens, reference, chosen[:, 0], allowed)
         return _Scores(scores[:, 0], scores[:, 1:], None, None, aspects, {}, members)
 
@@ -141,8 +142,10 @@ class Objective(nn.Module):
             by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, candidates).amax(-1)
             by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, candidates).amax(-1)
         pools, statistics = [], dict[str, float]()
-        known = self._relevant(split, batch.rows, targets)
-        allowed = {slot: self._allowed(slot, batch, known) for slot in self.strategy.corrupts}
+        known = split.batch_relevant(batch.rows)
+        allowed = {
+            slot: split.batch_allowed(slot, batch.rows, batch.tokens, self.mining) for slot in self.strategy.corrupts
+        }
         for slot in self.strategy.corrupts:
             oracle = known if slot == "target" and self.strategy.reads_truth else None
             view = ScoreView(by_slot[slot].detach().float(), own, allowed[slot].to(device), 0, oracle)
@@ -168,34 +171,3 @@ class Objective(nn.Module):
         """[B, B * slots]: aspect scores where the target is corrupted; other slots' triples have no sub-query."""
         empty = torch.full_like(found, _NO_SCORE)
         return torch.cat([found if slot == "target" else empty for slot in self.strategy.corrupts], dim=1)
-
-    def _allowed(self, slot: Slot, batch: Batch, known: Tensor | None) -> Tensor:
-        """[B, B]: a column that leaves the triple as it was (the same image or text again) is no negative."""
-        split = self.scene.train
-        if slot == "reference":
-            member = split.references[batch.rows]
-            return member[:, None] != member[None, :]
-        if slot == "modification":
-            differs = [
-                (v[:, None] != v[None, :]).flatten(2).any(-1) for v in map(_two_dimensional, batch.tokens.values())
-            ]
-            return torch.stack(differs).any(0).cpu()
-        targets = split.dataset.target_columns[batch.rows]
-        allowed = targets[:, None] != targets[None, :]
-        if self.mining.exclude_relevant and known is not None:
-            allowed &= ~known
-        if self.mining.exclude_reference:
-            allowed &= split.references[batch.rows][:, None] != split.images[targets][None, :]
-        return allowed
-
-    def _relevant(self, split: Split, rows: Tensor, targets: Tensor) -> Tensor | None:
-        """[B, B]: is the target of column j known to be relevant to query i."""
-        relevant = split.dataset.relevant
-        if relevant is None:
-            return None
-        columns = torch.arange(len(split.dataset.images))
-        return relevant.select(rows).mask(columns, len(columns))[:, targets]
-
-
-def _two_dimensional(values: Tensor) -> Tensor:
-    return values[:, None] if values.ndim == 1 else values

@@ -6,7 +6,8 @@ import math
 
 from rich.table import Table
 
-from negbench.audit.audit import Audit, AuditRow
+from negbench.audit.audit import Audit
+from negbench.audit.rows import AuditRow
 from negbench.report.tables import number, percent
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from negbench.errors import NegbenchError
 from negbench.files import read_json
-from negbench.grid.compare import KEY, ComparisonFolder, Group, groups_of
+from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
 from negbench.loop.folder import RunFolder, find_run
 from negbench.report import figures
 from negbench.report.charts import Chart

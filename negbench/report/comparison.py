@@ -14,7 +14,7 @@ from rich import table as rich_table
 from rich.console import Console
 
 from negbench.files import atomic_write, write_json
-from negbench.grid.compare import KEY, Group, groups_of
+from negbench.grid.comparison import KEY, Group, groups_of
 from negbench.report.build import write_report
 from negbench.report.curve import label_of
 from negbench.report.leader import (

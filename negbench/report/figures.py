@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from negbench.grid.compare import Group
+from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
 from negbench.report.charts import PALETTE, Chart, Heat, Mark, Panel, Series, Style

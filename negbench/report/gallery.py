@@ -19,12 +19,12 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.folder import RunFolder
-from negbench.loop.train import Scenes, open_run
+from negbench.loop.runs import open_run
 from negbench.registry import registry
 from negbench.report.cards import Card, Relation, Strip, Thumb, data_uri
 from negbench.report.charts import Chart, Panel, Series, Style
 from negbench.report.figures import Runs
-from negbench.scene import Split
+from negbench.scene import Scenes, Split
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from negbench.grid.compare import KEY, Group
+from negbench.grid.comparison import KEY, Group
 from negbench.report.curve import label_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from negbench import statistics
 from negbench.contracts import check_option
 from negbench.errors import RunError, UnknownNameError
-from negbench.grid.compare import Group
+from negbench.grid.comparison import Group
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry

@@ -24,7 +24,17 @@ from negbench.loop.folder import RunFolder
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings, top_of_rankings
 from negbench.registry import registry
-from negbench.scene import Split, batches, device_of, load_backbone, load_split, prepare_split, threads
+from negbench.scene import (
+    Split,
+    Splits,
+    batches,
+    device_of,
+    load_backbone,
+    load_split,
+    open_scene,
+    threads,
+    trained_state,
+)
 from negbench.scoring import evaluation
 from negbench.scoring.trec import read_trec
 
@@ -160,9 +170,9 @@ def encode_run(
         device = device_of(config)
         backbone.to(device)
         with display.stage("prepare"):
-            prepared, features = prepare_split(config, dataset, backbone, device, display)
+            scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
         with display.stage("evaluate", note=folder.run_id):
-            embeddings = evaluation.embed(backbone, features, prepared)
+            embeddings = evaluation.embed(backbone, scene, scene.val)
     trained = folder.manifest["dataset"]
     remarks: tuple[str, ...] = ()
     if config.dataset.name != folder.config.dataset.name:
@@ -171,7 +181,7 @@ def encode_run(
         remarks = (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and whole.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
-    return Encoded(folder.run_id, prepared, embeddings, backbone.identity, remarks)
+    return Encoded(folder.run_id, scene.val, embeddings, backbone.identity, remarks)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder) -> None:
@@ -182,8 +192,6 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
         WeightsError: the backbone starts from other weights than the run did, or names or shapes differ.
     """
     from safetensors import SafetensorError
-
-    from negbench.loop.train import trained_state
 
     started = folder.manifest["backbone"]["sha256"]
     if backbone.identity.sha256 != started:

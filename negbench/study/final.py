@@ -17,9 +17,10 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid import compare
 from negbench.loop.folder import RunFolder, runs_of
-from negbench.loop.train import Scenes, open_run
+from negbench.loop.runs import open_run
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.scene import Scenes
 from negbench.study.book import Book
 
 _RESAMPLES_SEED = 0  # of the bootstrap: a table is the same bytes each time it is written

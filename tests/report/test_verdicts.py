@@ -16,7 +16,7 @@ from negbench import statistics
 from negbench.config import build_config
 from negbench.errors import OptionError, UnknownNameError
 from negbench.files import write_json
-from negbench.grid.compare import KEY, Group
+from negbench.grid.comparison import KEY, Group
 from negbench.loop.folder import RunFolder
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.ragged import Ragged

@@ -1,0 +1,186 @@
+"""Cells: runs that belong together. One planner, one executor and one way to go on for whatever is a set of runs.
+
+A cell is a run like any other, found again by its hash, so that the same command goes on where it stopped, and two
+grids share the cells that they have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from negbench.config import RunConfig
+from negbench.display import Display
+from negbench.errors import OptionError
+from negbench.executors import Executor, Report
+from negbench.grid.axes import label
+from negbench.loop.folder import Overwrite, RunFolder, Step, best_of, step_of
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.registry import constructor_of, option_defaults, registry
+from negbench.scene import Scenes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its resolved configuration, hash, and the folder that holds it so far, if any.
+
+    `data` names the data set and the frozen part of the backbone: cells of one value share features.
+    """
+
+    config: RunConfig
+    hash: str
+    labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
+    data: str
+    folder: str | None = None
+
+    @property
+    def seed(self) -> int:
+        """The cell's seed."""
+        return self.config.seed
+
+    def step(self, runs: Path, overwrite: Overwrite) -> Step:
+        """What `compute` will do about it."""
+        return step_of(RunFolder(runs / self.folder) if self.folder else None, overwrite)
+
+
+def plan(configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes) -> list[Cell]:
+    """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
+
+    Args:
+        configs: as read; those that share a data set and a backbone stand together.
+        runs: runs folder.
+        display: shows the progress.
+        scenes: keeps what was loaded.
+
+    Raises:
+        NegbenchError: a configuration that cannot run, or data that are not there; nothing is computed then.
+        OptionError: two cells that are the same run.
+    """
+    cells = dict[str, Cell]()
+    with display.stage("prepare", total=len(configs)) as advance:
+        for config in configs:
+            planned = plan_run(config, scenes)
+            labels = _labels(planned.config) | {"dataset": planned.splits.val.identity}
+            if planned.hash in cells:
+                raise OptionError(f"the grid holds {labels['strategy']} with seed {config.seed} twice: name it once")
+            held = best_of(runs, planned.hash)
+            folder = None if held is None else held.run_id
+            cells[planned.hash] = Cell(planned.config, planned.hash, labels, planned.data, folder)
+            advance(1)
+    return list(cells.values())
+
+
+def _labels(config: RunConfig) -> dict[str, str]:
+    labels = {}
+    plugins = (("strategies", config.strategy), ("losses", config.loss), ("backbones", config.backbone))
+    for kind, plugin in plugins:
+        defaults = option_defaults(constructor_of(kind, registry.get(kind, plugin.name)))
+        axis = {"strategies": "strategy", "losses": "loss", "backbones": "backbone"}[kind]
+        labels[axis] = label({"name": plugin.name, **plugin.options}, defaults)
+    return labels
+
+
+def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
+    """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
+    differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
+    return " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
+
+
+def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:
+    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
+
+    Raises:
+        NegbenchError: images that cannot be read, a full disk.
+    """
+    for data in dict.fromkeys(cell.data for cell in cells):
+        open_run(next(cell for cell in cells if cell.data == data).config, display, scenes)
+
+
+# --- computing ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: `run_id` where it is finished, else `error`; `reused` where it was finished before."""
+
+    cell: Cell
+    run_id: str | None
+    error: str | None
+    reused: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell as a worker is told it; picklable.
+
+    Args:
+        config: resolved.
+        runs: runs folder.
+        uri: MLflow store, as `Tracker.open` takes it.
+        tags: of the MLflow run.
+        overwrite: see `negbench.loop.folder.Overwrite`.
+    """
+
+    config: RunConfig
+    runs: Path
+    uri: str | None
+    tags: Mapping[str, str]
+    overwrite: Overwrite
+
+
+SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
+
+
+def compute_cell(task: Task, report: Report) -> tuple[str, bool]:
+    """Compute one cell, go on with it, or find it finished; (run id, whether it was finished before)."""
+    for path in task.config.plugins:
+        registry.add_file(Path(path))
+    found = run_config(
+        task.config,
+        Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags),
+        overwrite=task.overwrite,
+    )
+    return found.run_id, found.reused
+
+
+def compute(
+    cells: Sequence[Cell],
+    executor: Executor,
+    *,
+    runs: Path,
+    tracking_uri: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    overwrite: Overwrite = "failed",
+) -> Iterator[tuple[Outcome, str]]:
+    """Compute what is not finished; a failing cell does not stop the others.
+
+    Args:
+        cells: of `plan`.
+        executor: where.
+        runs: runs folder.
+        tracking_uri: MLflow store.
+        tags: of every cell's MLflow run, beside its labels.
+        overwrite: see `negbench.loop.folder.Overwrite`.
+
+    Yields:
+        Each cell's outcome once, finished ones first, with the traceback of a fault of ours, else "".
+    """
+    todo: list[Cell] = []
+    for cell in cells:
+        step = cell.step(runs, overwrite)
+        if step == "reuse":
+            yield Outcome(cell, cell.folder, None, True), ""
+        elif step == "leave":
+            status = RunFolder(runs / str(cell.folder)).status
+            yield Outcome(cell, None, f"{status} before, and --overwrite never", False), ""
+        else:
+            todo.append(cell)
+    tasks = [Task(cell.config, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in todo]
+    for event in executor.run(compute_cell, tasks):
+        cell = todo[event.index]
+        if event.kind == "done":
+            run_id, reused = event.value
+            yield Outcome(cell, run_id, None, reused), ""
+        elif event.kind == "failed":
+            yield Outcome(cell, None, event.value, False), event.detail

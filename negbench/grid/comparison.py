@@ -1,0 +1,138 @@
+"""A comparison on disk: the folder that names its cells, and its finished runs grouped for tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from negbench import files
+from negbench.errors import RunError
+from negbench.executors import Executor
+from negbench.grid.cells import Cell, Outcome, compute
+from negbench.loop.folder import Overwrite, RunFolder
+from negbench.tracking import Tracker
+
+KEY = ("strategy", "loss", "backbone", "dataset")
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """A comparison: its folder in the runs folder, whose name is also that of its MLflow experiment."""
+
+    path: Path
+
+    def write(self, outcomes: Iterable[Outcome]) -> None:
+        """comparison.json: which run holds which cell."""
+        rows = [
+            {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
+            for o in outcomes
+        ]
+        rows.sort(key=lambda row: [str(row[k]) for k in KEY] + [f"{row['seed']:09d}"])
+        files.write_json(self.path / "comparison.json", {"cells": rows})
+
+    def compute(
+        self,
+        cells: Sequence[Cell],
+        executor: Executor,
+        *,
+        tracking_uri: str | None = None,
+        overwrite: Overwrite = "failed",
+        progress: Callable[[Outcome, int], None] | None = None,
+    ) -> list[Outcome]:
+        """Compute what is not finished, and write this folder after every cell.
+
+        Args:
+            cells: of `plan`.
+            executor: where.
+            tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
+            overwrite: see `negbench.loop.folder.Overwrite`.
+            progress: called after every cell with its outcome and how many are done.
+
+        Returns:
+            One outcome per cell, in order. A failing cell does not stop the others.
+        """
+        runs, name = self.path.parent, self.path.name
+        parent = self.parent(Tracker.open(runs, tracking_uri))
+        tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
+        tags |= {"mlflow.parentRunId": parent} if parent else {}
+        outcomes: dict[str, Outcome] = {}
+        self.write(())
+        for outcome, fault in compute(
+            cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
+        ):
+            outcomes[outcome.cell.hash] = outcome
+            if fault:  # ours: for a report of it
+                with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
+                    file.write(fault)
+            self.write(outcomes.values())
+            if progress is not None:
+                progress(outcome, len(outcomes))
+        return [outcomes[cell.hash] for cell in cells]
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Rows of comparison.json."""
+        rows: list[dict[str, Any]] = files.read_json(self.path / "comparison.json")["cells"]
+        return rows
+
+    def parent(self, tracker: Tracker) -> str | None:
+        """MLflow run that the cells hang under; made once per store, and found again when the comparison goes on."""
+        name = self.path.name
+        return tracker.parent(self.path / "mlflow.json", name, {"negbench.kind": "comparison", "comparison": name})
+
+
+def default_name(cells: Sequence[Cell]) -> str:
+    """Name of a comparison that was given none: the same grid gets the same name, whatever the code's version."""
+    grid = sorted(json.dumps(cell.config.identity(), sort_keys=True) for cell in cells)
+    digest = hashlib.sha256("".join(grid).encode()).hexdigest()
+    return f"compare-{digest[:8]}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All seeds of one (strategy, loss, backbone, dataset)."""
+
+    labels: dict[str, str]
+    runs: tuple[RunFolder, ...]  # by seed
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """result.json of each."""
+        return [run.result for run in self.runs]
+
+    def values(self, *path: str) -> list[float]:
+        """One number of every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
+        found = []
+        for result in self.results:
+            value: Any = result
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is not None:
+                found.append(float(value))
+        return found
+
+
+def groups_of(runs: Path, name: str) -> list[Group]:
+    """Finished cells of a comparison, seed by seed within their group.
+
+    Raises:
+        RunError: no comparison of that name, or one without any finished cell.
+    """
+    book = ComparisonFolder(runs / name)
+    if not (book.path / "comparison.json").exists():
+        known = sorted(p.parent.name for p in runs.glob("*/comparison.json"))
+        raise RunError(f"there is no comparison '{name}' in {runs}: known are {', '.join(known) or 'none'}")
+    found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
+    for row in book.cells():
+        if row["run"] is not None and (runs / row["run"] / "result.json").exists():
+            found.setdefault(tuple(row[k] for k in KEY), []).append((row["seed"], RunFolder(runs / row["run"])))
+    if not found:
+        raise RunError(f"comparison '{name}' has no finished cell yet")
+    return [
+        Group(dict(zip(KEY, key, strict=True)), tuple(folder for _, folder in sorted(cells, key=lambda c: c[0])))
+        for key, cells in found.items()
+    ]

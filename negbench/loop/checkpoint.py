@@ -1,0 +1,99 @@
+"""All that moves while a run trains, the streams of its seed, and how both are saved and restored."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Backbone
+from negbench.loop.folder import RunFolder
+from negbench.scene import trained_state
+
+
+@dataclass
+class State:
+    """What a checkpoint holds beside the weights."""
+
+    epoch: int = 0  # the next one
+    refresh: int = -1  # -1: the warm-up pool
+    interval_start: int = 0
+    negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
+    step: int = 0
+    negatives_seen: int = 0
+    best: float = -math.inf
+    best_epoch: int = -1
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    generators: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """What is trained and what it draws from: saved and restored together with a `State`.
+
+    Attributes:
+        backbone: its trained parameters and buffers.
+        optimizer, schedule: with `state_dict`.
+        streams: purpose -> generator.
+    """
+
+    backbone: Backbone
+    optimizer: Any
+    schedule: Any
+    streams: Mapping[str, torch.Generator]
+
+    def save(self, folder: RunFolder, state: State) -> None:
+        """Replace the folder's checkpoint."""
+        state.generators = {name: generator.get_state() for name, generator in self.streams.items()}
+        state.generators["global"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            state.generators["cuda"] = torch.cuda.get_rng_state()
+        folder.write_checkpoint(
+            {
+                "state": vars(state),
+                "weights": trained_state(self.backbone),
+                "optimizer": self.optimizer.state_dict(),
+                "schedule": self.schedule.state_dict(),
+            }
+        )
+
+    def restore(self, folder: RunFolder) -> State | None:
+        """The state of the folder's checkpoint, with everything else set back to it; None where there is none."""
+        saved = folder.checkpoint()
+        if saved is None:
+            return None
+        self.backbone.load_state_dict(saved["weights"], strict=False)
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.schedule.load_state_dict(saved["schedule"])
+        state = State(**saved["state"])
+        for name, generator in self.streams.items():
+            generator.set_state(state.generators[name])
+        torch.set_rng_state(state.generators["global"])
+        if torch.cuda.is_available() and "cuda" in state.generators:
+            torch.cuda.set_rng_state(state.generators["cuda"])
+        return state
+
+
+def stream(seed: int, purpose: str) -> torch.Generator:
+    """The generator of one purpose under a run's seed; streams of different purposes are independent."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout draws from the global generator: seed it for the run and give it back as it was."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(stream(seed, "dropout").initial_seed())
+        yield

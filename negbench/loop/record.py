@@ -1,0 +1,124 @@
+"""What a run leaves for the record: its manifest, its tags in MLflow, and result.json."""
+
+from __future__ import annotations
+
+import math
+import platform
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from negbench.config import code_version
+
+if TYPE_CHECKING:
+    from negbench.datasets.dataset import QueryRanks
+    from negbench.loop.checkpoint import State
+    from negbench.loop.runs import OpenRun
+
+_PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
+
+
+def manifest(run: OpenRun) -> dict[str, Any]:
+    """config.json: everything that identifies the run, known before it starts."""
+    train, val = run.scene.train.dataset, run.scene.val.dataset
+    identity = run.backbone.identity
+    return {
+        "config": run.config.model_dump(mode="json"),
+        "hash": run.hash,
+        "code": code_version(),
+        "dataset": {
+            "train": train.identity,
+            "val": val.identity,
+            "scored": run.scene.scored,
+            "gallery": {name: len(columns) for name, columns in val.groups.items()},
+            "corpus": {name: len(columns) for name, columns in train.groups.items()},
+            "train_queries": len(train.queries),
+            "val_queries": len(val.queries),
+            "text_template": val.card.text_template,
+            "exclude_reference": val.card.exclude_reference,
+            "source": val.card.source,
+            "licence": val.card.licence,
+            "citation": val.card.citation,
+            "partial": train.partial or val.partial,
+            "remarks": [*train.remarks, *val.remarks],
+        },
+        "backbone": {**vars(identity), "details": dict(identity.details)},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a number can depend on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
+
+
+def tags(run: OpenRun) -> dict[str, str]:
+    """What identifies a run among others, repeated on every MLflow run."""
+    config, identity, val = run.config, run.backbone.identity, run.scene.val.dataset
+    return {
+        **{f"version.{name}": number for name, number in versions().items()},
+        "backbone.weights": identity.weights,
+        "backbone.sha256": identity.sha256,
+        "backbone.parameters": str(identity.parameters),
+        "backbone.preprocessing": identity.preprocessing,
+        "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
+        "code": code_version(),
+        "strategy": config.strategy.name,
+        "loss": config.loss.name,
+        "backbone": config.backbone.name,
+        "dataset": val.identity,
+        "seed": str(config.seed),
+        "hash": run.hash,
+    }
+
+
+def details(
+    run: OpenRun, state: State, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """result.json: metrics, behaviour of the strategy, cost.
+
+    Args:
+        run: as it was trained.
+        state: at the end.
+        ranks: of the reported epoch on the reported split.
+        baselines: name -> metrics of what stands beside it.
+    """
+    config, val = run.config, run.scene.val.dataset
+    return {
+        "metrics": val.summarise(ranks),
+        "main_metric": val.card.main,
+        "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
+        "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
+        "selected_on": config.eval.select,
+        "behaviour": mean_behaviour(state.behaviour),
+        "behaviour_by_refresh": state.behaviour,
+        "refresh_epochs": list(config.schedule.refresh_epochs or ()),
+        "steps": state.step,
+        "negatives_seen": state.negatives_seen,
+        "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
+        "images_encoded": run.scene.encoded,
+        "peak_memory_mib": peak_memory_mib(),
+        "remarks": state.remarks,
+    }
+
+
+def mean_behaviour(behaviour: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the refreshes (batch strategies: over the epochs); NaN where nothing is known."""
+    names = dict.fromkeys(name for row in behaviour for name in row if name != "epoch")
+    return {
+        name: float(torch.tensor([row.get(name, math.nan) for row in behaviour], dtype=torch.float64).nanmean())
+        for name in names
+    }
+
+
+def peak_memory_mib() -> dict[str, float]:
+    """Highest resident memory of this process so far, and of the GPU, in MiB."""
+    unit = 1024 if sys.platform != "darwin" else 1024 * 1024
+    peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    if torch.cuda.is_available():
+        peak["gpu"] = torch.cuda.max_memory_allocated() / 2**20
+    return {name: round(value, 1) for name, value in peak.items()}

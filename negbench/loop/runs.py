@@ -1,0 +1,274 @@
+"""Runs: planned (hashed), claimed, opened, computed. A cell of a grid goes the same way as `negbench run`.
+
+One configuration gives one result, so a run is found again by its hash: the resolved configuration, the code that moves
+scores, the data and the frozen backbone. Whoever computes it holds the lock of its folder; others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from negbench import files
+from negbench.config import RunConfig, code_version, config_hash, resolved
+from negbench.contracts import Backbone
+from negbench.display import Display
+from negbench.errors import NegbenchError, RunError
+from negbench.loop import record
+from negbench.loop.folder import Overwrite, RunFolder, Step, claimed, find_run
+from negbench.loop.hybrid import check_hybrid
+from negbench.loop.train import train
+from negbench.scene import Scene, Scenes, Splits, device_of, threads
+from negbench.tracking import Pruned, Tracker
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
+
+
+# --- a run before it is computed -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that is known by its hash; nothing is encoded for it yet.
+
+    Attributes:
+        config: resolved.
+        splits: its data sets.
+        data: names the splits and the frozen part of the backbone: runs of one value share features.
+        hash: of the configuration, the code, and `data`.
+    """
+
+    config: RunConfig
+    splits: Splits
+    data: str
+    hash: str
+
+    @property
+    def name(self) -> str:
+        """Folder name: the parts by name, the seed, the hash's beginning."""
+        c = self.config
+        dataset = Path(c.dataset.name).stem
+        return f"{c.strategy.name}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun(PlannedRun):
+    """A run that is ready to be computed: its backbone in its initial state, its features there."""
+
+    backbone: Backbone
+    scene: Scene
+    accelerator: Accelerator
+    display: Display
+
+
+def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
+    """Resolve a configuration and hash it.
+
+    Raises:
+        NegbenchError: a configuration that cannot run, or data that are not there.
+    """
+    full = resolved(config)
+    backbone = scenes.backbone(full)
+    splits = scenes.splits(full, backbone)
+    check_hybrid(full.hybrid, backbone, splits.train)
+    data = f"{splits.identity} {backbone.feature_key}"
+    return PlannedRun(full, splits, data, config_hash(full, data=data))
+
+
+def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
+    """Plan a run, put its backbone on the device, prepare or share its scene."""
+    display.seconds.clear()  # what is counted is one run's
+    with display.stage("prepare"):
+        planned = plan_run(config, scenes)
+        accelerator = _accelerator(planned.config)
+        backbone = scenes.backbone(planned.config).to(accelerator.device)
+        scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
+    return OpenRun(planned.config, planned.splits, planned.data, planned.hash, backbone, scene, accelerator, display)
+
+
+def _accelerator(config: RunConfig) -> Accelerator:
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    precision = config.train.precision
+    on_gpu = device_of(config).type == "cuda"
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    AcceleratorState._reset_state()  # a process may compute runs of different precision
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
+
+
+# --- computing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: `metrics` of the reported split by name, in [0, 1]; `details` is all of result.json."""
+
+    folder: RunFolder
+    details: dict[str, Any]
+    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench export` writes it again
+    reused: bool = False  # it was finished before
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run's folder, which `negbench run --resume`, `evaluate` and `report` take."""
+        return self.folder.run_id
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metric name -> value on the reported split, at the reported epoch."""
+        return dict(self.details["metrics"])
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """Where runs are computed and kept.
+
+    Args:
+        runs: folder of the runs.
+        tracker: MLflow store; None takes the default one of `runs`.
+        scenes: shares data, backbone and features with the runs before.
+        display: progress; default none.
+        tags: put on the MLflow run (a comparison's or a study's name).
+    """
+
+    runs: Path
+    tracker: Tracker
+    scenes: Scenes = field(default_factory=Scenes)
+    display: Display = field(default_factory=Display)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls,
+        runs_dir: Path | None = None,
+        tracking_uri: str | None = None,
+        *,
+        scenes: Scenes | None = None,
+        display: Display | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Bench:
+        """`runs_dir` defaults to NEGBENCH_RUNS or ./runs, the store to the sqlite file in it; "none" keeps no copy."""
+        root = files.runs_dir(runs_dir)
+        return cls(root, Tracker.open(root, tracking_uri), scenes or Scenes(), display or Display(), dict(tags or {}))
+
+
+def run_config(
+    config: RunConfig, bench: Bench, *, overwrite: Overwrite = "failed", watch: Watch | None = None
+) -> RunResult:
+    """Compute a run, go on with it where it was interrupted, or read it where it is finished.
+
+    Args:
+        config: as read; it is resolved here.
+        bench: where.
+        overwrite: see `Overwrite`.
+        watch: told every point of a curve, those of an interrupted run too; what it raises ends the run, and `Pruned`
+            does so without failing it.
+
+    Raises:
+        NegbenchError: a user's mistake, before anything is computed where that can be known.
+    """
+    run = open_run(config, bench.display, bench.scenes)
+    with _claim_of(run, bench.runs, overwrite) as (folder, step):
+        if step == "leave":
+            raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
+        if watch is not None and step != "anew":
+            _replay(folder, watch)
+        if step == "reuse":
+            return RunResult(folder, folder.result, reused=True)
+        return compute_run(run, folder, bench, watch)
+
+
+def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
+    """Go on with an interrupted or failed run from its last checkpoint, to the bits it would have had (on the CPU).
+
+    Args:
+        name: the run, by id or a part of it that only one has.
+        bench: where.
+        watch: told new points only.
+
+    Raises:
+        RunError: no such run, one that is finished, or one whose code, data or weights have changed since.
+    """
+    folder = find_run(bench.runs, name)
+    if folder.status == "finished":
+        raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
+    run = open_run(folder.config, bench.display, bench.scenes)
+    if run.hash != folder.manifest["hash"]:
+        raise RunError(
+            f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
+            f"{folder.manifest['code']} then, {code_version()} now); run it again from the start"
+        )
+    if not run.accelerator.is_main_process:
+        return compute_run(run, folder, bench, watch)
+    with folder.lock():
+        return compute_run(run, folder, bench, watch)
+
+
+@contextmanager
+def _claim_of(run: OpenRun, runs: Path, overwrite: Overwrite) -> Iterator[tuple[RunFolder, Step]]:
+    """The main process's claim, in every process."""
+    from accelerate.utils import broadcast_object_list
+
+    if not run.accelerator.is_main_process:
+        told = ["", ""]
+        broadcast_object_list(told)
+        yield RunFolder(Path(told[0])), told[1]  # type: ignore[misc]
+        return
+    with claimed(runs, run.name, run.hash, overwrite, lambda: record.manifest(run)) as (folder, step):
+        broadcast_object_list([str(folder.path), step])
+        yield folder, step
+
+
+def _replay(folder: RunFolder, watch: Watch) -> None:
+    for point in folder.metrics():
+        if point["epoch"] >= 0:
+            watch(int(point["epoch"]), {k: v for k, v in point.items() if k not in ("step", "epoch")}, False)
+
+
+def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None = None) -> RunResult:
+    """Compute an opened run in its folder, new or interrupted, whose lock is held; arguments as `run_config`."""
+    if not run.accelerator.is_main_process:  # the main process writes for all
+        with threads(run.config.compute.threads):
+            return RunResult(folder, train(run, folder, lambda values, step, epoch: None))
+    (folder.path / "error.txt").unlink(missing_ok=True)
+    with (
+        threads(run.config.compute.threads),
+        bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live,
+        run.display.live(folder.run_id),
+    ):
+
+        def log(values: Mapping[str, float], step: int, epoch: int) -> None:
+            folder.append_metrics({"step": step, "epoch": epoch, **values})
+            live.metrics(values, step)
+            if watch is not None and epoch >= 0:
+                watch(epoch, values, True)
+
+        try:
+            details = train(run, folder, log)
+        except NegbenchError as error:
+            folder.write_error(str(error))
+            raise
+        except Pruned:
+            raise  # given up on purpose: no error, and it can be resumed
+        except Exception as error:
+            folder.write_error(f"{type(error).__name__}: {error}")
+            raise
+        live.artifacts(details)
+    return RunResult(folder, details, tracking_error=live.error)
