@@ -233,8 +233,7 @@ def _print(console: Console, found: Scored | Valued) -> None:
 def _percent_table(found: Scored) -> Table:
     from rich.table import Table
 
-    from negbench.report.curve import label_of
-    from negbench.report.tables import percent
+    from negbench.report.words import label_of, percent
 
     table = Table()
     table.add_column("metric")

@@ -20,7 +20,8 @@ from negbench.files import read_json
 from negbench.grid import compare
 from negbench.loop.folder import RunFolder
 from negbench.report.comparison import finish
-from negbench.report.leader import leader_table, markdown, spread
+from negbench.report.leader import leader_table
+from negbench.report.words import markdown, spread
 from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
