@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench.files import locked, read_json, write_json
-from negbench.loop.folder import RunFolder
+from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXPERIMENT = "negbench"
 _FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
 _PARAM_LIMIT = 6000  # characters of a parameter's value
-_ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
+_ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors", "curve.png")
 
 
 def default_uri(root: Path) -> str:
@@ -249,7 +249,7 @@ class RunLog:
             self._guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
-        """Final metrics, then the folder's files and the curve plot."""
+        """Final metrics, then the folder's files."""
         self.metrics(final_values(details), int(details["steps"]))
         self._guarded(self._artifacts)
 
@@ -293,10 +293,7 @@ class RunLog:
     def _artifacts(self) -> None:
         if self._client is None:
             return
-        from negbench.report.curve import write_curve
-
-        plot = write_curve(self.folder)
-        for path in (*(self.folder.path / name for name in _ARTIFACTS), plot):
+        for path in (self.folder.path / name for name in _ARTIFACTS):
             if path.exists():
                 self._client.log_artifact(self.run_id, str(path))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.grid.workers import Report, run_tasks
+from negbench.executors import Report, executor_of
 
 
 def task(value: Any, report: Report) -> Any:
@@ -23,10 +23,10 @@ def task(value: Any, report: Report) -> Any:
     return value * 2
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_failures_stop_nothing(workers: int) -> None:
-    tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers else [])
-    events = list(run_tasks(task, tasks, workers))
+    tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers > 1 else [])
+    events = list(executor_of(workers).run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)
     assert {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"} == {
@@ -35,6 +35,6 @@ def test_failures_stop_nothing(workers: int) -> None:
     assert ends[1].value == "mend this"
     assert ends[3].value == "ValueError: ours"
     assert "Traceback" in ends[3].detail
-    if workers:
+    if workers > 1:
         assert ends[5].value == ends[7].value == "its worker process died (killed by signal 9)"
     assert sorted(e.value for e in events if e.kind == "note") == sorted(f"at {n}" for n in tasks if isinstance(n, int))

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from negbench.cli.main import run as negbench
 from negbench.config import load_config
-from negbench.loop import train as engine
-from negbench.loop.folder import RunFolder
+from negbench.loop import record
+from negbench.loop.runs import Bench, RunResult, resume, run_config
+from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker, default_uri, final_values
 
 
-def run(toy_sets: list[str], where: Path, uri: str | None = None) -> engine.RunResult:
+def run(toy_sets: list[str], where: Path, uri: str | None = None) -> RunResult:
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*toy_sets, "train.epochs=2"])
-    return engine.run_config(config, runs_dir=where, tracking_uri=uri)
+    return run_config(config, Bench.open(where, uri))
 
 
 def runs_in(where: Path) -> list[Any]:
@@ -53,7 +55,6 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
         "metrics.jsonl",
         "ranks.parquet",
         "model.safetensors",
-        "curve.png",
     }
     assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
@@ -61,8 +62,10 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
 def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) -> None:
     result = run(toy_sets, tmp_path)
     (before,) = runs_in(tmp_path)
-    Tracker.open(tmp_path).export(result.folder)
+    assert negbench(["export", result.run_id, "--runs-dir", str(tmp_path)]) == 0
     (after,) = runs_in(tmp_path)
+    client = MlflowClient(default_uri(tmp_path))
+    assert "curve.png" in {a.path for a in client.list_artifacts(after.info.run_id)}
     assert after.info.run_id != before.info.run_id
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
@@ -71,13 +74,13 @@ def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) 
 def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
     tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(record, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(toy_sets, tmp_path)
     (found,) = runs_in(tmp_path)
     assert found.info.status == "KILLED"
     monkeypatch.undo()
-    engine.resume("qure", runs_dir=tmp_path)
+    resume("qure", Bench.open(tmp_path))
     (found,) = runs_in(tmp_path)
     assert found.info.status == "FINISHED"
 

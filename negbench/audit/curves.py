@@ -41,6 +41,7 @@ class Curve:
 
 
 def curves_of(subject: Subject, pools: Mapping[str, NDArray[np.uint8]], options: AuditOptions) -> list[Curve]:
+    """Curves of a few sampled queries, with the packed pools of `mine` by label."""
     task = subject.task
     order = torch.randperm(len(task.queries), generator=options.generator("curves"))
     return [_curve(subject, int(row), pools) for row in order[: options.curves].sort().values]

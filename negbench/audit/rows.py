@@ -61,6 +61,7 @@ class AuditRow:
 def corpus_row(
     subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None, file: Path
 ) -> AuditRow:
+    """A corpus strategy's row; its packed pools go to `file`."""
     task = subject.task
     mined = mine(
         task,

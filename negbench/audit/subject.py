@@ -14,9 +14,9 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
-from negbench.loop.folder import RunFolder
 from negbench.mining.mine import MiningTask
 from negbench.mining.task import mining_task
+from negbench.runfolder import RunFolder
 from negbench.scene import Scene, Scenes, Splits, device_of, load_backbone, open_scene, threads
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from negbench.audit.subject import AuditOptions
     from negbench.config import RunConfig
     from negbench.contracts import Strategy
-    from negbench.loop.folder import RunFolder
+    from negbench.runfolder import RunFolder
 
 
 def register(app: typer.Typer) -> None:
@@ -85,7 +85,7 @@ def _sets(sets: list[str] | None) -> list[dict[str, Any]]:
 def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: list[dict[str, Any]]) -> Any:
     from negbench import files
     from negbench.errors import OptionError
-    from negbench.loop.folder import find_run
+    from negbench.runfolder import find_run
 
     if name is None:
         return None

@@ -14,8 +14,8 @@ from negbench.cli import options
 if TYPE_CHECKING:
     from negbench.grid.axes import Grid
     from negbench.grid.cells import Cell, Outcome
-    from negbench.loop.folder import Overwrite
     from negbench.report.verdicts import Rules
+    from negbench.runfolder import Overwrite
 
 
 def register(app: typer.Typer) -> None:
@@ -227,7 +227,7 @@ def _progress(
 def _estimate(folder: Path, first: Cell, todo: list[Cell], workers: int) -> str:
     """Time and disk of the rest, from the first cell that was computed."""
     from negbench.grid.estimate import estimate
-    from negbench.loop.folder import RunFolder
+    from negbench.runfolder import RunFolder
 
     rest = [cell for cell in todo if cell.hash != first.hash]
     seconds = sum(RunFolder(folder).result["seconds"].values())

@@ -30,8 +30,8 @@ def encode(
     """Plan, encode with progress, report."""
     from negbench.config import load_config, resolved
     from negbench.display import Display
-    from negbench.features.encode import Plan
-    from negbench.features.encode import encode as fill
+    from negbench.grid.encoding import EncodingPlan
+    from negbench.grid.encoding import encode as fill
     from negbench.scene import device_of
 
     console = options.console()
@@ -43,7 +43,7 @@ def encode(
     }
     config = resolved(load_config(flags=flags, sets=sets or ()))
 
-    def planned(plan: Plan) -> None:
+    def planned(plan: EncodingPlan) -> None:
         size = f"{plan.bytes / 2**20:,.1f} MiB"
         typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
 

@@ -129,7 +129,7 @@ class _Job:
         self, name: str, layers: Sequence[Mapping[str, Any]], check: Callable[[Dataset], None], title: str = "evaluate"
     ) -> Encoded:
         from negbench.display import Display
-        from negbench.loop.folder import find_run
+        from negbench.runfolder import find_run
         from negbench.scoring import scorers as scoring
 
         folder = find_run(self.runs_dir, name)
@@ -145,7 +145,7 @@ class _Job:
         return scoring.score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
 
     def cirqrs(self, ranking: str | Path, scorer: str, k: int) -> Valued:
-        from negbench.loop.folder import find_run
+        from negbench.runfolder import find_run
         from negbench.scoring import scorers as scoring
 
         if isinstance(ranking, Path):

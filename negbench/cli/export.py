@@ -23,11 +23,13 @@ def export(
 ) -> None:
     """Copy each run."""
     from negbench import files
-    from negbench.loop.folder import find_run
+    from negbench.report.curve import write_curve
+    from negbench.runfolder import find_run
     from negbench.tracking import Tracker
 
     root = files.runs_dir(runs_dir)
     tracker = Tracker.open(root, tracking_uri)
     for name in runs:
         folder = find_run(root, name)
+        write_curve(folder)  # drawn here alone: MLflow draws its own, and a run need not wait for a plot
         typer.echo(f"{folder.run_id} -> {tracker.uri} run {tracker.export(folder)}")

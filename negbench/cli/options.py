@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from negbench.display import Display
-    from negbench.loop.folder import Overwrite
+    from negbench.runfolder import Overwrite
 
 Strategy = Annotated[str | None, typer.Option("--strategy", help="Negative-sampling strategy (see `list strategies`).")]
 Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]

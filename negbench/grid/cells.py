@@ -15,9 +15,9 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.executors import Executor, Report
 from negbench.grid.axes import label
-from negbench.loop.folder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.registry import constructor_of, option_defaults, registry
+from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
 
@@ -44,7 +44,13 @@ class Cell:
         return step_of(RunFolder(runs / self.folder) if self.folder else None, overwrite)
 
 
-def plan(configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Scenes) -> list[Cell]:
+def plan(
+    configs: Sequence[RunConfig],
+    runs: Path,
+    display: Display,
+    scenes: Scenes,
+    labels: Sequence[Mapping[str, str]] | None = None,
+) -> list[Cell]:
     """Resolve every cell and look for it among the finished runs; nothing is encoded yet.
 
     Args:
@@ -52,23 +58,27 @@ def plan(configs: Sequence[RunConfig], runs: Path, display: Display, scenes: Sce
         runs: runs folder.
         display: shows the progress.
         scenes: keeps what was loaded.
+        labels: of each cell, beside those that follow from its configuration; cells that differ in them alone are one
+            run with two places in the grid.
 
     Raises:
         NegbenchError: a configuration that cannot run, or data that are not there; nothing is computed then.
-        OptionError: two cells that are the same run.
+        OptionError: two cells that are the same run in the same place.
     """
-    cells = dict[str, Cell]()
+    cells, seen = list[Cell](), set[tuple[str, str]]()
     with display.stage("prepare", total=len(configs)) as advance:
-        for config in configs:
+        for config, own in zip(configs, labels or [{}] * len(configs), strict=True):
             planned = plan_run(config, scenes)
-            labels = _labels(planned.config) | {"dataset": planned.splits.val.identity}
-            if planned.hash in cells:
-                raise OptionError(f"the grid holds {labels['strategy']} with seed {config.seed} twice: name it once")
+            named = {**own, **_labels(planned.config), "dataset": planned.splits.val.identity}
+            place = (planned.hash, str(sorted(own.items())))
+            if place in seen:
+                raise OptionError(f"the grid holds {named['strategy']} with seed {config.seed} twice: name it once")
+            seen.add(place)
             held = best_of(runs, planned.hash)
             folder = None if held is None else held.run_id
-            cells[planned.hash] = Cell(planned.config, planned.hash, labels, planned.data, folder)
+            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder))
             advance(1)
-    return list(cells.values())
+    return cells
 
 
 def _labels(config: RunConfig) -> dict[str, str]:
@@ -119,7 +129,7 @@ class Task:
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
-        overwrite: see `negbench.loop.folder.Overwrite`.
+        overwrite: see `negbench.runfolder.Overwrite`.
     """
 
     config: RunConfig
@@ -161,13 +171,14 @@ def compute(
         runs: runs folder.
         tracking_uri: MLflow store.
         tags: of every cell's MLflow run, beside its labels.
-        overwrite: see `negbench.loop.folder.Overwrite`.
+        overwrite: see `negbench.runfolder.Overwrite`.
 
     Yields:
-        Each cell's outcome once, finished ones first, with the traceback of a fault of ours, else "".
+        The outcome of each run once, however many cells it stands for, finished ones first; with the traceback of a
+        fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in cells:
+    for cell in {cell.hash: cell for cell in cells}.values():
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from negbench import files
 from negbench.errors import RunError
 from negbench.executors import Executor
 from negbench.grid.cells import Cell, Outcome, compute
-from negbench.loop.folder import Overwrite, RunFolder
+from negbench.runfolder import Overwrite, RunFolder
 from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
+AXES = ("system", *KEY)  # the first one where the cells are those of whole systems
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ComparisonFolder:
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
-        rows.sort(key=lambda row: [str(row[k]) for k in KEY] + [f"{row['seed']:09d}"])
+        rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
         files.write_json(self.path / "comparison.json", {"cells": rows})
 
     def compute(
@@ -50,7 +51,7 @@ class ComparisonFolder:
             cells: of `plan`.
             executor: where.
             tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
-            overwrite: see `negbench.loop.folder.Overwrite`.
+            overwrite: see `negbench.runfolder.Overwrite`.
             progress: called after every cell with its outcome and how many are done.
 
         Returns:
@@ -60,19 +61,23 @@ class ComparisonFolder:
         parent = self.parent(Tracker.open(runs, tracking_uri))
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
-        outcomes: dict[str, Outcome] = {}
+        found: dict[str, Outcome] = {}
         self.write(())
+
+        def outcomes() -> list[Outcome]:
+            return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
+
         for outcome, fault in compute(
             cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
         ):
-            outcomes[outcome.cell.hash] = outcome
+            found[outcome.cell.hash] = outcome
             if fault:  # ours: for a report of it
                 with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
                     file.write(fault)
-            self.write(outcomes.values())
+            self.write(outcomes())
             if progress is not None:
-                progress(outcome, len(outcomes))
-        return [outcomes[cell.hash] for cell in cells]
+                progress(outcome, len(found))
+        return outcomes()
 
     def cells(self) -> list[dict[str, Any]]:
         """Rows of comparison.json."""
@@ -129,10 +134,14 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
     for row in book.cells():
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            found.setdefault(tuple(row[k] for k in KEY), []).append((row["seed"], RunFolder(runs / row["run"])))
+            place = tuple(str(row.get(axis, "")) for axis in AXES)
+            found.setdefault(place, []).append((row["seed"], RunFolder(runs / row["run"])))
     if not found:
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return [
-        Group(dict(zip(KEY, key, strict=True)), tuple(folder for _, folder in sorted(cells, key=lambda c: c[0])))
-        for key, cells in found.items()
+        Group(
+            {k: v for k, v in zip(AXES, place, strict=True) if v},
+            tuple(folder for _, folder in sorted(cells, key=lambda c: c[0])),
+        )
+        for place, cells in found.items()
     ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone
-from negbench.loop.folder import RunFolder
+from negbench.runfolder import RunFolder
 from negbench.scene import trained_state
 
 

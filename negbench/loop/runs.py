@@ -20,9 +20,9 @@ from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import record
-from negbench.loop.folder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.loop.hybrid import check_hybrid
 from negbench.loop.train import train
+from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, device_of, threads
 from negbench.tracking import Pruned, Tracker
 

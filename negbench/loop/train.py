@@ -22,12 +22,12 @@ from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import record
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
-from negbench.loop.folder import RunFolder
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.mining import curves
 from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.scene import trained_state
 from negbench.scoring import evaluation
 

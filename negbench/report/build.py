@@ -11,18 +11,16 @@ import pandas as pd
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
-from negbench.loop.folder import RunFolder, find_run
 from negbench.report import figures
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.leader import FOLDED, leader_tables, ordered, tests_frame
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
-from negbench.report.study import study_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.verdicts import Row
 from negbench.report.words import label_of, number, percent
-from negbench.study.book import open_book
+from negbench.runfolder import RunFolder, find_run
 
 GALLERIES = 2
 
@@ -42,6 +40,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         RunError: no such comparison, study or run, or none finished yet.
     """
     if (runs / name / "study.json").exists():
+        from negbench.report.study import study_page  # optuna
+        from negbench.study.book import open_book
+
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from negbench.files import atomic_write
-from negbench.loop.folder import RunFolder
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, png
 from negbench.report.words import label_of
+from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,12 @@ from torch import Tensor
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop.folder import RunFolder
 from negbench.loop.runs import open_run
 from negbench.registry import registry
 from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
+from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, Split
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights

@@ -9,8 +9,8 @@ import pandas as pd
 
 from negbench.audit.audit import Audit
 from negbench.display import Grid
-from negbench.loop.folder import RunFolder
 from negbench.report.words import label_of, number, percent, plain
+from negbench.runfolder import RunFolder
 
 _BASELINES = {
     "untrained": "untrained model",

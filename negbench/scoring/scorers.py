@@ -20,10 +20,10 @@ from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
 from negbench.files import atomic_write, read_json
-from negbench.loop.folder import RunFolder
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings, top_of_rankings
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.scene import (
     Split,
     Splits,

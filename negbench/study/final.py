@@ -15,11 +15,11 @@ from negbench import statistics
 from negbench.config import RunConfig
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.grid import compare
-from negbench.loop.folder import RunFolder, runs_of
+from negbench.grid import cells as compare
 from negbench.loop.runs import open_run
 from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.runfolder import RunFolder, runs_of
 from negbench.scene import Scenes
 from negbench.study.book import Book
 

@@ -14,8 +14,9 @@ from typing import Any
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.loop.folder import RunFolder, new_folder, runs_of
-from negbench.loop.train import OpenRun, RunResult, Scenes, compute_run, open_run
+from negbench.loop.runs import OpenRun, RunResult, compute_run, open_run
+from negbench.runfolder import RunFolder, new_folder, runs_of
+from negbench.scene import Scenes
 from negbench.study.book import Claim, StudySpec
 from negbench.study.space import Space
 from negbench.tracking import Pruned, RunLog, Tracker

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from negbench import files
 from negbench.errors import NegbenchError
-from negbench.grid.workers import Report, run_tasks
+from negbench.executors import Report, executor_of
 from negbench.study.book import Book, Claim, StudySpec, Superseded, storage_url
 from negbench.study.leases import BEAT, GRACE
 from negbench.study.trials import Tracking, Trials
@@ -127,7 +127,7 @@ def run_study(job: Job, workers: int, report: Report) -> None:
         serve(job, report)
         return
     alive, reasons = workers, list[str]()
-    for event in run_tasks(serve, [job] * workers, workers):
+    for event in executor_of(workers).run(serve, [job] * workers):
         if event.kind == "note":
             report(event.value)
         elif event.kind == "failed":

@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_strategy
-from negbench.audit.audit import AuditOptions, Judge, Subject, audit, diversity, open_judge, open_subject, write_audits
+from negbench.audit.audit import audit, write_audits
+from negbench.audit.rows import diversity
+from negbench.audit.subject import AuditOptions, Judge, Subject, open_judge, open_subject
 from negbench.cli.main import run as negbench
 from negbench.config import PluginConfig, RunConfig, load_config, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.loop import train as engine
-from negbench.loop.folder import RunFolder
+from negbench.loop.checkpoint import stream
+from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
 
 OPTIONS = AuditOptions(queries=20, draws=6, curves=2)
 
@@ -103,7 +106,7 @@ def test_diversity_is_the_mean_over_pairs() -> None:
 
 def test_batch_strategies_are_used_whole(subject: Subject) -> None:
     (row,) = audit(subject, {"in-batch": make_strategy("in-batch")}, OPTIONS).rows
-    order = torch.randperm(20, generator=engine.stream(0, "audit batches"))
+    order = torch.randperm(20, generator=stream(0, "audit batches"))
     sizes, false, hardness, varied = [], [], [], []
     for rows in order.split(16):
         for query in rows.tolist():
@@ -239,7 +242,7 @@ def test_the_command_prints_and_writes(toy_sets: list[str], tmp_path: Path, caps
 
 def test_a_run_s_weights_are_audited(toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*toy_sets, "train.lr=0.01"])
-    result = engine.run_config(config, runs_dir=tmp_path, tracking_uri="none")
+    result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path), "--out", str(tmp_path / "out")]
     assert negbench(flags) == 0
     stored = json.loads((tmp_path / "out" / "audit.json").read_text())["audits"][0]

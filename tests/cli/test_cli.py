@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.loop.folder import RunFolder
 from negbench.registry import KINDS, registry
+from negbench.runfolder import RunFolder
 
 HEAVY = ("torch", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
 

@@ -17,16 +17,16 @@ import torch
 import negbench
 from negbench.cli import main
 from negbench.config import load_config
-from negbench.loop import train as engine
-from negbench.loop.folder import RunFolder
+from negbench.loop.runs import Bench, run_config
 from negbench.metrics import evaluate_rankings
+from negbench.runfolder import RunFolder
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFolder:
     """A finished run on the toy garments."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    return engine.run_config(config, runs_dir=tmp_path_factory.mktemp("runs"), tracking_uri="none").folder
+    return run_config(config, Bench.open(tmp_path_factory.mktemp("runs"), "none")).folder
 
 
 @pytest.fixture(scope="session")

@@ -19,14 +19,14 @@ from negbench.contracts import relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop import train as engine
-from negbench.loop.folder import RunFolder
+from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
 
 
 def trained(where: Path, toy_sets: list[str], seed: int) -> RunFolder:
     config = load_config(flags={"strategy": {"name": "all-corpus"}, "seed": seed}, sets=toy_sets)
-    return engine.run_config(config, runs_dir=where, tracking_uri="none").folder
+    return run_config(config, Bench.open(where, "none")).folder
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_a_scorer_reads_the_rankers_data(
 ) -> None:
     data = ["dataset.name='fashioniq'", toy_sets[0], "dataset.caption_mode='single'"]
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, *data])
-    other = engine.run_config(config, runs_dir=tmp_path, tracking_uri="none").folder
+    other = run_config(config, Bench.open(tmp_path, "none")).folder
     assert negbench(["evaluate", str(runs[0].path), "--metric", "cirqrs", "--scorer", str(other.path)]) == 0
     out = capsys.readouterr().out
     assert f"{other.run_id}: trained on fashioniq@" in out

@@ -16,12 +16,18 @@ from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
+from negbench.executors import executor_of
 from negbench.files import read_json
-from negbench.grid import compare
-from negbench.loop.folder import RunFolder
+from negbench.grid.axes import Grid, parse_seeds
+from negbench.grid.cells import Cell, Outcome, plan, title_of
+from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.loop import runs as loop_runs
+from negbench.loop.train import Loop
 from negbench.report.comparison import finish
 from negbench.report.leader import leader_table
 from negbench.report.words import markdown, spread
+from negbench.runfolder import RunFolder, step_of
+from negbench.scene import Scenes
 from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
@@ -39,14 +45,18 @@ FILES = (
 )
 
 
-def grid_of(toy_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> compare.Grid:
+def grid_of(toy_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> Grid:
     axes = {"strategies": strategies, "losses": losses, "backbones": None, "datasets": None, "seeds": seeds}
     return build_grid(axes, {}, None, [*toy_sets, "train.epochs=2"], None)
 
 
-def compute(grid: compare.Grid, runs: Path, name: str = "c", **options: Any) -> list[compare.Outcome]:
-    cells = compare.plan(grid, runs, Display())
-    return compare.compute(cells, name=name, runs=runs, tracking_uri="none", **options)
+def planned(grid: Grid, runs: Path) -> list[Cell]:
+    return plan(grid.configs(), runs, Display(), Scenes())
+
+
+def compute(grid: Grid, runs: Path, name: str = "c", workers: int = 1, **options: Any) -> list[Outcome]:
+    folder = ComparisonFolder(runs / name)
+    return folder.compute(planned(grid, runs), executor_of(workers), tracking_uri="none", **options)
 
 
 def test_cells_are_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
@@ -63,16 +73,14 @@ def test_cells_are_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
 def test_a_failing_cell_stops_nothing_and_runs_again(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from negbench.loop import train as engine
-
-    real = engine.train
+    real = loop_runs.train
 
     def failing(cell: Any, folder: Any, log: Any) -> Any:
         if cell.config.strategy.name == "qure":
             raise NegbenchError("mend this")
         return real(cell, folder, log)
 
-    monkeypatch.setattr(engine, "train", failing)
+    monkeypatch.setattr(loop_runs, "train", failing)
     first = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path)
     assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
     left = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path, overwrite="never")
@@ -85,30 +93,28 @@ def test_a_failing_cell_stops_nothing_and_runs_again(
 def test_interrupted_and_continued_gives_the_same_table(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from negbench.loop import train as engine
-
     grid = grid_of(toy_sets, "qure,hycole,cirqrs:n_neg=5")
     compute(grid, tmp_path / "straight")
-    real, calls = engine._train_epoch, []
+    real, calls = Loop.train_epoch, []
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(self: Loop) -> None:
         calls.append(1)
-        real(*arguments)
+        real(self)
         if len(calls) == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "_train_epoch", interrupted)
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compute(grid, tmp_path / "halves")
     monkeypatch.undo()
     assert sum(o.reused for o in compute(grid, tmp_path / "halves")) == 2
-    tables = [leader_table(compare.groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
+    tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
     assert "cirqrs(n_neg=5)" in markdown(tables[0].quality)
-    cells = compare.plan(grid, tmp_path / "halves", Display())
+    cells = planned(grid, tmp_path / "halves")
     for where in ("straight", "halves"):
-        assert audit_cells(cells, tmp_path / where / "c", Display()) == []
+        assert audit_cells(cells, tmp_path / where / "c", Display(), Scenes()) == []
         finish(Console(quiet=True), tmp_path / where, "c", "none", report=False)
     for name in FILES:
         first, second = ((tmp_path / where / "c" / name).read_bytes() for where in ("straight", "halves"))
@@ -128,17 +134,17 @@ def test_workers_give_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None
 
 
 def test_a_failing_store_costs_the_copy_not_the_cells(toy_sets: list[str], tmp_path: Path) -> None:
-    cells = compare.plan(grid_of(toy_sets, "in-batch", seeds="1"), tmp_path, Display())
+    cells = planned(grid_of(toy_sets, "in-batch", seeds="1"), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
     with pytest.warns(UserWarning, match="no MLflow run for 'c'"):
-        (outcome,) = compare.compute(cells, name="c", runs=tmp_path, tracking_uri=broken)
+        (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri=broken)
     assert RunFolder(tmp_path / str(outcome.run_id)).status == "finished"
     Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # nothing to close
 
 
 def test_table_is_mean_and_deviation_over_seeds(toy_sets: list[str], tmp_path: Path) -> None:
     outcomes = compute(grid_of(toy_sets, "in-batch", seeds="0,3,4"), tmp_path)
-    (group,) = compare.groups_of(tmp_path, "c")
+    (group,) = groups_of(tmp_path, "c")
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["average/recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
@@ -148,9 +154,9 @@ def test_table_is_mean_and_deviation_over_seeds(toy_sets: list[str], tmp_path: P
 
 def test_the_grid_is_checked_first(toy_sets: list[str], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="the grid holds qure with seed 0 twice"):
-        compare.plan(grid_of(toy_sets, "qure,qure:variant=paper", seeds="1"), tmp_path, Display())
+        planned(grid_of(toy_sets, "qure,qure:variant=paper", seeds="1"), tmp_path)
     with pytest.raises(NegbenchError, match="unknown option 'variation'"):
-        compare.plan(grid_of(toy_sets, "qure:variation=paper", seeds="1"), tmp_path, Display())
+        planned(grid_of(toy_sets, "qure:variation=paper", seeds="1"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +165,9 @@ def test_the_grid_is_checked_first(toy_sets: list[str], tmp_path: Path) -> None:
 def test_seeds(text: str, want: tuple[int, ...] | None) -> None:
     if want is None:
         with pytest.raises(OptionError):
-            compare.parse_seeds(text)
+            parse_seeds(text)
     else:
-        assert compare.parse_seeds(text) == want
+        assert parse_seeds(text) == want
 
 
 def test_recipe_table_of_a_comparison(tmp_path: Path) -> None:
@@ -201,7 +207,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "FN pool %" in out
     assert "average recall against in-batch" in out
     assert "calibration, 2 seeds" in out
-    assert "4 to compute: about" in out
+    assert "3 more to compute: about" in out
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing
@@ -245,8 +251,6 @@ def test_a_dry_run_stops_after_the_plan(
     assert negbench(command_of(toy_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
     assert "2 cells (2 strategies x 1 losses x 1 backbones x 1 data sets x 1 seeds), 0 of them finished before" in out
-    assert "2 to compute: about" in out
-    assert "with 2 workers" in out
     assert not list(tmp_path.iterdir())
 
 
@@ -270,15 +274,14 @@ def test_mistakes_stop_before_anything_is_computed(
 
 
 def test_titles_tell_cells_apart(toy_sets: list[str], tmp_path: Path) -> None:
-    cells = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
-    assert compare.title_of(cells[0], cells) == "qure bradley-terry seed 0"
+    cells = planned(grid_of(toy_sets, "qure", seeds="1"), tmp_path)
+    assert title_of(cells[0], cells) == "qure bradley-terry seed 0"
     other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
-    assert compare.title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
+    assert title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
 
 
-def test_steps(toy_sets: list[str], tmp_path: Path) -> None:
-    (cell,) = compare.plan(grid_of(toy_sets, "qure", seeds="1"), tmp_path, Display())
-    assert compare.step_of(cell, tmp_path, "failed") == "anew"
+def test_steps(tmp_path: Path) -> None:
+    assert step_of(None, "failed") == "anew"
     steps = {
         "finished": {"failed": "reuse", "never": "reuse", "always": "anew"},
         "failed": {"failed": "anew", "never": "leave", "always": "anew"},
@@ -289,8 +292,7 @@ def test_steps(toy_sets: list[str], tmp_path: Path) -> None:
         folder = tmp_path / status
         folder.mkdir()
         (folder / files[status]).write_text("{}", encoding="utf-8")
-        there = replace(cell, folder=status)
-        assert {how: compare.step_of(there, tmp_path, how) for how in want} == want  # type: ignore[arg-type]
+        assert {how: step_of(RunFolder(folder), how) for how in want} == want  # type: ignore[arg-type]
 
 
 def test_an_audit_is_kept_for_the_same_cells(
@@ -298,25 +300,25 @@ def test_an_audit_is_kept_for_the_same_cells(
 ) -> None:
     from negbench.audit import audit
 
-    cells = compare.plan(grid_of(toy_sets, "qure,in-batch", seeds="2"), tmp_path, Display())
+    cells = planned(grid_of(toy_sets, "qure,in-batch", seeds="2"), tmp_path)
     calls = []
-    real = audit.open_scene
+    real = audit.open_subject
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(audit, "open_scene", counted)
-    assert audit.audit_cells(cells, tmp_path, Display()) == []
+    monkeypatch.setattr(audit, "open_subject", counted)
+    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == []
     stored = read_json(tmp_path / "audit.json")
     assert [row["strategy"] for row in stored["audits"][0]["rows"]] == ["qure", "in-batch"]  # once, for two seeds
-    audit.audit_cells(cells, tmp_path, Display())
+    audit.audit_cells(cells, tmp_path, Display(), Scenes())
     assert len(calls) == 1
-    audit.audit_cells(cells[:1], tmp_path, Display())
+    audit.audit_cells(cells[:1], tmp_path, Display(), Scenes())
     assert len(calls) == 2
 
-    def failing(*_: Any) -> Any:
+    def failing(*_: Any, **__: Any) -> Any:
         raise NegbenchError("cannot be read")
 
-    monkeypatch.setattr(audit, "open_scene", failing)
-    assert audit.audit_cells(cells, tmp_path, Display()) == ["cannot be read"]
+    monkeypatch.setattr(audit, "open_subject", failing)
+    assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == ["cannot be read"]

@@ -21,10 +21,11 @@ from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
-from negbench.loop import train as engine
 from negbench.loop.hybrid import HybridTerms, Members, check_hybrid
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import OpenRun, open_run
 from negbench.registry import registry
+from negbench.scene import Scenes
 
 TAU = 0.5
 
@@ -250,7 +251,7 @@ def test_texts_are_missed_before_anything_is_encoded(
     sets = [f"dataset.root='{tmp_path}'", "hybrid.beta=0.1"]
     config = load_config(flags={"strategy": {"name": "hycole"}, "dataset": {"name": "fashioniq"}}, sets=sets)
     with pytest.raises(DataError, match="fashioniq train has none"):
-        engine.open_run(config, Display(), engine.Scenes())
+        open_run(config, Display(), Scenes())
     assert not (tmp_path / "cache" / "features").exists()
 
 
@@ -258,16 +259,16 @@ def test_texts_are_missed_before_anything_is_encoded(
 
 
 @pytest.fixture(scope="module")
-def cell(toy_root: Path) -> engine.Cell:
+def cell(toy_root: Path) -> OpenRun:
     config = load_config(
         flags={"strategy": {"name": "hycole"}}, sets=[f"dataset.root='{toy_root}'", "backbone.weights='random'"]
     )
-    opened = engine.open_run(config, Display(), engine.Scenes())
+    opened = open_run(config, Display(), Scenes())
     opened.backbone.eval()
     return opened
 
 
-def step(cell: engine.Cell, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:
+def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
     objective = Objective(cell.backbone, make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid)
@@ -278,7 +279,7 @@ def step(cell: engine.Cell, strategy: str, hybrid: HybridConfig | None, loss: st
 
 
 @pytest.mark.parametrize("strategy", ["hycole", "in-batch", "qure"])
-def test_weights_of_zero_are_exactly_the_plain_loss(cell: engine.Cell, strategy: str) -> None:
+def test_weights_of_zero_are_exactly_the_plain_loss(cell: OpenRun, strategy: str) -> None:
     plain = step(cell, strategy, None)
     assert torch.equal(step(cell, strategy, HybridConfig()), plain)
     assert step(cell, strategy, HybridConfig(alpha=0.4)) != plain
@@ -286,7 +287,7 @@ def test_weights_of_zero_are_exactly_the_plain_loss(cell: engine.Cell, strategy:
 
 
 @pytest.mark.parametrize(("strategy", "slots"), [("hycole", ALL), ("qure", ("target",))])
-def test_a_step_adds_the_terms_of_its_own_texts(cell: engine.Cell, strategy: str, slots: tuple[Slot, ...]) -> None:
+def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, slots: tuple[Slot, ...]) -> None:
     """The same terms from strings, embeddings and matrices of single scores."""
     rows, backbone, data = [3, 40, 11, 25, 6], cell.backbone, cell.scene.train.dataset
     queries = [data.queries[r] for r in rows]
@@ -326,7 +327,7 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: engine.Cell, strategy: str
 
 
 @pytest.mark.parametrize("strategy", ["hycole", "qure"])
-def test_text_composition_reaches_the_fusion_and_the_texts_projection(cell: engine.Cell, strategy: str) -> None:
+def test_text_composition_reaches_the_fusion_and_the_texts_projection(cell: OpenRun, strategy: str) -> None:
     backbone = cell.backbone
     backbone.zero_grad()
     (step(cell, strategy, HybridConfig(alpha=1.0)) - step(cell, strategy, None)).backward()
@@ -340,7 +341,7 @@ def test_text_composition_reaches_the_fusion_and_the_texts_projection(cell: engi
     backbone.zero_grad()
 
 
-def test_matching_reaches_both_projections(cell: engine.Cell) -> None:
+def test_matching_reaches_both_projections(cell: OpenRun) -> None:
     backbone = cell.backbone
     backbone.zero_grad()
     (step(cell, "hycole", HybridConfig(beta=1.0)) - step(cell, "hycole", None)).backward()

@@ -12,17 +12,18 @@ from negbench.api import make_loss, make_strategy
 from negbench.config import MiningConfig, load_config
 from negbench.contracts import Backbone
 from negbench.display import Display
-from negbench.loop import train as engine
 from negbench.loop.objective import Batch, Objective
-from negbench.scene import Scene
+from negbench.loop.runs import OpenRun, open_run
+from negbench.mining.task import mining_task
+from negbench.scene import Scene, Scenes
 
 
 @pytest.fixture(scope="module")
-def cell(toy_root: Path) -> engine.Cell:
+def cell(toy_root: Path) -> OpenRun:
     config = load_config(
         flags={"strategy": {"name": "qure"}}, sets=[f"dataset.root='{toy_root}'", "backbone.weights='random'"]
     )
-    opened = engine.open_run(config, Display(), engine.Scenes())
+    opened = open_run(config, Display(), Scenes())
     opened.backbone.eval()
     return opened
 
@@ -49,7 +50,7 @@ def batch_of(scene: Scene, rows: Tensor, negatives: Tensor | None) -> Batch:
 
 
 @torch.no_grad()
-def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: engine.Cell) -> None:
+def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: OpenRun) -> None:
     rows = torch.tensor([3, 40, 11])
     negatives = torch.tensor([[5, 5], [70, 2], [9, 12]])
     objective = Objective(cell.backbone, make_strategy("qure"), make_loss("bradley-terry"), cell.scene, MiningConfig())
@@ -66,7 +67,7 @@ def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: engine.Cell) -> No
 
 
 @torch.no_grad()
-def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: engine.Cell) -> None:
+def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: OpenRun) -> None:
     scene, dataset = cell.scene, cell.scene.train.dataset
     repeated = next(  # two queries with one reference: exchanging it changes nothing
         (i, j)
@@ -100,7 +101,7 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: en
 
 @torch.no_grad()
 @pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
-def test_what_a_run_excludes_is_no_negative(cell: engine.Cell, option: str) -> None:
+def test_what_a_run_excludes_is_no_negative(cell: OpenRun, option: str) -> None:
     scene, dataset = cell.scene, cell.scene.train.dataset
     rows = torch.arange(24)  # all of one category, so that twins and references meet
     strategy, loss = make_strategy("in-batch"), make_loss("info-nce")
@@ -121,13 +122,12 @@ def test_what_a_run_excludes_is_no_negative(cell: engine.Cell, option: str) -> N
 
 
 @torch.no_grad()
-def test_mining_excludes_the_same(cell: engine.Cell) -> None:
+def test_mining_excludes_the_same(cell: OpenRun) -> None:
     dataset = cell.scene.train.dataset
     for option in ("exclude_relevant", "exclude_reference"):
-        config = cell.config.model_copy(update={"mining": MiningConfig.model_validate({option: True})})
-        excluded = engine.mining_task(cell.backbone, cell.scene, config).excluded
+        excluded = mining_task(cell.backbone, cell.scene, MiningConfig.model_validate({option: True})).excluded
         assert excluded is not None
         for i, mine in enumerate(dataset.queries):
             names = {dataset.images[c] for c in excluded.row(i).tolist()}
             assert names == (set(mine.relevant) if option == "exclude_relevant" else {mine.reference})
-    assert engine.mining_task(cell.backbone, cell.scene, cell.config).excluded is None
+    assert mining_task(cell.backbone, cell.scene, cell.config.mining).excluded is None

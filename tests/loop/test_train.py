@@ -18,9 +18,11 @@ import torch
 
 from negbench.config import RunConfig, load_config
 from negbench.errors import NegbenchError, RunError
-from negbench.loop import train as engine
-from negbench.loop.folder import RunFolder
+from negbench.loop import record, runs
 from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import Bench, RunResult
+from negbench.loop.train import Loop
+from negbench.runfolder import RunFolder
 
 
 def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "bradley-terry") -> RunConfig:
@@ -28,8 +30,12 @@ def config_of(strategy: str, toy_sets: list[str], *more: str, loss: str = "bradl
     return load_config(flags=flags, sets=[*toy_sets, *more])
 
 
-def run(config: RunConfig, where: Path, **options: Any) -> engine.RunResult:
-    return engine.run_config(config, runs_dir=where, tracking_uri="none", **options)
+def run(config: RunConfig, where: Path, **options: Any) -> RunResult:
+    return runs.run_config(config, Bench.open(where, "none"), **options)
+
+
+def resume(name: str, where: Path) -> RunResult:
+    return runs.resume(name, Bench.open(where, "none"))
 
 
 def outcome(folder: RunFolder) -> dict[str, Any]:
@@ -71,20 +77,19 @@ def test_interrupted_and_resumed_gives_the_same_bits(
 ) -> None:
     config = config_of(strategy, toy_sets, "train.num_negatives=2")
     straight = run(config, tmp_path / "straight")
-    real = engine._train_epoch
+    real = Loop.train_epoch
 
-    def interrupted(cell: Any, model: Any, optimizer: Any, schedule: Any, generator: Any, state: Any, log: Any) -> None:
-        if state.epoch == stop_at:
-            real(cell, model, optimizer, schedule, generator, state, log)  # work that is lost
+    def interrupted(self: Loop) -> None:
+        real(self)  # work that is lost
+        if self.state.epoch == stop_at:
             raise KeyboardInterrupt
-        real(cell, model, optimizer, schedule, generator, state, log)
 
-    monkeypatch.setattr(engine, "_train_epoch", interrupted)
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "halves")
-    monkeypatch.setattr(engine, "_train_epoch", real)
+    monkeypatch.setattr(Loop, "train_epoch", real)
     assert RunFolder(tmp_path / "halves" / straight.run_id).status == "interrupted"
-    resumed = engine.resume(straight.run_id, runs_dir=tmp_path / "halves", tracking_uri="none")
+    resumed = resume(straight.run_id, tmp_path / "halves")
     assert outcome(resumed.folder) == outcome(straight.folder)
     assert same_weights(resumed.folder, straight.folder)
     assert not (resumed.path / "checkpoint.pt").exists()
@@ -95,24 +100,24 @@ def test_resuming_after_the_last_epoch_only_finishes(
 ) -> None:
     config = config_of("in-batch", toy_sets)
     straight = run(config, tmp_path / "straight")
-    monkeypatch.setattr(engine, "_details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(record, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "halves")
     monkeypatch.undo()
-    resumed = engine.resume(straight.run_id, runs_dir=tmp_path / "halves", tracking_uri="none")
+    resumed = resume(straight.run_id, tmp_path / "halves")
     assert outcome(resumed.folder) == outcome(straight.folder)
 
 
 def test_what_cannot_be_resumed(tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(config_of("in-batch", toy_sets, "train.epochs=1"), tmp_path)
     with pytest.raises(RunError, match="is finished: there is nothing to resume"):
-        engine.resume(done.run_id, runs_dir=tmp_path, tracking_uri="none")
+        resume(done.run_id, tmp_path)
     with pytest.raises(RunError, match="there is no run 'nosuch'"):
-        engine.resume("nosuch", runs_dir=tmp_path, tracking_uri="none")
+        resume("nosuch", tmp_path)
     (done.path / "result.json").unlink()
-    monkeypatch.setattr(engine, "config_hash", lambda *_, **__: "0" * 64)
+    monkeypatch.setattr(runs, "config_hash", lambda *_, **__: "0" * 64)
     with pytest.raises(RunError, match="cannot be resumed: code, data or weights have changed"):
-        engine.resume(done.run_id, runs_dir=tmp_path, tracking_uri="none")
+        resume(done.run_id, tmp_path)
 
 
 def test_strategies_of_one_seed_share_weights_and_batches(

@@ -16,10 +16,10 @@ from PIL import Image
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.grid import compare
-from negbench.loop.folder import RunFolder
 from negbench.report.build import _fits, write_report
 from negbench.report.leader import leader_tables
 from negbench.report.page import sort_key
+from negbench.runfolder import RunFolder
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 

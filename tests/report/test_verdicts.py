@@ -17,12 +17,12 @@ from negbench.config import build_config
 from negbench.errors import OptionError, UnknownNameError
 from negbench.files import write_json
 from negbench.grid.comparison import KEY, Group
-from negbench.loop.folder import RunFolder
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.ragged import Ragged
 from negbench.registry import registry
 from negbench.report.leader import leader_table, leader_tables, measured
 from negbench.report.verdicts import Rules, Table, Values, calibrated, rows_of, tables_of
+from negbench.runfolder import RunFolder
 
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 

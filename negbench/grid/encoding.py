@@ -14,7 +14,7 @@ from negbench.scene import load_backbone, load_split
 
 
 @dataclass(frozen=True)
-class Plan:
+class EncodingPlan:
     """What `negbench encode` is about to do.
 
     Attributes:
@@ -35,7 +35,7 @@ def encode(
     splits: Sequence[str],
     device: torch.device,
     *,
-    planned: Callable[[Plan], None],
+    planned: Callable[[EncodingPlan], None],
     progress: Callable[[int], None],
 ) -> EncodeReport:
     """Store the features of every image of some splits of the configured data set under the configured backbone.
@@ -58,7 +58,7 @@ def encode(
     files = {image: part.files.path(image) for part in parts for image in part.all_images if part.files}
     store = store_of(backbone)
     missing = store.missing(files)
-    planned(Plan(len(files), len(missing), encoding_estimate(len(missing), *store.shape, store.dtype), store))
+    planned(EncodingPlan(len(files), len(missing), encoding_estimate(len(missing), *store.shape, store.dtype), store))
     return store.ensure(
         files,
         backbone,

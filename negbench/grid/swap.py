@@ -1,0 +1,137 @@
+"""The swap matrix: every system with its negatives replaced by every strategy, all else untouched; and its corners.
+
+A cell keeps the system's loss, terms, backbone options, schedule and number of negatives per query and step: a corpus
+strategy in a batch system draws as many as the batch has other members, a batch strategy in a corpus system keeps as
+many members as the system draws. The corners are the cells between a system and the plain one, each factor (negatives,
+objective, architecture) taken from one or the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from negbench.config import RunConfig, build_config, resolved
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.grid.cells import Cell, plan
+from negbench.registry import registry
+from negbench.scene import Scenes
+from negbench.systems.system import FACTORS, PLAIN, System, system
+
+OWN = "own"  # the strategy a system was published with, in the labels of its row
+
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """A cell that there is not, and why."""
+
+    system: str
+    strategy: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What is to be computed.
+
+    Attributes:
+        systems: names of the rows.
+        cells: of the matrix and the corners; a cell's label `system` is the row's name, or that of a corner.
+        corners: system -> factors taken from it (the others are the plain system's) -> label `system` of its cells.
+        own: system -> label `strategy` of its published negatives.
+        undefined: cells that cannot be.
+        remarks: what the backbone or the data set cannot carry, a line each.
+    """
+
+    systems: tuple[str, ...]
+    cells: list[Cell]
+    corners: dict[str, dict[frozenset[str], str]] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    undefined: list[Undefined] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def swap_matrix(
+    base: Sequence[Layer],
+    systems: Sequence[str],
+    strategies: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+    *,
+    runs: Path,
+    display: Display,
+    scenes: Scenes,
+) -> Matrix:
+    """Plan the matrix of these systems and strategies, and the corners between each system and the plain one.
+
+    Args:
+        base: layers above a system's own (backbone, data set, `--set`).
+        systems: names.
+        strategies: plug-in sections.
+        seeds: of every cell.
+        runs: runs folder.
+        display: shows the progress.
+        scenes: keeps what was loaded.
+
+    Raises:
+        NegbenchError: a system that cannot run with its own negatives.
+    """
+    found = Matrix(tuple(systems), [])
+    for name in systems:
+        chosen = system(name)
+        own, remarks = chosen.layer(base, scenes)
+        found.remarks.extend(remarks)
+        sections = [dict(own["strategy"]), *(dict(section) for section in strategies)]
+        for section in sections:
+            try:
+                configs = [_swapped([own, *base], section, seed) for seed in seeds]
+                cells = plan(configs, runs, display, scenes, [{"system": name}] * len(configs))
+            except NegbenchError as error:
+                if section == sections[0]:
+                    raise
+                found.undefined.append(Undefined(name, str(section["name"]), str(error)))
+                continue
+            if section == sections[0]:
+                found.own[name] = cells[0].labels["strategy"]
+            known = {cell.hash for cell in found.cells if cell.labels["system"] == name}
+            found.cells.extend(cell for cell in cells if cell.hash not in known)
+        if name != PLAIN:
+            found.corners[name] = {}
+            for factors, configs in _corners(chosen, base, seeds, scenes).items():
+                label = f"{name}: {' + '.join(f for f in FACTORS if f in factors) or PLAIN}"
+                cells = plan(configs, runs, display, scenes, [{"system": label}] * len(configs))
+                found.corners[name][factors] = label
+                found.cells.extend(cells)
+    return found
+
+
+def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
+    """The system with other negatives, as many as it has itself."""
+    before = resolved(build_config(layers))
+    after = build_config([*layers, {"strategy": dict(section), "seed": seed}])
+    scopes = [registry.get("strategies", c.strategy.name).scope for c in (before, after)]  # type: ignore[attr-defined]
+    count = before.train.num_negatives
+    if scopes == ["batch", "corpus"] and count is None:
+        count = before.train.batch_size - 1
+    return after.model_copy(update={"train": after.train.model_copy(update={"num_negatives": count})})
+
+
+def _corners(
+    chosen: System, base: Sequence[Layer], seeds: Sequence[int], scenes: Scenes
+) -> dict[frozenset[str], list[RunConfig]]:
+    """Every choice of factors from the system, the others from the plain one; those that change nothing are left out."""
+    plain = system(PLAIN)
+    parts, _ = chosen.carried(base, scenes)
+    factors = [f for f in FACTORS if f != "architecture" or any(part.factor == f for part in parts)]
+    found = {}
+    for size in range(len(factors) + 1):
+        for taken in itertools.combinations(factors, size):
+            left = [f for f in FACTORS if f not in taken]
+            layers = [*plain.layers((), left), *chosen.layers(parts, taken), *base]
+            found[frozenset(taken)] = [build_config([*layers, {"seed": seed}]) for seed in seeds]
+    return found

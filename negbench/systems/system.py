@@ -1,0 +1,136 @@
+"""Reading a system's file, and making a configuration of it for a backbone and a data set."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from negbench.config import RunConfig, build_config, merged
+from negbench.contracts import Backbone
+from negbench.errors import UnknownNameError
+from negbench.registry import constructor_of, option_defaults, registry
+from negbench.scene import Scenes
+
+PLAIN = "plain"  # what a system's gain is counted from
+FACTORS = ("negatives", "objective", "architecture")
+
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that a system adds, and only some backbones and data sets can carry.
+
+    Attributes:
+        what: in words, with the paper's equation.
+        factor: objective or architecture.
+        layer: configuration.
+        texts: whether it reads privileged texts of references and targets.
+        composes: whether it composes texts with texts.
+    """
+
+    what: str
+    factor: str
+    layer: Layer
+    texts: bool = False
+    composes: bool = False
+
+    def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
+        """What the configured backbone or data set lacks for it; None where it can be carried."""
+        cls = registry.get("backbones", config.backbone.name)
+        known = option_defaults(constructor_of("backbones", cls))
+        missing = [name for name in self.layer.get("backbone", {}) if name not in known]
+        if missing:
+            return f"backbone '{config.backbone.name}' has no option {missing[0]}"
+        if self.composes and getattr(cls, "compose_texts", None) is Backbone.compose_texts:
+            return f"backbone '{config.backbone.name}' does not compose texts"
+        if self.texts:
+            train = scenes.dataset(config.dataset, "train", images=False)
+            if not any(query.reference_text and query.target_text for query in train.queries):
+                return f"{train.card.name} has no texts of references and targets"
+        return None
+
+
+@dataclass(frozen=True)
+class System:
+    """One published method.
+
+    Attributes:
+        name: of its file.
+        title: as tables print it.
+        paper: where it was published.
+        summary: one line.
+        negatives: configuration of the strategy, its schedule and how many are drawn.
+        objective: configuration of the loss.
+        parts: what only some backbones and data sets carry.
+    """
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    negatives: Layer
+    objective: Layer
+    parts: tuple[Part, ...]
+
+    def layers(self, parts: Sequence[Part], factors: Sequence[str] = FACTORS) -> list[Layer]:
+        """Configuration layers of these factors of the system, with those of `parts` that belong to them."""
+        core = [layer for name, layer in (("negatives", self.negatives), ("objective", self.objective))]
+        chosen = [layer for name, layer in zip(FACTORS, core, strict=False) if name in factors]
+        return [*chosen, *(part.layer for part in parts if part.factor in factors)]
+
+    def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not."""
+        config = build_config([self.negatives, self.objective, *base])
+        for path in config.plugins:
+            registry.add_file(Path(path))
+        found, remarks = list[Part](), list[str]()
+        for part in self.parts:
+            why = part.lacking(config, scenes)
+            if why is None:
+                found.append(part)
+            else:
+                remarks.append(f"{self.title} without its {part.what}: {why}")
+        return tuple(found), tuple(remarks)
+
+    def layer(self, base: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The system as one layer that goes below `base` (recipe, flags, --set), and what is left out of it.
+
+        Args:
+            base: layers that name backbone and data set.
+            scenes: loads the data set's texts where a part reads them.
+        """
+        parts, remarks = self.carried(base, scenes)
+        return merged([{}, *self.layers(parts)]), remarks
+
+
+@cache
+def systems() -> dict[str, System]:
+    """All systems by name, the plain one first."""
+    found = {path.stem: _read(path) for path in sorted(Path(__file__).parent.glob("*.toml"))}
+    return {PLAIN: found[PLAIN], **found}
+
+
+def system(name: str) -> System:
+    """One system. Raises UnknownNameError."""
+    if name not in systems():
+        raise UnknownNameError("system", name, systems(), where="--system")
+    return systems()[name]
+
+
+def _read(path: Path) -> System:
+    value = tomllib.loads(path.read_text(encoding="utf-8"))
+    head, parts = value["system"], value.get("part", [])
+    return System(
+        name=path.stem,
+        title=head["title"],
+        paper=head["paper"],
+        summary=head["summary"],
+        negatives=value["negatives"],
+        objective=value["objective"],
+        parts=tuple(Part(**part) for part in parts),
+    )

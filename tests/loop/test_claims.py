@@ -1,0 +1,79 @@
+"""Claims: one process computes a run, the others wait and read it; a dead one loses its claim."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.errors import RunError
+from negbench.runfolder import RunFolder, best_of, claimed, runs_of
+
+HASH = "0123456789abcdef"
+NAME = f"run-{HASH[:8]}"
+
+
+def manifest() -> dict[str, Any]:
+    return {"hash": HASH}
+
+
+def holder(runs: str, pipe: Connection, finishes: bool) -> None:
+    with claimed(Path(runs), NAME, HASH, "failed", manifest) as (folder, step):
+        pipe.send((folder.run_id, step))
+        pipe.recv()
+        if finishes:
+            folder.write_result({"metrics": {}})
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_the_second_waits_for_the_first(tmp_path: Path, finishes: bool) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=holder, args=(str(tmp_path), theirs, finishes))
+    process.start()
+    assert ours.recv() == (NAME, "anew")
+    with pytest.raises(RunError, match="by another process"), RunFolder(tmp_path / NAME).lock():
+        pytest.fail("two hold it")
+    waiter = multiprocessing.get_context("fork").Process(target=later, args=(ours,))
+    waiter.start()
+    started = time.monotonic()
+    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+        assert time.monotonic() - started > 0.2  # it waited
+        assert (folder.run_id, step) == (NAME, "reuse" if finishes else "resume")
+    waiter.join()
+    process.join()
+    assert [found.run_id for found in runs_of(tmp_path, HASH)] == [NAME]
+
+
+def later(pipe: Connection) -> None:
+    time.sleep(0.4)
+    pipe.send("go on")
+
+
+def test_steps_of_a_claim(tmp_path: Path) -> None:
+    assert best_of(tmp_path, HASH) is None
+    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+        assert step == "anew"
+        folder.write_error("mend this")
+    with claimed(tmp_path, NAME, HASH, "never", manifest) as (folder, step):
+        assert (folder.run_id, step) == (NAME, "leave")
+    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+        assert (folder.run_id, step) == (f"{NAME}-2", "anew")  # the failed attempt stays, for whoever looks into it
+        folder.write_result({"metrics": {"a": 1.0}})
+    with claimed(tmp_path, NAME, HASH, "failed", manifest) as (folder, step):
+        assert (folder.run_id, step) == (f"{NAME}-2", "reuse")
+    with claimed(tmp_path, NAME, HASH, "always", manifest) as (folder, step):
+        assert (folder.run_id, step) == (f"{NAME}-3", "anew")
+        folder.write_result({"metrics": {"a": 2.0}})
+    newest = best_of(tmp_path, HASH)
+    assert newest is not None
+    assert newest.run_id == f"{NAME}-3"
+    with claimed(tmp_path, NAME, "f" * 16, "failed", lambda: {"hash": "f" * 16}) as (folder, step):
+        assert (folder.run_id, step) == (f"{NAME}-4", "anew")  # another run, whose name is taken

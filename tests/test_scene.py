@@ -1,0 +1,137 @@
+"""The scene: one place decides splits, allowed members and what a process loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from negbench import scene
+from negbench.api import make_strategy
+from negbench.audit.audit import audit
+from negbench.audit.subject import AuditOptions, open_subject
+from negbench.config import RunConfig, load_config, resolved
+from negbench.display import Display
+from negbench.executors import executor_of
+from negbench.grid.cells import SCENES, plan
+from negbench.grid.comparison import ComparisonFolder
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes, trained_state
+
+FAST = ("train.epochs=1", "schedule.n_def=1")
+
+
+def configs(toy_sets: list[str], strategies: str, *more: str, seeds: int = 1) -> list[RunConfig]:
+    return [
+        load_config(flags={"strategy": {"name": name}, "seed": seed}, sets=[*toy_sets, *FAST, *more])
+        for seed in range(seeds)
+        for name in strategies.split(",")
+    ]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("eval.select=dev", "eval.dev_seed=7"),
+        ("eval.select=dev",),
+        ("eval.reported=false",),
+        ("eval.reported=false", "eval.select=dev", "eval.dev_fraction=0.3"),
+        ("eval.select=val",),
+    ],
+)
+def test_the_plan_finds_the_runs_that_were_computed(toy_sets: list[str], tmp_path: Path, sets: tuple[str, ...]) -> None:
+    """`compare` twice computed every cell twice: the plan carved its own dev part, and hashed another split."""
+    grid = configs(toy_sets, "in-batch,all-corpus", "seed=3", *sets)
+    for reused in (False, True):
+        cells = plan(grid, tmp_path, Display(), Scenes())
+        outcomes = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+        assert [outcome.error for outcome in outcomes] == [None, None]
+        assert [outcome.reused for outcome in outcomes] == [reused, reused]
+    assert not list(tmp_path.glob("*-2"))
+
+
+def test_run_and_plan_hash_alike(toy_sets: list[str]) -> None:
+    for config in configs(toy_sets, "qure,hycole", "eval.select=dev"):
+        assert plan_run(config, Scenes()).hash == open_run(config, Display(), Scenes()).hash
+
+
+def test_a_comparison_loads_data_and_backbone_once(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were loaded 7 and 14 times for six cells."""
+    counts = {"load_split": 0, "load_backbone": 0}
+    for name in counts:
+        real = getattr(scene, name)
+
+        def counted(*arguments: Any, _name: str = name, _real: Any = real, **options: Any) -> Any:
+            counts[_name] += 1
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(scene, name, counted)
+    SCENES.clear()
+    cells = plan(configs(toy_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
+    ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+    SCENES.clear()
+    assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
+
+
+def test_a_shared_backbone_starts_every_run_anew(toy_sets: list[str], tmp_path: Path) -> None:
+    shared = Bench.open(tmp_path / "shared", "none", scenes=Scenes())
+    for config in configs(toy_sets, "in-batch,all-corpus,hycole"):
+        together = run_config(config, shared)
+        alone = run_config(config, Bench.open(tmp_path / "alone", "none"))
+        assert together.metrics == alone.metrics
+        assert together.folder.metrics() == alone.folder.metrics()
+        left, right = together.folder.weights(), alone.folder.weights()
+        assert all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_a_backbone_of_another_seed_has_other_weights(toy_sets: list[str]) -> None:
+    scenes = Scenes()
+    first, second = configs(toy_sets, "in-batch", seeds=2)
+    weights = {k: v.clone() for k, v in trained_state(scenes.backbone(first)).items()}
+    other = trained_state(scenes.backbone(second))
+    assert any(not torch.equal(weights[name], other[name]) for name in weights)
+    again = scenes.backbone(first)
+    assert all(torch.equal(weights[name], value) for name, value in trained_state(again).items())
+
+
+def test_large_backbones_do_not_pile_up(toy_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
+    scenes = Scenes()
+    first, second = configs(toy_sets, "in-batch", seeds=2)
+    kept = scenes.backbone(first)
+    scenes.backbone(second)
+    assert scenes.backbone(first) is not kept
+
+
+@pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
+def test_the_audit_leaves_out_what_the_run_leaves_out(toy_sets: list[str], tmp_path: Path, option: str) -> None:
+    """The audit had a rule of its own: in-batch showed false negatives that the run never had."""
+    found = {}
+    for given in (False, True):
+        (config,) = configs(toy_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=36")
+        options = AuditOptions(queries=0, draws=2, curves=0)
+        subject = open_subject(resolved(config), "train", options, Display())
+        found[given] = audit(subject, {"in-batch": make_strategy("in-batch")}, options).rows[0]
+    run = run_config(config, Bench.open(tmp_path, "none"))
+    if option == "exclude_relevant":
+        assert found[False].false_negative_rate_pool > 0
+        assert found[True].false_negative_rate_pool == found[True].false_negative_rate_draws == 0
+        assert run.details["behaviour"]["false_negative_rate_draws"] == 0
+    assert found[True].pool_size < found[False].pool_size
+    assert run.details["behaviour"]["pool_size"] == pytest.approx(found[True].pool_size, rel=0.1)
+
+
+def test_the_same_run_twice_is_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
+    (config,) = configs(toy_sets, "in-batch")
+    bench = Bench.open(tmp_path, "none")
+    first, again = run_config(config, bench), run_config(config, bench)
+    assert (first.reused, again.reused) == (False, True)
+    assert again.metrics == first.metrics
+    anew = run_config(config, bench, overwrite="always")
+    assert anew.run_id == f"{first.run_id}-2"
+    assert RunFolder(tmp_path / first.run_id).status == "finished"
