@@ -127,7 +127,7 @@ def _leader(
     for key, where, table in _by_dataset(groups, rows):
         title = f"Leader table{where}"
         found.append(Table(f"leader{key}", title, table.quality, text + tested * bool(rows), FOLDED))
-    return Section("leader", "The answer", "", tuple(found))
+    return Section("leader", "Against the baseline", "", tuple(found))
 
 
 def _by_dataset(groups: Sequence[Group], rows: Sequence[Row]) -> Iterable[tuple[str, str, Any]]:

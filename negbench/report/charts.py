@@ -32,7 +32,8 @@ _STROKES = {"-": "━", "--": "╍", ":": "┅", "-.": "┅"}
 _TEXT, _GRID = "#1d2329", "#dfe4e8"  # of a PNG; the page puts its own in their place
 _RC: Any = {  # matplotlib's own type names every key
 
-    "svg.fonttype": "none", "svg.hashsalt": "negbench", "path.simplify_threshold": 0.5, "font.size": 8.5,
+    "svg.fonttype": "none", "axes.titley": 1.02, "text.parse_math": False,
+    "svg.hashsalt": "negbench", "path.simplify_threshold": 0.5, "font.size": 8.5,
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": _GRID, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": _GRID, "grid.linewidth": 0.6, "axes.titlesize": 9, "axes.titlelocation":
     "left", "axes.titleweight": "bold", "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8,
@@ -58,7 +59,8 @@ class Chart:
     """Panels that belong together, `across` of them beside each other where there is room.
 
     `key`: file name without its ending, and the figure's id in the page. `text`: the sentence that says what the figure
-    shows, of how many. `legend`: more entries (glyph, colour, name) than the drawing names itself.
+    shows, of how many. `legend`: more entries (glyph, colour, name) than the drawing names itself. `file`: whether
+    it is written as a file, too.
     """
 
     key: str
@@ -67,6 +69,7 @@ class Chart:
     panels: tuple[Panel, ...]
     across: int = 3
     legend: tuple[tuple[str, str, str], ...] = ()
+    file: bool = True
 
 
 _WIDE = 3.9  # inches of a panel with its labels

@@ -45,7 +45,7 @@ def finish(
     """
     rules = rules or Rules()
     groups, folder = groups_of(runs, name), runs / name
-    tables = tables_of(groups, rules.metric)
+    tables = tables_of(groups, rules)
     rows = [row for table in tables for row in rows_of(table, rules)]
     calibrations = list(_calibrations(tables, rules))
     leaders, told = leader_tables(groups, rows), answers(groups, rows)

@@ -67,11 +67,11 @@ class Runs:
 
     @cached_property
     def size(self) -> str:
-        """'n = 1,200 queries x 3 seeds'."""
+        """'n = 1,200 queries, 3 seeds'."""
         seeds = sorted({len(group.runs) for group in self.groups})
         count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
         queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
-        return f"n = {queries:,} queries x {count}"
+        return f"n = {queries:,} queries, {count}"
 
     def index(self, group: Group) -> int:
         """Of the strategy's colour: by name, so that it does not depend on a result."""
@@ -114,8 +114,9 @@ def forest(runs: Runs) -> Chart | None:
     if not any(row.compared for row in rows):
         return None
     rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
-    edges = [abs(v) for r in rows if r.compared for v in (r.diff_low, r.diff_high)]
-    reach = 1.08 * 100 * min(max(edges), 4 * float(np.median(edges)) + 0.01)
+    ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high, row.margin, -row.margin)]
+    room = 0.05 * (max(ends) - min(ends))
+    reach = (min(ends) - room, max(ends) + room)
     panels = []
     for loss in runs.losses:
         mine = sorted((row for row in rows if row.loss == loss), key=lambda r: runs.strategies.index(r.strategy))
@@ -133,7 +134,9 @@ def forest(runs: Runs) -> Chart | None:
     return Chart(runs.key("forest"), f"{name} against the baseline", text, tuple(panels), legend=legend)
 
 
-def _forest_panel(loss: str, rows: Sequence[Row], rates: Mapping[tuple[str, str], float | None], reach: float) -> Panel:
+def _forest_panel(
+    loss: str, rows: Sequence[Row], rates: Mapping[tuple[str, str], float | None], reach: tuple[float, float]
+) -> Panel:
     blocks = equally_many(rows)
     lines: list[str | Row] = []
     for negatives, mine in blocks.items():
@@ -160,7 +163,7 @@ def _forest_panel(loss: str, rows: Sequence[Row], rates: Mapping[tuple[str, str]
         named = [(y, line) for y, line in enumerate(lines) if isinstance(line, Row)]
         labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
         axes.set_yticks([y for y, _ in named], labels)
-        axes.set(ylim=(len(lines) - 0.4, -0.6), xlim=(-reach, reach), xlabel="points")
+        axes.set(ylim=(len(lines) - 0.4, -0.6), xlim=reach, xlabel="points")
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -189,6 +192,7 @@ def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[A
         axes.set(xlabel="epochs trained", ylabel=ylabel)
         if log:
             axes.set_yscale("log")
+            axes.minorticks_off()
 
     return draw
 
@@ -266,7 +270,7 @@ def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, lab
     every = [value for lines in found.values() for line in lines for value in line[3].ravel()]
     if not every:
         return None
-    wide = min(every) > 0 and max(every) > 20 * min(every)
+    wide = bool(min(every) > 0 and max(every) > 20 * min(every))
     panels = tuple(Panel(loss, _lines(lines, label, wide)) for loss, lines in found.items())
     return Chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, panels)
 
@@ -277,7 +281,8 @@ def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, lab
 def score_curves(runs: Runs) -> dict[str, Chart]:
     """Loss -> the sorted scores of each strategy at three moments, over all queries and of one: QuRe fig. 7-8.
 
-    Groups whose first run kept no curves are left out. The one query is the same in every panel.
+    Groups whose first run kept no curves are left out. The one query is the same in every panel; it stands under the
+    first loss alone.
     """
     charts, chosen = {}, -1
     for loss, groups in runs.by_loss():
@@ -288,7 +293,7 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
             name = group.labels["strategy"]
             panels.append(Panel(f"{name}: all queries", _curves([_all_queries(m, one) for m, one in found.items()])))
             single = [_one_query(m, one, chosen) for m, one in found.items() if chosen < one.kept]
-            if single:
+            if single and not charts:  # under the first loss alone
                 panels.append(Panel(f"{name}: one query", _curves(single, log=True)))
         if panels:
             first = next(iter(kept[0][1].values()))
@@ -301,6 +306,7 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
                 "10th to the 90th percentile at the end, marks at the median place. Batch strategies have no pool.",
                 tuple(panels),
                 across=4,
+                file=not charts,
             )
     return charts
 
@@ -375,6 +381,7 @@ def _curves(found: Sequence[_Curve], log: bool = False) -> Callable[[Axes], None
         axes.set(xlabel="rank" if log else "rank (% of the corpus)", ylabel="score")
         if log:
             axes.set_xscale("log")
+            axes.minorticks_off()  # a log axis has dozens, and each takes its time
 
     return draw
 

@@ -114,7 +114,7 @@ def write_page(folder: Path, page: Page) -> list[Path]:
             ("csv", table.frame.to_csv(index=False)),
         ):
             written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
-    for chart in _all(page, Chart):
+    for chart in (chart for chart in _all(page, Chart) if chart.file):
         path = folder / "figures" / f"{chart.key}.png"
         with atomic_write(path, "wb") as file:
             file.write(png(chart))

@@ -60,11 +60,30 @@ class Rules:
         check_option("--alpha", alpha, 0 < alpha < 1, "between 0 and 1")
         return cls(baseline, margin / 100, alpha, metric)
 
-    def check(self, strategies: Iterable[str]) -> None:
-        """Raise UnknownNameError where the baseline is none of these labels of strategies."""
+    def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
+        """Before anything is computed: labels of the strategies, and the metrics of each data set.
+
+        Raises:
+            UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
+        """
         labels = sorted(set(strategies))
         if self.baseline is not None and _named(self.baseline, labels) is None:
             raise UnknownNameError("--baseline", self.baseline, labels)
+        for names in metrics if self.metric is not None else ():
+            self.main(names[0], names)
+
+    def main(self, default: str, metrics: Sequence[str]) -> str:
+        """The metric that verdicts are about: the default, or the one of these that was asked for.
+
+        Raises:
+            UnknownNameError: there is none of this name, nor one that tables print so.
+        """
+        if self.metric is None or self.metric in metrics:
+            return self.metric or default
+        printed = [m for m in metrics if self.metric in (label_of(m), label_of(m).removeprefix("average "))]
+        if not printed:
+            raise UnknownNameError("--metric", self.metric, list(metrics))
+        return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
 
     def choose(self, strategies: Sequence[str]) -> str | None:
         """The baseline among these labels; None where the one asked for has no finished cell."""
@@ -193,12 +212,12 @@ def negatives_of(group: Group) -> float:
     return float(np.mean(found)) if found else math.nan
 
 
-def tables_of(groups: Sequence[Group], metric: str | None = None) -> list[Table]:
+def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[Table]:  # frozen
     """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
         groups: of a comparison.
-        metric: what the verdicts are about, by name or as tables print it; None: each data set's main metric.
+        rules: whose metric it is.
 
     Raises:
         UnknownNameError: a data set has no such metric.
@@ -212,27 +231,17 @@ def tables_of(groups: Sequence[Group], metric: str | None = None) -> list[Table]
     queries: dict[str, tuple[str, ...]] = {}
     for (dataset, loss, backbone), members in sorted(found.items()):
         result = members[0].results[0]
-        main = result["main_metric"] if metric is None else _metric(metric, list(result["metrics"]))
+        main = rules.main(result["main_metric"], list(result["metrics"]))
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
             if dataset not in readers:
                 readers[dataset] = PerQueryReader(_summarise_of(group))
-            for metric, mine in _values(group, metrics, readers[dataset], queries).items():
-                values.setdefault(metric, {})[group.labels["strategy"]] = mine
+            for name, mine in _values(group, metrics, readers[dataset], queries).items():
+                values.setdefault(name, {})[group.labels["strategy"]] = mine
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(Table(dataset, loss, backbone, main, values, negatives))
     return tables
-
-
-def _metric(given: str, metrics: Sequence[str]) -> str:
-    """The metric of this name, or the only headline metric that tables print so."""
-    if given in metrics:
-        return given
-    printed = [name for name in metrics if given in (label_of(name), label_of(name).removeprefix("average "))]
-    if not printed:
-        raise UnknownNameError("--metric", given, list(metrics))
-    return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
 
 
 def _summarise_of(group: Group) -> Any:

@@ -36,9 +36,9 @@ def plain(value: Any) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1); '± -' for one seed."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return f"{percent(float(np.mean(values)), 2)} ± {percent(deviation, 2)}"
+    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1), which one seed has not."""
+    mean = percent(float(np.mean(values)), 2)
+    return f"{mean} ± {percent(float(np.std(values, ddof=1)), 2)}" if len(values) > 1 else mean
 
 
 def bracket(low: float, high: float) -> str:
