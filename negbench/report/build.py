@@ -15,7 +15,7 @@ from negbench.report import figures
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
-from negbench.report.leader import FOLDED, leader_tables, ordered, tests_frame
+from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.verdicts import Row
@@ -161,7 +161,7 @@ def _statistics(rows: Sequence[Row]) -> Section | None:
     folded = (*FOLDED, "baseline", "queries")
     tables: dict[str, Chart | Table] = {
         label_of(metric): Table(
-            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", tests_frame(mine), "", folded
+            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded
         )
         for metric, mine in found.items()
     }

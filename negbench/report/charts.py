@@ -184,6 +184,7 @@ def _embedded(text: str, key: str, label: str) -> str:
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{key}-", text).replace("xlink:href", "href")
     text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # hundredths of a point
     text = re.sub(r"font: (?:bold |\d+ )?([\d.]+)px [^;\"]*", _font, text)
+    text = re.sub(r"font-family: [^;\"]*(; )?", "", text)
     text = text.replace(_TEXT, "currentColor").replace(_GRID, "var(--grid)")
     box = re.search(r'viewBox="([^"]+)"', text)
     assert box is not None

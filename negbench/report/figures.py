@@ -284,7 +284,8 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
     Groups whose first run kept no curves are left out. The one query is the same in every panel; it stands under the
     first loss alone.
     """
-    charts, chosen = {}, -1
+    charts: dict[str, Chart] = {}
+    chosen = -1
     for loss, groups in runs.by_loss():
         panels = []
         kept = [(group, found) for group in groups if (found := _kept(group.runs[0].path))]

@@ -72,7 +72,7 @@ def leader_tables(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> di
     return {name: leader_table([g for g in groups if g.labels["dataset"] == name], statistics) for name in names}
 
 
-def tests_frame(rows: Sequence[Row]) -> pd.DataFrame:
+def verdict_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """All that the statistics say of one metric: percent and points, gaps as '-', in the order of the leader table."""
     shown = []
     for row in sorted(rows, key=lambda r: (r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean, r.strategy)):

@@ -207,7 +207,7 @@ def negatives_of(group: Group) -> float:
         train, evaluated = run.config.train, run.config.eval
         queries = run.manifest.get("dataset", {}).get("train_queries", 0)
         fitted = queries - (round(evaluated.dev_fraction * queries) if evaluated.select == "dev" else 0)
-        if fitted:
+        if fitted and train.epochs:
             found.append(seen / (train.epochs * fitted))
     return float(np.mean(found)) if found else math.nan
 
