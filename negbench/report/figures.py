@@ -193,6 +193,7 @@ def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[A
         if log:
             axes.set_yscale("log")
             axes.minorticks_off()
+            axes.yaxis.set_major_formatter("{x:,g}")
 
     return draw
 
@@ -383,6 +384,7 @@ def _curves(found: Sequence[_Curve], log: bool = False) -> Callable[[Axes], None
         if log:
             axes.set_xscale("log")
             axes.minorticks_off()  # a log axis has dozens, and each takes its time
+            axes.xaxis.set_major_formatter("{x:,.0f}")
 
     return draw
 
