@@ -21,9 +21,11 @@ from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, heat, told, w
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
-from negbench.study.book import Book, StudySpec, pruner_options, sampler_options, shown_url
-from negbench.study.final import Final, Row, finished, front, table
+from negbench.study.book import Book
+from negbench.study.final import Final, ListedPoint, finished, front, listed_points
 from negbench.study.importance import importance
+from negbench.study.spec import StudySpec, pruner_options, sampler_options
+from negbench.study.storage import shown_url
 from negbench.tracking import Summary, Tracker
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def trials_frame(book: Book) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def points_frame(rows: Sequence[Row]) -> pd.DataFrame:
+def points_frame(rows: Sequence[ListedPoint]) -> pd.DataFrame:
     """A table of listed points: verdict and difference to the default in points, mean in percent with its interval."""
     found = []
     for row in rows:
@@ -179,7 +181,7 @@ def _facts(spec: StudySpec) -> list[tuple[str, str]]:
 
 def _found(book: Book) -> Section:
     """The best beside the default, or the table of listed points."""
-    rows, final = table(book) if book.spec.space.points else [], read_final(book.folder)
+    rows, final = listed_points(book) if book.spec.space.points else [], read_final(book.folder)
     parts: list[Table | Note] = []
     if rows:
         text = "Means over queries of the dev part and seeds; p-values are corrected for the size of the table."
@@ -404,7 +406,7 @@ _SIDES = (("front", True), ("beaten", False))
 
 def finish(console: Console, runs: Path, book: Book, final: Final | None, tracking_uri: str | None) -> None:
     """Print what was found, write the study's page, and close its MLflow parent."""
-    rows = table(book) if book.spec.space.points else []
+    rows = listed_points(book) if book.spec.space.points else []
     done = finished(book)
     if final is not None:
         files.write_json(book.folder / "final.json", asdict(final))
@@ -458,7 +460,12 @@ def dashboard_command(book: Book) -> str:
 
 
 def _close_parent(
-    runs: Path, book: Book, rows: Sequence[Row], final: Final | None, tracking_uri: str | None, written: Sequence[Path]
+    runs: Path,
+    book: Book,
+    rows: Sequence[ListedPoint],
+    final: Final | None,
+    tracking_uri: str | None,
+    written: Sequence[Path],
 ) -> None:
     tracker, note, spec = Tracker.open(runs, tracking_uri), book.folder / "mlflow.json", book.spec
     params: dict[str, Any] = {"sampler": _called(spec.sampler, sampler_options(spec)), "pruner": pruner_text(spec)}
@@ -475,7 +482,7 @@ def _close_parent(
     tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written)
 
 
-def _summary(book: Book, row: Row) -> Summary:
+def _summary(book: Book, row: ListedPoint) -> Summary:
     name = ", ".join(f"{key.split('.')[-1]}={plain(value)}" for key, value in row.point.items())
     metrics = {"mean/recall": row.summary.mean, "seeds": float(row.summary.seeds)}
     metrics |= {"interval/low": row.summary.interval.low, "interval/high": row.summary.interval.high}
