@@ -46,7 +46,7 @@ def finish(
     rules = rules or Rules()
     groups, folder = groups_of(runs, name), runs / name
     tables = tables_of(groups, rules)
-    rows = [row for table in tables for row in rows_of(table, rules)]
+    rows = [Row.read(row.plain()) for table in tables for row in rows_of(table, rules)]  # as the page will read them
     calibrations = list(_calibrations(tables, rules))
     leaders, told = leader_tables(groups, rows), answers(groups, rows)
     for dataset, table in leaders.items():
