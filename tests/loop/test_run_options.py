@@ -115,3 +115,31 @@ def test_mistakes_are_found_before_anything_is_encoded(
     with pytest.raises(OptionError, match=r"hybrid\.temperature"):
         load_config(flags={"strategy": {"name": "hycole"}}, sets=["hybrid.temperature=mine"])
     assert not (tmp_path / "cache" / "features").exists()
+
+
+def test_thinning_draws_from_the_runs_own_stream(
+    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anew for each query and epoch, otherwise under another seed, and without moving the batches."""
+    rows: dict[str, list[list[int]]] = {}
+    streams: dict[str, list[tuple[int, int]]] = {}
+    real, key = Objective.forward, ""
+
+    def watched(self: Objective, batch: Batch) -> Any:
+        rows.setdefault(key, []).append(batch.rows.tolist())
+        if batch.seed is not None:
+            streams.setdefault(key, []).extend(zip(batch.rows.tolist(), batch.seed.tolist(), strict=True))
+        return real(self, batch)
+
+    monkeypatch.setattr(Objective, "forward", watched)
+    for name, more in {
+        "whole": (),
+        "thinned": ("train.num_negatives=3",),
+        "other": ("train.num_negatives=3", "seed=1"),
+    }.items():
+        key = name
+        run(config_of("in-batch", toy_sets, *more), tmp_path)
+    assert rows["whole"] == rows["thinned"] != rows["other"]
+    assert "whole" not in streams
+    assert len(set(streams["thinned"])) == len(streams["thinned"]) == 3 * 72
+    assert len({seed for _, seed in streams["thinned"] + streams["other"]}) == 2 * 3 * 72

@@ -133,6 +133,15 @@ def test_a_triple_that_is_a_querys_own_is_no_negative(references: str, texts: st
         assert int(allowed.sum()) == 4**3 - 4
 
 
+def test_an_image_that_answers_one_query_is_barred_from_its_triples_alone() -> None:
+    target = same("ijkl")
+    target[0, 2] = True  # the third target answers the first query as well; the first target not the third query
+    allowed = allowed_triples(same("abcd"), same("wxyz"), target)
+    assert not allowed[0, 0, 2]
+    assert allowed[2, 2, 0]
+    assert int(allowed.sum()) == 4**3 - 5
+
+
 @pytest.mark.parametrize("k", [1, 3, 100, None])
 def test_the_hardest_triples_are_those_of_every_query(k: int | None) -> None:
     cube = torch.randn(4, 4, 4, generator=torch.Generator().manual_seed(0)) - 2
