@@ -64,11 +64,11 @@ def overwrite_of(given: str) -> Overwrite:
 
 
 def console() -> Any:
-    """Where commands print: as wide as the terminal, or wide enough for the tables where there is none."""
+    """Where commands print: as wide as the terminal; without one, lines as long as they are."""
     from rich.console import Console
 
     found = Console()
-    return found if found.is_terminal else Console(width=160)
+    return found if found.is_terminal else Console(soft_wrap=True)
 
 
 @contextmanager
