@@ -51,14 +51,7 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 @dataclass(frozen=True)
 class Options:
-    """Options that both families have, checked.
-
-    Args:
-        precision: in which the visual tower is computed (autocast); its output is float32.
-        target_ratio: of the target padding, see `Preprocess`.
-        attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true is 0.1.
-        seed: of random weights, of the attribute weights' initial values, and of dropout.
-    """
+    """Options that both families have, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
     target_ratio: float = 1.25
@@ -151,23 +144,9 @@ class BlipFamily(Composed):
         options: Options,
         text: Text,
     ) -> Self:
-        """What `load` does in every family.
+        """What `load` does in every family, and what it raises.
 
-        Args:
-            weights: "lavis:FILE", "lavis:FILE,tower=FILE", a folder that transformers saved, its FILE.safetensors
-                beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the family's own on the hub.
-            config: sizes that tensors cannot tell, as a table or a JSON file (default: as published); other sizes may
-                be repeated and are then checked. With init="random": any of the sizes, over those of `size`.
-            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
-                with init="random": a small vocabulary made in code.
-            init: "pretrained", or "random" weights from the options' seed.
-            size: of random weights, a key of `random_sizes`.
-            options: of the family.
-            text: how it reads captions.
-
-        Raises:
-            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
-            OptionError: an option out of range, or one that `init` has no use for.
+        Args: those of `load`, all but the ones named here in `options`; `text` is how the family reads captions.
         """
         check_choice("backbone.init", init, Init)
         check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))

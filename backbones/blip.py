@@ -109,17 +109,29 @@ class Blip(BlipFamily):
         attribute_weights: bool | float = False,
         seed: int = 0,
     ) -> Self:
-        """Backbone from published, own or random weights. Options that are not named here: `_blip.BlipFamily.loaded`.
+        """Backbone from published, own or random weights.
 
         Args:
-            weights: "lavis:FILE" (a whole model, as QuRe publishes its own), or as there. None: the hub's
+            weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, its
+                FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip-itm-base-coco.
-            config: as there; the sizes that tensors cannot tell are vit_heads, text_heads, max_txt_len.
+            config: sizes that tensors cannot tell, as a table or a JSON file: vit_heads, text_heads, max_txt_len
+                (default: as published); other sizes may be repeated and are then checked. With init="random": any size
+                of `BlipSizes`, over those of `size`.
+            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
+                with init="random": a small vocabulary made in code.
+            init: "pretrained", or "random" weights from `seed`.
             size: of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
             captions: LAVIS's processor "blip_caption", or "as_is": its configuration of BLIP "large" names none.
             freeze_images: keep the visual tower as it is, so that features are stored once.
+            precision: of the visual tower.
+            target_ratio: of the target padding.
+            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their first weight, true is 0.1.
+            seed: of random weights, dropout and attribute weights.
 
-        Raises as `_blip.BlipFamily.loaded` does.
+        Raises:
+            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
+            OptionError: an option out of range, or one that `init` has no use for.
         """
         options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
         text = Text(_ADDED, processor=process_caption if captions == "blip_caption" else identity_caption)

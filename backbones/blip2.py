@@ -125,18 +125,30 @@ class Blip2(BlipFamily):
         attribute_weights: bool | float = False,
         seed: int = 0,
     ) -> Self:
-        """Backbone from published, own or random weights. Options that are not named here: `_blip.BlipFamily.loaded`.
+        """Backbone from published, own or random weights.
 
         Args:
             weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
-                (blip2_pretrained*.pth with the tower's own file), or as there. None: the hub's
+                (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, its
+                FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip2-itm-vit-g.
-            config: as there; the sizes that tensors cannot tell are vit_heads, qformer_heads, max_txt_len.
+            config: sizes that tensors cannot tell, as a table or a JSON file: vit_heads, qformer_heads, max_txt_len
+                (default: as published); other sizes may be repeated and are then checked. With init="random": any size
+                of `Blip2Sizes`, over those of `size`.
+            tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
+                with init="random": a small vocabulary made in code.
+            init: "pretrained", or "random" weights from `seed`.
             size: of random weights: "toy", "vit_l" (CLIP ViT-L) or "vit_g" (EVA ViT-g).
             pooling: "query": mean over the projected query tokens (QuRe); "text": the text's first token after a second
                 pass over the fused tokens and the text (SPRC).
+            precision: of the visual tower.
+            target_ratio: of the target padding.
+            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their first weight, true is 0.1.
+            seed: of random weights, dropout and attribute weights.
 
-        Raises as `_blip.BlipFamily.loaded` does.
+        Raises:
+            WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
+            OptionError: an option out of range, or one that `init` has no use for.
         """
         options = Blip2Options(precision, target_ratio, attribute_weights, seed, pooling)
         return cls.loaded(weights, config, tokenizer, init, size, options, _TEXT)

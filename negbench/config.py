@@ -216,8 +216,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """A value given as text: read as TOML, else taken as a string; `none` is None. `where` is quoted in errors."""
-    if text.strip() == "none":  # TOML has no word for it
+    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    if text.strip() == "null":  # TOML has no word for it
         return None
     try:
         found = tomllib.loads(f"value = {text}")
@@ -233,7 +233,7 @@ def parse_set(text: str) -> tuple[list[str], Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
-    return key.strip().split("."), parse_value(value, f"--set {key.strip()}")
+    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
@@ -296,9 +296,9 @@ def load_config(
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
     """RunConfig from nested dicts, later ones winning."""
     values = merged(layers)
+    _check_keys(values)
     for key, value in values.items():
         _check_value(key, value)
-    _check_keys(values)
     if "strategy" not in values or "name" not in dict(values["strategy"]):
         raise NegbenchError("no strategy is named: give --strategy NAME (see `negbench list strategies`) or a recipe")
     return _validated(RunConfig, {key: _named(key, value) for key, value in values.items()})
@@ -321,6 +321,8 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
         if depth > _DEEPEST:
             raise OptionError(f"{key}: lists within lists within lists: no option takes that")
         for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if isinstance(name, str) and not name.isprintable():
+                raise OptionError(f"{key}: {quoted(name)} cannot be an option's name")
             _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
         return
     want = ""

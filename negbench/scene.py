@@ -7,9 +7,9 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -178,6 +178,14 @@ class Scene(Features):
     train: Split
     val: Split
     dev: Split | None
+    row_of: Mapping[str, int]  # image id -> feature row
+
+    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
+        """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
+        drawn = self.train.dataset.at_epoch(epoch, seed)
+        if drawn is self.train.dataset:
+            return self
+        return replace(self, train=_split_of(drawn, backbone, self.row_of))
 
     @property
     def scored(self) -> str:
@@ -209,10 +217,11 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
         train=read[id(splits.train)],
         val=read[id(splits.val)],
         dev=read[id(splits.dev)] if splits.dev is not None else None,
+        row_of=row,
     )
 
 
-def _split_of(dataset: Dataset, backbone: Backbone, row: dict[str, int]) -> Split:
+def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
     return Split(
         dataset=dataset,
         images=torch.tensor([row[image] for image in dataset.images], dtype=torch.int64),

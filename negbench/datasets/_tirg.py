@@ -76,6 +76,11 @@ class ClassDataset(Dataset):
         )
         return data.loaded(None, source.place)
 
+    @property
+    def redraws(self) -> bool:
+        """True of a training split."""
+        return self.pairs is not None
+
     def at_epoch(self, epoch: int, seed: int) -> Self:
         """As `Dataset.at_epoch`: new training pairs, as many as the split has."""
         if self.pairs is None:
@@ -108,9 +113,16 @@ def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
     return {name: Metric((values,)) for name, values in each.items()} | {"average": Metric(tuple(each.values()))}
 
 
-def resolve_split(split: str) -> str:
-    """`val`, which a run asks for as the reported split, is the test split: these benchmarks publish no other."""
+def resolve_split(split: str, text: str, pairs: int | None, seed: int) -> str:
+    """The split to read, after a check of the options: `val`, which a run reports, is test, as no other is published.
+
+    Raises:
+        OptionError: a value that is unknown or out of range.
+    """
     check_choice("split", split, SPLITS)
+    check_choice("text", text, ("hycole", "tirg"))
+    check_option("pairs", pairs, pairs is None or pairs >= 1, ">= 1 or left out")
+    check_option("seed", seed, seed >= 0, ">= 0")
     return "test" if split == "val" else split
 
 
@@ -144,11 +156,23 @@ class Labels:
     def _relevant(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def relevant(self, target: str, caption: str) -> tuple[str, ...]:
-        """Every image of the class, the target first; queries of one target share the tuple."""
+    def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
+        """The query for (source, target) with these classes; queries of one target share the tuple of what is relevant:
+        every image of its class, the target first.
+        """
+        reference, target = images
         if target not in self._relevant:
-            self._relevant[target] = (target, *(image for image in self.of_class[caption] if image != target))
-        return self._relevant[target]
+            others = (image for image in self.of_class[captions[1]] if image != target)
+            self._relevant[target] = (target, *others)
+        return Query(
+            id=name,
+            reference=reference,
+            text=language.modification(*captions),
+            target=target,
+            group=GROUP,
+            relevant=self._relevant[target],
+            captions=captions,
+        )
 
 
 @dataclass(frozen=True)
@@ -301,9 +325,6 @@ class Pairs:
         wanted: how many; None: as many as there are images.
         seed: of every draw, beside epoch and seed of the run.
         apart: images that are no pair's target: those of queries that were set aside.
-
-    Raises:
-        OptionError: `pairs` below 1 or `seed` below 0.
     """
 
     labels: Labels
@@ -311,9 +332,6 @@ class Pairs:
     wanted: int | None = None
     seed: int = 0
     apart: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        check_pairs(self.wanted, self.seed)
 
     @property
     def count(self) -> int:
@@ -345,28 +363,13 @@ class Pairs:
         key = "/".join(map(str, (self.seed, *epoch_and_seed)))
         generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big"))
         sources, targets = self.edits.draw(count, generator)
-        images, captions, language = self.labels.images, self.labels.captions, self.language
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
+        captions, words = self.labels.captions, self.language
         queries = []
         for number, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
+            images = self.labels.images[source], self.labels.images[target]
             before, after = captions[source], captions[target]
-            queries.append(
-                Query(
-                    id=f"{prefix}-{number:07d}",
-                    reference=images[source],
-                    text=language.modification(before, after),
-                    target=images[target],
-                    group=GROUP,
-                    relevant=self.labels.relevant(images[target], after),
-                    captions=(before, after),
-                    reference_text=language.description(before),
-                    target_text=language.description(after),
-                )
-            )
+            query = self.labels.query(f"{prefix}-{number:07d}", images, (before, after), words)
+            told = words.description(before), words.description(after)
+            queries.append(dataclasses.replace(query, reference_text=told[0], target_text=told[1]))
         return queries
-
-
-def check_pairs(pairs: int | None, seed: int) -> None:
-    """Raise OptionError where the options of a draw are impossible."""
-    check_option("pairs", pairs, pairs is None or pairs >= 1, ">= 1 or left out")
-    check_option("seed", seed, seed >= 0, ">= 0")

@@ -261,6 +261,11 @@ class Dataset(ABC):
         """Q modification texts for one training epoch; here the fixed `Query.text`, whatever epoch and seed are."""
         return [query.text for query in self.queries]
 
+    @property
+    def redraws(self) -> bool:
+        """Whether `at_epoch` draws other queries, not only other texts for the same ones."""
+        return False
+
     def at_epoch(self, epoch: int, seed: int) -> Self:
         """This split as one training epoch sees it, a function of (epoch, seed) alone; itself where nothing is drawn.
 

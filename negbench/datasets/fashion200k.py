@@ -9,16 +9,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import ClassVar, Self
 
 from negbench.contracts import Query
-from negbench.datasets._read import Reader, check_choice, quoted
+from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import (
-    GROUP,
     ClassDataset,
     Labels,
     Language,
     Pairs,
     Source,
     Wording,
-    check_pairs,
     recalls,
     resolve_split,
 )
@@ -82,9 +80,7 @@ class Fashion200K(ClassDataset):
             pairs: training pairs of an epoch; left out, as many as there are images.
             seed: of their draw.
         """
-        split = resolve_split(split)
-        check_choice("text", text, tuple(TEMPLATES))
-        check_pairs(pairs, seed)
+        split = resolve_split(split, text, pairs, seed)
         kind = card(text)
         reader = Reader.find(root, kind, marker="labels", tree=TREE)
         labels, remarks = _read_labels(reader, split, text)
@@ -94,7 +90,9 @@ class Fashion200K(ClassDataset):
         language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
             source,
-            lambda kept: _test_queries(kept, named, text) if split == "test" else Pairs(kept, language, pairs, seed),
+            lambda kept: (
+                _test_queries(kept, named, language) if split == "test" else Pairs(kept, language, pairs, seed)
+            ),
             allow_missing=allow_missing,
         )
 
@@ -236,24 +234,13 @@ def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
 # --- queries -----------------------------------------------------------------------------------------------------
 
 
-def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], text: Wording) -> list[Query]:
+def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], language: Language) -> list[Query]:
     """The queries whose source is there and for which an image with the target's caption is."""
     there = set(labels.images)
     queries = []
     for number, (source, before, target, after) in enumerate(named):
         if target not in there:  # only where images are missing: another of its class stands in
             target = next((image for image in labels.of_class.get(after, ()) if image != source), "")
-        if source not in there or not target:
-            continue
-        queries.append(
-            Query(
-                id=f"test-{number:05d}",
-                reference=source,
-                text=modification(before, after, text),
-                target=target,
-                group=GROUP,
-                relevant=labels.relevant(target, after),
-                captions=(before, after),
-            )
-        )
+        if source in there and target:
+            queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), language))
     return queries

@@ -12,14 +12,12 @@ from typing import ClassVar, Literal, Self
 from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, quoted
 from negbench.datasets._tirg import (
-    GROUP,
     ClassDataset,
     Labels,
     Language,
     Pairs,
     Source,
     Wording,
-    check_pairs,
     recalls,
     resolve_split,
 )
@@ -94,10 +92,8 @@ class MitStates(ClassDataset):
             weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
                 class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
-        split = resolve_split(split)
-        check_choice("text", text, tuple(TEMPLATES))
+        split = resolve_split(split, text, pairs, seed)
         check_choice("weighting", weighting, ("query", "pair"))
-        check_pairs(pairs, seed)
         kind = card(text, weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
@@ -106,7 +102,7 @@ class MitStates(ClassDataset):
         language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
             Source(kind, split, reader.root, content, labels, found),
-            lambda kept: _test_queries(kept, text) if split == "test" else Pairs(kept, language, pairs, seed),
+            lambda kept: _test_queries(kept, language) if split == "test" else Pairs(kept, language, pairs, seed),
             allow_missing=allow_missing,
         )
 
@@ -182,25 +178,18 @@ def _families(caption: str) -> list[tuple[str, str]]:
     return [(noun, adjective)]
 
 
-def _test_queries(labels: Labels, text: Wording) -> list[Query]:
+def _test_queries(labels: Labels, language: Language) -> list[Query]:
     """Every image with every other state of its noun; the first image of the class stands for the target."""
     states: dict[str, list[str]] = {}
     for caption in labels.of_class:
         states.setdefault(caption.split()[1], []).append(caption)
-    queries: list[Query] = []
-    for image, before in zip(labels.images, labels.captions, strict=True):
-        for after in states[before.split()[1]]:
-            if after != before:
-                target = labels.of_class[after][0]
-                queries.append(
-                    Query(
-                        id=f"test-{len(queries):06d}",
-                        reference=image,
-                        text=modification(before, after, text),
-                        target=target,
-                        group=GROUP,
-                        relevant=labels.relevant(target, after),
-                        captions=(before, after),
-                    )
-                )
-    return queries
+    asked = (
+        (image, before, after)
+        for image, before in zip(labels.images, labels.captions, strict=True)
+        for after in states[before.split()[1]]
+        if after != before
+    )
+    return [
+        labels.query(f"test-{number:06d}", (image, labels.of_class[after][0]), (before, after), language)
+        for number, (image, before, after) in enumerate(asked)
+    ]

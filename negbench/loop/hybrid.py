@@ -161,8 +161,12 @@ class HybridTerms:
     ) -> None:
         check_hybrid(config, backbone, dataset)
         self.config, self.backbone, self.loss, self.strategy = config, backbone, loss, strategy
-        self._reference = _Texts.of([query.reference_text for query in dataset.queries], backbone)
-        self._target = _Texts.of([query.target_text for query in dataset.queries], backbone)
+        self.read(dataset)
+
+    def read(self, dataset: Dataset) -> None:
+        """Take the texts of this train split from here on: another epoch's pairs."""
+        self._reference = _Texts.of([query.reference_text for query in dataset.queries], self.backbone)
+        self._target = _Texts.of([query.target_text for query in dataset.queries], self.backbone)
 
     def __call__(self, members: Members, temperature: Callable[[str], Tensor]) -> Tensor:
         """Scalar; `temperature` gives that of "tcm", "ritm" and "titm"."""

@@ -143,6 +143,12 @@ class Objective(nn.Module):
             dataset = scene.train.dataset
             self._in_group = _group_members(len(dataset.images), dataset.groups.values())
 
+    def see(self, scene: Scene) -> None:
+        """Go on with another epoch's train split; its images are those of the scene before."""
+        if self.hybrid is not None and scene.train is not self.scene.train:
+            self.hybrid.read(scene.train.dataset)
+        self.scene = scene
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """AdamW groups of what trains beside the backbone: temperatures, at the full rate and without decay."""
         own = list(self.temperatures.parameters())

@@ -29,7 +29,7 @@ from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import device_of, trained_state
+from negbench.scene import Scene, device_of, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -121,10 +121,13 @@ class Loop:
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        queries = len(run.scene.train.dataset.queries)
+        scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
+        if scene.train.dataset.redraws:
+            scene = scene.at_epoch(run.backbone, epoch, config.seed)
+        queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             mined = mine(
-                mining_task(run.backbone, run.scene, config.mining),
+                mining_task(run.backbone, scene, config.mining),
                 used,
                 refresh=max(state.refresh, 0),
                 draws=(end - epoch) * int(config.train.num_negatives or 1),
@@ -171,8 +174,9 @@ class Loop:
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        tokens, draws = self._tokens(), self._draws()
-        queries = len(run.scene.train.dataset.queries)
+        scene, draws = self._scene(), self._draws()
+        self.moving.objective.see(scene)
+        tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
         kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
         base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
@@ -237,13 +241,11 @@ class Loop:
         start = (state.epoch - state.interval_start) * count
         return None if state.negatives is None else state.negatives[:, start : start + count]
 
-    def _tokens(self) -> dict[str, Tensor]:
-        """Tokens of the epoch's texts; tokenised again only where they are not the fixed ones."""
-        split = self.run.scene.train
-        texts = split.dataset.texts(self.state.epoch, self.run.config.seed)
-        if all(text == query.text for text, query in zip(texts, split.dataset.queries, strict=True)):
-            return split.tokens
-        return self.run.backbone.tokenize(texts)
+    def _scene(self) -> Scene:
+        """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
+        run, state, data = self.run, self.state, self.run.scene.train.dataset
+        kept = data.redraws and self.strategy.scope == "corpus"
+        return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from negbench.datasets.dataset import Dataset
+from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.datasets.verify import verify
 from negbench.registry import registry
 from negbench.testing import DatasetTestCase
@@ -95,3 +97,58 @@ def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Pa
     found = verify(name, toys.TOYS[name](tmp_path / "toy"))
     assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published
     assert [split.split for split in found.splits] == ["train", "val"]
+
+
+# --- the suite sees what is wrong --------------------------------------------------------------------------------
+
+
+def _flawed(base: Any) -> dict[str, type[Dataset]]:
+    """Name of the suite's test -> a data set that it must refuse."""
+
+    class Shrinking(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            return self.with_queries(range(len(self.queries) - epoch), "fewer")
+
+    class Drawing(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            order = torch.randperm(len(self.queries))  # the global generator
+            return dataclasses.replace(self, queries=[self.queries[i] for i in order.tolist()])
+
+    class Leaking(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            every = [dataclasses.replace(q, target=image) for q, image in zip(self.queries, self.images, strict=False)]
+            return dataclasses.replace(self, queries=every)
+
+    class Kind(base):
+        def rank(self, score_block: Any, block: int = 1024) -> QueryRanks:
+            ranks = super().rank(score_block, block)
+            return dataclasses.replace(ranks, target_rank=torch.ones_like(ranks.target_rank))
+
+    class Undeclared(base):
+        @classmethod
+        def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+            return {**super().summarise(ranks), "recall_at_1": 1 / 3}
+
+    return {
+        "test_epochs": Shrinking,
+        "test_epochs ": Drawing,
+        "test_dev_part": Leaking,
+        "test_a_constant_scorer_finds_nothing": Kind,
+        "test_per_query_values_average_to_the_metric": Undeclared,
+    }
+
+
+@pytest.mark.parametrize("name", _flawed(object))
+def test_a_flaw_is_seen(name: str, toys: ModuleType, tmp_path: Path) -> None:
+    registry.add_file(PLUGIN)
+    cls = _flawed(registry.get("datasets", "pairs-plugin"))[name]
+    for split in ("train", "val"):
+        toys.put(tmp_path / f"{split}.json", [{"from": f"p{n}", "to": f"p{n + 1}", "caption": "x"} for n in range(10)])
+    split = "train" if name.strip() in ("test_epochs", "test_dev_part") else "val"
+    data = cls.load(root=tmp_path, split=split, images=False)
+    suite: Any = DatasetTestCase()
+    check = getattr(suite, name.strip())
+    with pytest.raises(AssertionError):
+        check(data, "mixed") if "per_query" in name else check(data)
+    plain = registry.get("datasets", "pairs-plugin").load(root=tmp_path, split=split, images=False)  # type: ignore[attr-defined]
+    check(plain, "mixed") if "per_query" in name else check(plain)

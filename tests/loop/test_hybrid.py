@@ -30,11 +30,12 @@ from negbench.loop.runs import OpenRun, open_run
 from negbench.metrics.metric import Metric
 from negbench.registry import registry
 from negbench.scene import Scenes
+from negbench.testing.bare import BareBackbone
 
 TAU = 0.5
 
 
-class Plane(Backbone):
+class Plane(BareBackbone):
     """Embeddings in the plane: a text is an angle in degrees, composing is turning by the modification's angle."""
 
     def __init__(self) -> None:
@@ -44,12 +45,6 @@ class Plane(Backbone):
     identity = BackboneIdentity("plane", "none", "", "", 1, 1, 2, 1, "none")
     feature_key = "plane"
     temperature = torch.tensor(TAU)
-
-    def preprocess(self, image: Any) -> Tensor:
-        raise AssertionError("no pixels here")
-
-    def image_features(self, pixels: Tensor) -> Tensor:
-        raise AssertionError("no pixels here")
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         return {"angle": torch.tensor([float(text or 0) for text in texts])}
@@ -62,9 +57,6 @@ class Plane(Backbone):
 
     def text_queries(self, text: TextBatch) -> Tensor:
         return direction(self._angle(text) * self.scale)
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        raise AssertionError("the terms need no image composition")
 
     def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
         return direction((self._angle(reference_text) + self._angle(modification)) * self.scale)
