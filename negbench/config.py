@@ -53,7 +53,8 @@ class TrainConfig(Section):
     weight_decay: float | None = Field(None, ge=0)  # 0.05
     min_lr_ratio: float = Field(0.01, ge=0, le=1)  # the cosine ends at lr * min_lr_ratio (QuRe: 5e-6 to 5e-8)
     lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # linear rise of the learning rate; not the pools' warm-up
-    num_negatives: int = Field(1, ge=1, le=_MANY)  # drawn per query and epoch (corpus strategies)
+    # drawn per query and epoch (corpus strategies; None: 1), or kept of each query's pool (batch strategies; None: all)
+    num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
 
@@ -72,17 +73,25 @@ class ScheduleConfig(Section):
 
 
 class MiningConfig(Section):
-    """What may be a negative at all."""
+    """What may be a negative at all, and how negatives are drawn."""
 
     exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
+    replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
 
 
 class HybridConfig(Section):
-    """Weights of HyCoLe's terms on privileged texts (`negbench.loop.hybrid`); both 0 leave the run as it is without."""
+    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`), and how negatives of several slots are put together.
 
+    Weights of 0 leave a run as it is without the terms; one slot is the same under either rule.
+    """
+
+    slots: Literal["sum", "joint"] = "sum"  # the loss once per corrupted slot, added (HyCoLe), or of all slots at once
     alpha: float = Field(0.0, ge=0)  # text composition; HyCoLe: 0.4
     beta: float = Field(0.0, ge=0)  # matching of images and their texts; HyCoLe: 0.1
+    # whose temperature divides the scores: the backbone's, or one of its own for the loss on images and for each term
+    # (HyCoLe); auto: own where alpha or beta is above 0 and the loss fixes no tau
+    temperature: Literal["auto", "own", "backbone"] = "auto"
 
     @property
     def active(self) -> bool:
@@ -132,7 +141,7 @@ class RunConfig(Section):
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
-        return dict(_flat(self.model_dump(mode="json")))
+        return dict(flattened(self.model_dump(mode="json")))
 
 
 class ResolvedTrain(TrainConfig):
@@ -175,10 +184,11 @@ class ResolvedConfig(RunConfig):
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else key)
+            yield from flattened(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
 
@@ -207,7 +217,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """A value given as text: read as TOML, else taken as a string. `where` is quoted where it can be neither."""
+    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    if text.strip() == "null":  # TOML has no word for it
+        return None
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -222,7 +234,7 @@ def parse_set(text: str) -> tuple[list[str], Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
-    return key.strip().split("."), parse_value(value, f"--set {key.strip()}")
+    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
 
 
 def parse_plugin(text: str) -> dict[str, Any]:
@@ -279,15 +291,22 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    return build_config([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)])
+    return build_config(config_layers(recipe=recipe, flags=flags, sets=sets))
+
+
+def config_layers(
+    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """The layers that `load_config` builds from, the lowest first."""
+    return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
     """RunConfig from nested dicts, later ones winning."""
     values = merged(layers)
+    _check_keys(values)
     for key, value in values.items():
         _check_value(key, value)
-    _check_keys(values)
     if "strategy" not in values or "name" not in dict(values["strategy"]):
         raise NegbenchError("no strategy is named: give --strategy NAME (see `negbench list strategies`) or a recipe")
     return _validated(RunConfig, {key: _named(key, value) for key, value in values.items()})
@@ -310,6 +329,8 @@ def _check_value(key: str, value: Any, depth: int = 0) -> None:
         if depth > _DEEPEST:
             raise OptionError(f"{key}: lists within lists within lists: no option takes that")
         for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if isinstance(name, str) and not name.isprintable():
+                raise OptionError(f"{key}: {quoted(name)} cannot be an option's name")
             _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
         return
     want = ""
@@ -383,6 +404,8 @@ def resolved(config: RunConfig) -> ResolvedConfig:
         raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
     train = config.train.model_dump()
     recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
+    if registry.get("strategies", config.strategy.name).scope == "corpus":  # type: ignore[attr-defined]
+        recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed

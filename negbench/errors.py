@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 MOVES_SCORES = False  # messages
@@ -33,6 +34,12 @@ class UnknownNameError(NegbenchError):
 
 class OptionError(NegbenchError):
     """An option whose value is out of range or of the wrong type; quotes the value."""
+
+
+def check_option(name: str, value: object, ok: bool, want: str) -> None:
+    """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
+    if not ok or (isinstance(value, float) and not math.isfinite(value)):
+        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
 
 
 class DataError(NegbenchError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,23 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ.pop("NEGBENCH_RUNS", None)
     os.environ.pop("NEGBENCH_DATA", None)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def vector_sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """`--set` texts of a run of a tenth of a second: two groups of 20 images and 24 queries, all of them vectors."""
+    from negbench.testing.vectors import write_vectors
+
+    training = ["train.epochs=4", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2"]
+    return [*write_vectors(tmp_path_factory.mktemp("vectors")), *training]
 
 
 @pytest.fixture(scope="session")

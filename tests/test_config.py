@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as examples
+from hypothesis import settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
@@ -24,7 +25,7 @@ from negbench.config import (
     resolved,
 )
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import registry
+from negbench.registry import checked_options, registry
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
-    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives == 1
+    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
     flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5, "lr": None}})
@@ -181,6 +182,7 @@ def test_refresh_epochs_in_equal_intervals(epochs: int, n_def: int, warmup: int 
     [
         ("dqe", ["train.epochs=50", "schedule.warmup=10"], (10, 18, 26, 34, 42)),
         ("dqe", ["train.epochs=50", "schedule.warmup=10", "schedule.rule=multiples"], (10, 18, 26, 34, 42)),
+        ("dqe", ["train.epochs=50"], (8, 16, 24, 33, 41)),
         ("dqe", ["train.epochs=50", "schedule.rule=multiples"], (8, 16, 24, 32, 40, 48)),
         ("qure", ["train.epochs=50"], (8, 16, 24, 32, 40, 48)),
         ("qure", ["train.epochs=50", "schedule.rule=equal", "schedule.warmup=5"], (5, 14, 23, 32, 41)),
@@ -221,12 +223,12 @@ def open_fields(model: type[BaseModel]) -> set[str]:
 
 
 def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for() -> None:
-    full = resolved(build_config([{"strategy": "qure"}]))
+    full = resolved(build_config([{"strategy": "qure", "seed": 3}]))
     assert isinstance(full, ResolvedConfig)
     sections = ((name, section) for name, section in full if isinstance(section, Section))
     left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
-    assert left == {"train.max_grad_norm", "compute.workers"}
-    assert full.eval.dev_seed == full.seed
+    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
+    assert full.eval.dev_seed == 3
     assert resolved(build_config([full.model_dump(mode="json")])) == full
     for section in (full, full.train, full.schedule):
         with pytest.raises(ValidationError, match="frozen"):
@@ -266,6 +268,16 @@ def test_plugins_take_finite_numbers_only(value: float) -> None:
             registry.get(kind, name)(**{option: value})
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_an_option_that_its_plugin_does_not_check_is_finite_too(value: float) -> None:
+    def load(*, rate: float = 1.0, pair: tuple[float, ...] = ()) -> None: ...
+
+    for option, given in (("rate", value), ("pair", [1.0, value])):
+        with pytest.raises(OptionError, match=f"dataset.{option}"):
+            checked_options("datasets", "mine", load, {option: given})
+    assert checked_options("datasets", "mine", load, {"rate": 2, "pair": [3]}) == {"rate": 2.0, "pair": (3.0,)}
+
+
 @pytest.mark.parametrize("key", [key for key in leaves() if key not in ("seed", "eval.dev_seed")])
 def test_counts_have_an_upper_bound_unless_memory_does_not_follow(key: str) -> None:
     rates = {"train.lr", "train.weight_decay", "train.max_grad_norm", "hybrid.alpha", "hybrid.beta"}
@@ -299,7 +311,7 @@ KEYS = st.one_of(
 
 
 @settings(max_examples=150, deadline=None)
-@given(key=KEYS, value=TEXTS, more=st.lists(st.tuples(KEYS, TEXTS), max_size=1))
+@examples(key=KEYS, value=TEXTS, more=st.lists(st.tuples(KEYS, TEXTS), max_size=1))
 def test_no_text_of_set_ends_in_a_traceback(key: str, value: str, more: list[tuple[str, str]]) -> None:
     sets = [f"{k}={v}" for k, v in [(key, value), *more]]
     message = ""
@@ -315,13 +327,15 @@ def test_no_text_of_set_ends_in_a_traceback(key: str, value: str, more: list[tup
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"train.epochs={'9' * 5000}", "--set train.epochs: a value too long or too deep to be read"),
-        (f"strategy.alpha={'[' * 3000}{']' * 3000}", "--set strategy.alpha: a value too long or too deep to be read"),
+        (f"train.epochs={'9' * 5000}", "--set 'train.epochs': a value too long or too deep to be read"),
+        (f"strategy.alpha={'[' * 3000}{']' * 3000}", "--set 'strategy.alpha': a value too long or too deep to be read"),
         ("strategy.alpha=[[[[[[1]]]]]]", "strategy.alpha: lists within lists"),
         ("dataset.root=3", "dataset.root = 3: input should be a valid string"),
         ("plugins=3", "plugins = 3: input should be a valid tuple"),
         ("backbone.weights=1979-05-27", "backbone.weights = datetime.date(1979, 5, 27): want text, a number"),
         ("strategy.alpha=99999999999999999999", "want a number of at most 18 digits"),
+        ("0\n0=1", r"unknown section '0\n0': known: "),
+        ("strategy.a\nb=1", r"strategy: 'a\nb' cannot be an option's name"),
         ("dataset.root=a\0b", "want text that can be a file's name"),
     ],
 )
@@ -361,3 +375,21 @@ def test_texts_that_are_no_plugin(text: str) -> None:
     with pytest.raises(NegbenchError) as error:
         resolved(build_config([{"strategy": parse_plugin(text)}]))
     assert "\n" not in str(error.value)
+
+
+def test_negatives_per_query_are_one_of_a_pool_and_all_of_a_batch() -> None:
+    for strategy, sets, wanted in (
+        ("qure", [], 1),
+        ("in-batch", [], None),
+        ("qure", ["train.num_negatives=3"], 3),
+        ("in-batch", ["train.num_negatives=3"], 3),
+    ):
+        config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+        assert resolved(config).train.num_negatives == wanted
+
+
+def test_null_undoes_what_a_recipe_sets() -> None:
+    sets = ["strategy.k=null", "schedule.warmup=3", "schedule.warmup=null"]
+    config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
+    assert config.schedule.warmup is None
+    assert resolved(config).strategy.options == {"k": None}

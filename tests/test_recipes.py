@@ -82,7 +82,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "cirqrs-cirr": {**CIRQRS, "dataset.name": "cirr", "strategy.n_neg": 100, "schedule.n_def": 6},
     "dqe-fashioniq": {**DQE, "dataset.name": "fashioniq", "schedule.refresh_epochs": [5, 10, 15, 20, 25]},
     "dqe-cirr": {**DQE, "dataset.name": "cirr", "schedule.refresh_epochs": [10, 18, 26, 34, 42]},
-    "hycole-fashioniq": {**HYCOLE, "dataset.name": "fashioniq"},
+    "hycole-fashioniq": {
+        **HYCOLE, "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
+    },
     "hycole-fashion200k": {**HYCOLE, "dataset.name": "fashion200k", "dataset.text": "hycole"},
     "hycole-mit-states": {**HYCOLE, "dataset.name": "mit-states"},
 }  # fmt: skip

@@ -24,9 +24,9 @@ from negbench.scene import Scenes, trained_state
 FAST = ("train.epochs=1", "schedule.n_def=1")
 
 
-def configs(toy_sets: list[str], strategies: str, *more: str, seeds: int = 1) -> list[RunConfig]:
+def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1) -> list[RunConfig]:
     return [
-        load_config(flags={"strategy": {"name": name}, "seed": seed}, sets=[*toy_sets, *FAST, *more])
+        load_config(flags={"strategy": {"name": name}, "seed": seed}, sets=[*vector_sets, *FAST, *more])
         for seed in range(seeds)
         for name in strategies.split(",")
     ]
@@ -42,9 +42,11 @@ def configs(toy_sets: list[str], strategies: str, *more: str, seeds: int = 1) ->
         ("eval.select=val",),
     ],
 )
-def test_the_plan_finds_the_runs_that_were_computed(toy_sets: list[str], tmp_path: Path, sets: tuple[str, ...]) -> None:
+def test_the_plan_finds_the_runs_that_were_computed(
+    vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]
+) -> None:
     """`compare` twice computed every cell twice: the plan carved its own dev part, and hashed another split."""
-    grid = configs(toy_sets, "in-batch,all-corpus", "seed=3", *sets)
+    grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
     for reused in (False, True):
         cells = plan(grid, tmp_path, Display(), Scenes())
         outcomes = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
@@ -53,13 +55,13 @@ def test_the_plan_finds_the_runs_that_were_computed(toy_sets: list[str], tmp_pat
     assert not list(tmp_path.glob("*-2"))
 
 
-def test_run_and_plan_hash_alike(toy_sets: list[str]) -> None:
-    for config in configs(toy_sets, "qure,hycole", "eval.select=dev"):
+def test_run_and_plan_hash_alike(vector_sets: list[str]) -> None:
+    for config in configs(vector_sets, "qure,hycole", "eval.select=dev"):
         assert plan_run(config, Scenes()).hash == open_run(config, Display(), Scenes()).hash
 
 
 def test_a_comparison_loads_data_and_backbone_once(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were loaded 7 and 14 times for six cells."""
     counts = {"load_split": 0, "load_backbone": 0}
@@ -72,15 +74,15 @@ def test_a_comparison_loads_data_and_backbone_once(
 
         monkeypatch.setattr(scene, name, counted)
     SCENES.clear()
-    cells = plan(configs(toy_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
+    cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
     ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
     SCENES.clear()
     assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
 
 
-def test_a_shared_backbone_starts_every_run_anew(toy_sets: list[str], tmp_path: Path) -> None:
+def test_a_shared_backbone_starts_every_run_anew(vector_sets: list[str], tmp_path: Path) -> None:
     shared = Bench.open(tmp_path / "shared", "none", scenes=Scenes())
-    for config in configs(toy_sets, "in-batch,all-corpus,hycole"):
+    for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
         together = run_config(config, shared)
         alone = run_config(config, Bench.open(tmp_path / "alone", "none"))
         assert together.metrics == alone.metrics
@@ -89,9 +91,9 @@ def test_a_shared_backbone_starts_every_run_anew(toy_sets: list[str], tmp_path: 
         assert all(torch.equal(left[name], right[name]) for name in right)
 
 
-def test_a_backbone_of_another_seed_has_other_weights(toy_sets: list[str]) -> None:
+def test_a_backbone_of_another_seed_has_other_weights(vector_sets: list[str]) -> None:
     scenes = Scenes()
-    first, second = configs(toy_sets, "in-batch", seeds=2)
+    first, second = configs(vector_sets, "in-batch", seeds=2)
     weights = {k: v.clone() for k, v in trained_state(scenes.backbone(first)).items()}
     other = trained_state(scenes.backbone(second))
     assert any(not torch.equal(weights[name], other[name]) for name in weights)
@@ -99,21 +101,21 @@ def test_a_backbone_of_another_seed_has_other_weights(toy_sets: list[str]) -> No
     assert all(torch.equal(weights[name], value) for name, value in trained_state(again).items())
 
 
-def test_large_backbones_do_not_pile_up(toy_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
     scenes = Scenes()
-    first, second = configs(toy_sets, "in-batch", seeds=2)
+    first, second = configs(vector_sets, "in-batch", seeds=2)
     kept = scenes.backbone(first)
     scenes.backbone(second)
     assert scenes.backbone(first) is not kept
 
 
 @pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
-def test_the_audit_leaves_out_what_the_run_leaves_out(toy_sets: list[str], tmp_path: Path, option: str) -> None:
+def test_the_audit_leaves_out_what_the_run_leaves_out(vector_sets: list[str], tmp_path: Path, option: str) -> None:
     """The audit had a rule of its own: in-batch showed false negatives that the run never had."""
     found = {}
     for given in (False, True):
-        (config,) = configs(toy_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=36")
+        (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
         options = AuditOptions(queries=0, draws=2, curves=0)
         subject = open_subject(resolved(config), "train", options, Display())
         found[given] = audit(subject, {"in-batch": make_strategy("in-batch")}, options).rows[0]
@@ -126,8 +128,8 @@ def test_the_audit_leaves_out_what_the_run_leaves_out(toy_sets: list[str], tmp_p
     assert run.details["behaviour"]["pool_size"] == pytest.approx(found[True].pool_size, rel=0.1)
 
 
-def test_the_same_run_twice_is_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
-    (config,) = configs(toy_sets, "in-batch")
+def test_the_same_run_twice_is_computed_once(vector_sets: list[str], tmp_path: Path) -> None:
+    (config,) = configs(vector_sets, "in-batch")
     bench = Bench.open(tmp_path, "none")
     first, again = run_config(config, bench), run_config(config, bench)
     assert (first.reused, again.reused) == (False, True)

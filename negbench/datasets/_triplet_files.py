@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._paths import relative_path
 from negbench.datasets._read import Reader, quoted
+from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
 
 REQUIRED = ("reference", "text", "target")
@@ -75,9 +75,8 @@ def read_triplets(path: Path) -> Table:
 def read_names(path: Path) -> tuple[list[str], str]:
     """(images of a gallery file, one name a line; hash of its bytes). Raises DataError naming a bad line."""
     reader = Reader(path.parent)
-    lines = enumerate(reader.text(path).split("\n"), start=1)
-    names = [_image(line.strip(), f"{path}: line {number}") for number, line in lines if line.strip()]
-    return list(dict.fromkeys(names)), reader.content
+    names = dict.fromkeys(_image(line.strip(), where) for where, line in reader.lines(path))
+    return list(names), reader.content
 
 
 # --- formats -----------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
-from negbench.loop.hybrid import check_hybrid
+from negbench.loop.objective import check_objective
 from negbench.loop.train import accelerator_of, train
+from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, Tracker
@@ -77,7 +78,8 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     full = resolved(config)
     backbone = scenes.backbone(full)
     splits = scenes.splits(full, backbone)
-    check_hybrid(full.hybrid, backbone, splits.train)
+    loss = registry.make("losses", full.loss.name, **full.loss.options)
+    check_objective(loss, full.hybrid, backbone, splits.train)
     data = f"{splits.identity} {backbone.feature_key}"
     return PlannedRun(full, splits, data, config_hash(full, data=data))
 

@@ -24,11 +24,12 @@ from negbench.loop import record
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.mining import curves
+from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import device_of, trained_state
+from negbench.scene import Scene, device_of, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -53,17 +54,19 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
-    optimizer = torch.optim.AdamW(backbone.parameter_groups(config.train.lr, config.train.weight_decay))
+    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
     # the schedule is not prepared: accelerate would step it once per process, and it counts batches
     model, optimizer = run.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
-    moving = Moving(backbone, optimizer, schedule, streams)
+    moving = Moving(objective, optimizer, schedule, streams)
     with own_randomness(config.seed, run.accelerator.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         if main:
-            folder.truncate_metrics(state.epoch)
+            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
+            folder.truncate_metrics(state.epoch or -1)
         loop = Loop(run, folder, log, strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()
@@ -87,7 +90,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with run.display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
-        details = record.details(run, state, ranks, loop.baselines())
+        details = record.details(run, objective, state, ranks, loop.baselines())
         if main:
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
@@ -118,13 +121,17 @@ class Loop:
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        queries = len(run.scene.train.dataset.queries)
+        scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
+        if scene.train.dataset.redraws:
+            scene = scene.at_epoch(run.backbone, epoch, config.seed)
+        queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             mined = mine(
-                mining_task(run.backbone, run.scene, config.mining),
+                mining_task(run.backbone, scene, config.mining),
                 used,
                 refresh=max(state.refresh, 0),
-                draws=(end - epoch) * config.train.num_negatives,
+                draws=(end - epoch) * int(config.train.num_negatives or 1),
+                per_epoch=config.train.num_negatives if config.mining.replacement else None,
                 generator=self.moving.streams["draws"],
                 previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
                 pools=self._pools_file(state.refresh) if main and not warming else None,
@@ -167,9 +174,12 @@ class Loop:
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        tokens, draws = self._tokens(), self._draws()
-        queries = len(run.scene.train.dataset.queries)
+        scene, draws = self._scene(), self._draws()
+        self.moving.objective.see(scene)
+        tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
+        kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+        base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
@@ -177,7 +187,8 @@ class Loop:
             for chunk in chunks:
                 rows = _shard(chunk, run.accelerator)
                 own = {name: value[rows] for name, value in tokens.items()}
-                result = self._step(Batch(rows, None if draws is None else draws[rows], own))
+                seed = None if base is None else splitmix(base, rows)
+                result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
                 losses.append(result.loss.detach())
                 state.step += 1
                 state.negatives_seen += result.negatives * run.accelerator.num_processes
@@ -194,6 +205,8 @@ class Loop:
             "train/lr": float(self.moving.schedule.get_last_lr()[0]),
             "train/temperature": float(run.backbone.temperature.detach()),
         }
+        own_temperatures = self.moving.objective.temperatures.values()
+        values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
         self.log(values | self._batch_behaviour(found), state.step, state.epoch)
 
     def _step(self, batch: Batch) -> StepResult:
@@ -209,31 +222,30 @@ class Loop:
         return result
 
     def _batch_behaviour(self, found: list[dict[str, float]]) -> dict[str, float]:
-        """Means over the epoch's batches of what a batch strategy did, kept and named for the log."""
+        """Means over the epoch's batches of what a batch strategy did, kept and named for the log.
+
+        A batch without a value counts as 0; what no batch has a value of is unknown.
+        """
         if not found:
             return {}
-        behaviour = {
-            name: sum(0.0 if math.isnan(batch[name]) else batch[name] for batch in found) / len(found)
-            for name in found[0]
-        }
-        if self.run.scene.train.dataset.relevant is None:
-            behaviour.update(false_negative_rate_pool=math.nan, false_negative_rate_draws=math.nan)
+        behaviour = {}
+        for name in found[0]:
+            known = [batch[name] for batch in found if not math.isnan(batch[name])]
+            behaviour[name] = sum(known) / len(found) if known else math.nan
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
     def _draws(self) -> Tensor | None:
         """[Q, num_negatives] columns of this epoch; None for a batch strategy."""
-        state, count = self.state, self.run.config.train.num_negatives
+        state, count = self.state, int(self.run.config.train.num_negatives or 1)
         start = (state.epoch - state.interval_start) * count
         return None if state.negatives is None else state.negatives[:, start : start + count]
 
-    def _tokens(self) -> dict[str, Tensor]:
-        """Tokens of the epoch's texts; tokenised again only where they are not the fixed ones."""
-        split = self.run.scene.train
-        texts = split.dataset.texts(self.state.epoch, self.run.config.seed)
-        if all(text == query.text for text, query in zip(texts, split.dataset.queries, strict=True)):
-            return split.tokens
-        return self.run.backbone.tokenize(texts)
+    def _scene(self) -> Scene:
+        """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
+        run, state, data = self.run, self.state, self.run.scene.train.dataset
+        kept = data.redraws and self.strategy.scope == "corpus"
+        return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 

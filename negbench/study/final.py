@@ -18,7 +18,6 @@ from negbench.errors import NegbenchError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.runfolder import RunFolder
 from negbench.study.book import Book
@@ -107,8 +106,7 @@ def _per_query(folders: Sequence[RunFolder]) -> tuple[NDArray[np.float64], NDArr
     for path in config.plugins:
         registry.add_file(Path(path))
     data: Any = registry.get("datasets", config.dataset.name)
-    reader = PerQueryReader(data.summarise)
-    read = [reader.read(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
+    read = [data.per_query(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
     if not all(metric in found for found in read):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
     return np.stack([found[metric].values for found in read]), read[0][metric].strata

@@ -212,7 +212,7 @@ def _own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], 
             for knob in (_definitions(full), _warmup(full)):
                 if knob is not None:
                     knobs[knob.key] = knob
-        drawn = full.train.num_negatives
+        drawn = int(full.train.num_negatives or 1)
         low, high = _NEGATIVES
         knobs["train.num_negatives"] = Knob("train.num_negatives", drawn, min(low, drawn), max(high, drawn))
     return knobs, band

@@ -73,7 +73,7 @@ class StrategyTestCase:
         """Scope and slots are known words, and at least one definition of the pool is published."""
         assert strategy.scope in ("corpus", "batch")
         assert strategy.corrupts
-        assert set(strategy.corrupts) <= {"reference", "modification", "target"}
+        assert set(strategy.corrupts) <= {"reference", "modification", "target", "triple"}
         assert strategy.n_def >= 1
         assert strategy.schedule in ("multiples", "equal")
 

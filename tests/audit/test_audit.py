@@ -240,8 +240,10 @@ def test_the_command_prints_and_writes(toy_sets: list[str], tmp_path: Path, caps
     assert (out / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_run_s_weights_are_audited(toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*toy_sets, "train.lr=0.01"])
+def test_a_run_s_weights_are_audited(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config(flags={"strategy": {"name": "after-target", "k": 7}}, sets=[*vector_sets, "train.epochs=1"])
     result = run_config(config, Bench.open(tmp_path, "none"))
     flags = ["audit", "--run", result.run_id, "--runs-dir", str(tmp_path), "--out", str(tmp_path / "out")]
     assert negbench(flags) == 0

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +21,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import Backbone, BackboneIdentity, TextBatch
 from negbench.features import store as features
 from negbench.features.store import Features, FeatureStore, content_hashes
+from negbench.testing.bare import BareBackbone
 
 SHAPE = (257, 1024)  # BLIP-2's ViT-L tokens, 0.5 MiB an image
 
 
-class Patches(Backbone):
+class Patches(BareBackbone):
     """A cheap image tower (one convolution), so that decoding and storing are what is measured."""
 
     def __init__(self) -> None:
@@ -37,32 +37,12 @@ class Patches(Backbone):
         self.patches = nn.Conv2d(3, 64, 32, 32)
 
     @property
-    def identity(self) -> BackboneIdentity:
-        raise NotImplementedError
-
-    @property
     def feature_key(self) -> str:
         return "patches"
 
     def image_features(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.patches(pixels).flatten(2).transpose(1, 2)
         return features
-
-    def candidates(self, features: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        raise NotImplementedError
-
-    def text_queries(self, text: TextBatch) -> Tensor:
-        raise NotImplementedError
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        raise NotImplementedError
-
-    @property
-    def temperature(self) -> Tensor:
-        raise NotImplementedError
 
 
 def seconds(*calls: Callable[[], object], repeats: int = 3) -> list[float]:

@@ -13,7 +13,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +21,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from negbench.contracts import Backbone, BackboneIdentity, TextBatch
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.features import store as features
 from negbench.features.store import FeatureStore, PixelSource, content_hashes, encoding_estimate, store_of
+from negbench.testing.bare import BareBackbone
 
 ROWS, WIDTH, SIDE = 2, 8, 12
 
@@ -38,8 +37,8 @@ class Shrink:
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-class Pooled(Backbone):
-    """Image features are one linear map of pooled pixels; the rest of the contract is not needed here."""
+class Pooled(BareBackbone):
+    """Image features are one linear map of pooled pixels."""
 
     def __init__(self, *, scale: float = 1.0, pause: float = 0.0) -> None:
         super().__init__()
@@ -61,26 +60,6 @@ class Pooled(Backbone):
     @property
     def feature_key(self) -> str:
         return "pooled"
-
-    @property
-    def identity(self) -> BackboneIdentity:
-        raise NotImplementedError
-
-    def candidates(self, features: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        raise NotImplementedError
-
-    def text_queries(self, text: TextBatch) -> Tensor:
-        raise NotImplementedError
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        raise NotImplementedError
-
-    @property
-    def temperature(self) -> Tensor:
-        raise NotImplementedError
 
 
 def images_of(folder: Path) -> dict[str, Path]:

@@ -24,7 +24,8 @@ from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop.train import Loop
 from negbench.report.comparison import finish
-from negbench.report.leader import leader_table, markdown, spread
+from negbench.report.leader import leader_table
+from negbench.report.words import markdown, spread
 from negbench.runfolder import RunFolder, step_of
 from negbench.scene import Scenes
 from negbench.tracking import Tracker, default_uri
@@ -44,9 +45,9 @@ FILES = (
 )
 
 
-def grid_of(toy_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> Grid:
+def grid_of(vector_sets: list[str], strategies: str, seeds: str = "2", losses: str = "bradley-terry") -> Grid:
     axes = {"strategies": strategies, "losses": losses, "backbones": None, "datasets": None, "seeds": seeds}
-    return build_grid(axes, {}, None, [*toy_sets, "train.epochs=2"], None)
+    return build_grid(axes, {}, None, [*vector_sets, "train.epochs=2"], None)
 
 
 def planned(grid: Grid, runs: Path) -> list[Cell]:
@@ -58,19 +59,19 @@ def compute(grid: Grid, runs: Path, name: str = "c", workers: int = 1, **options
     return folder.compute(planned(grid, runs), executor_of(workers), tracking_uri="none", **options)
 
 
-def test_cells_are_computed_once(toy_sets: list[str], tmp_path: Path) -> None:
-    first = compute(grid_of(toy_sets, "qure,in-batch"), tmp_path)
+def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None:
+    first = compute(grid_of(vector_sets, "qure,in-batch"), tmp_path)
     assert [o.reused for o in first] == [False] * 4
-    again = compute(grid_of(toy_sets, "in-batch,qure,top-k"), tmp_path)
+    again = compute(grid_of(vector_sets, "in-batch,qure,top-k"), tmp_path)
     assert [o.reused for o in again] == [True, True, False] * 2
     assert {o.run_id for o in first} < {o.run_id for o in again}
-    anew = compute(grid_of(toy_sets, "qure", seeds="1"), tmp_path, overwrite="always")
+    anew = compute(grid_of(vector_sets, "qure", seeds="1"), tmp_path, overwrite="always")
     assert not anew[0].reused
     assert anew[0].run_id == f"{first[0].run_id}-2"
 
 
 def test_a_failing_cell_stops_nothing_and_runs_again(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = loop_runs.train
 
@@ -80,19 +81,19 @@ def test_a_failing_cell_stops_nothing_and_runs_again(
         return real(cell, folder, log)
 
     monkeypatch.setattr(loop_runs, "train", failing)
-    first = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path)
+    first = compute(grid_of(vector_sets, "qure,in-batch", seeds="1"), tmp_path)
     assert [(o.cell.labels["strategy"], o.error) for o in first] == [("qure", "mend this"), ("in-batch", None)]
-    left = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path, overwrite="never")
+    left = compute(grid_of(vector_sets, "qure,in-batch", seeds="1"), tmp_path, overwrite="never")
     assert left[0].error == "failed before, and --overwrite never"
     monkeypatch.undo()
-    mended = compute(grid_of(toy_sets, "qure,in-batch", seeds="1"), tmp_path)
+    mended = compute(grid_of(vector_sets, "qure,in-batch", seeds="1"), tmp_path)
     assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
 
 
 def test_interrupted_and_continued_gives_the_same_table(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = grid_of(toy_sets, "qure,hycole,cirqrs:n_neg=5")
+    grid = grid_of(vector_sets, "qure,hycole,cirqrs:n_neg=5")
     compute(grid, tmp_path / "straight")
     real, calls = Loop.train_epoch, []
 
@@ -104,9 +105,19 @@ def test_interrupted_and_continued_gives_the_same_table(
 
     monkeypatch.setattr(Loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compute(grid, tmp_path / "halves")
-    monkeypatch.undo()
+        compute(grid, tmp_path / "halves")  # six cells of two epochs: the third one's last epoch is lost
+    monkeypatch.setattr(Loop, "train_epoch", real)
+    trained: list[int] = []
+
+    def counted(self: Loop) -> None:
+        trained.append(self.state.epoch)
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", counted)
     assert sum(o.reused for o in compute(grid, tmp_path / "halves")) == 2
+    monkeypatch.undo()
+    assert trained == [1, 0, 1, 0, 1, 0, 1]  # it went on, and did not start anew
+    assert not list((tmp_path / "halves").glob("*-2"))
     tables = [leader_table(groups_of(tmp_path / where, "c")) for where in ("straight", "halves")]
     assert markdown(tables[0].quality) == markdown(tables[1].quality)
     assert markdown(tables[0].behaviour) == markdown(tables[1].behaviour)
@@ -121,8 +132,8 @@ def test_interrupted_and_continued_gives_the_same_table(
 
 
 @pytest.mark.slow
-def test_workers_give_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None:
-    grid = grid_of(toy_sets, "qure,in-batch", seeds="1")
+def test_workers_give_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
+    grid = grid_of(vector_sets, "qure,in-batch", seeds="1")
     here = compute(grid, tmp_path / "here")
     there = compute(grid, tmp_path / "there", workers=2)
     for a, b in zip(here, there, strict=True):
@@ -132,8 +143,8 @@ def test_workers_give_the_same_bits(toy_sets: list[str], tmp_path: Path) -> None
         assert left.metrics() == right.metrics()
 
 
-def test_a_failing_store_costs_the_copy_not_the_cells(toy_sets: list[str], tmp_path: Path) -> None:
-    cells = planned(grid_of(toy_sets, "in-batch", seeds="1"), tmp_path)
+def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets: list[str], tmp_path: Path) -> None:
+    cells = planned(grid_of(vector_sets, "in-batch", seeds="1"), tmp_path)
     broken = "sqlite:////dev/null/mlflow.db"
     with pytest.warns(UserWarning, match="no MLflow run for 'c'"):
         (outcome,) = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri=broken)
@@ -141,21 +152,21 @@ def test_a_failing_store_costs_the_copy_not_the_cells(toy_sets: list[str], tmp_p
     Tracker.open(tmp_path, broken).close_parent(tmp_path / "c" / "mlflow.json", "c", [], [])  # nothing to close
 
 
-def test_table_is_mean_and_deviation_over_seeds(toy_sets: list[str], tmp_path: Path) -> None:
-    outcomes = compute(grid_of(toy_sets, "in-batch", seeds="0,3,4"), tmp_path)
+def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path: Path) -> None:
+    outcomes = compute(grid_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
-    values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["average/recall_at_10"] for o in outcomes]
+    values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
     assert row["seeds"] == 3
-    assert spread([0.5]) == "50.00 ± -"
+    assert spread([0.5]) == "50.00"
 
 
-def test_the_grid_is_checked_first(toy_sets: list[str], tmp_path: Path) -> None:
+def test_the_grid_is_checked_first(vector_sets: list[str], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="the grid holds qure with seed 0 twice"):
-        planned(grid_of(toy_sets, "qure,qure:variant=paper", seeds="1"), tmp_path)
+        planned(grid_of(vector_sets, "qure,qure:variant=paper", seeds="1"), tmp_path)
     with pytest.raises(NegbenchError, match="unknown option 'variation'"):
-        planned(grid_of(toy_sets, "qure:variation=paper", seeds="1"), tmp_path)
+        planned(grid_of(vector_sets, "qure:variation=paper", seeds="1"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,15 +250,15 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "difference" not in tested["in-batch"].metrics
 
 
-def command_of(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
-    sets = [part for text in (*toy_sets, "train.epochs=2") for part in ("--set", text)]
+def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
+    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
     return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
 
 
 def test_a_dry_run_stops_after_the_plan(
-    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert negbench(command_of(toy_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
+    assert negbench(command_of(vector_sets, tmp_path, "--dry-run", "--workers", "2")) == 0
     out = capsys.readouterr().out
     assert "2 cells (2 strategies x 1 losses x 1 backbones x 1 data sets x 1 seeds), 0 of them finished before" in out
     assert not list(tmp_path.iterdir())
@@ -263,17 +274,17 @@ def test_a_dry_run_stops_after_the_plan(
     ],
 )
 def test_mistakes_stop_before_anything_is_computed(
-    toy_sets: list[str], tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert negbench(command_of(toy_sets, tmp_path, *flags)) == 2
+    assert negbench(command_of(vector_sets, tmp_path, *flags)) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_titles_tell_cells_apart(toy_sets: list[str], tmp_path: Path) -> None:
-    cells = planned(grid_of(toy_sets, "qure", seeds="1"), tmp_path)
+def test_titles_tell_cells_apart(vector_sets: list[str], tmp_path: Path) -> None:
+    cells = planned(grid_of(vector_sets, "qure", seeds="1"), tmp_path)
     assert title_of(cells[0], cells) == "qure bradley-terry seed 0"
     other = replace(cells[0], labels={**cells[0].labels, "backbone": "clip"})
     assert title_of(other, [*cells, other]) == "qure bradley-terry clip seed 0"
@@ -295,11 +306,11 @@ def test_steps(tmp_path: Path) -> None:
 
 
 def test_an_audit_is_kept_for_the_same_cells(
-    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from negbench.audit import audit
 
-    cells = planned(grid_of(toy_sets, "qure,in-batch", seeds="2"), tmp_path)
+    cells = planned(grid_of(vector_sets, "qure,in-batch", seeds="2"), tmp_path)
     calls = []
     real = audit.open_subject
 

@@ -1,0 +1,816 @@
+"""The protocol of a run, watched step by step by a strategy and a loss that keep a record, against plain loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from negbench import config as configuration
+from negbench.backbones.precomputed import Precomputed
+from negbench.config import RunConfig, load_config, resolved
+from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
+from negbench.datasets.dataset import Dataset
+from negbench.datasets.triplets import Triplets
+from negbench.display import Display
+from negbench.files import atomic_write
+from negbench.loop import record as made
+from negbench.loop import train as loop
+from negbench.loop.checkpoint import stream
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.train import Loop, boundaries, cosine
+from negbench.losses.bradley_terry import BradleyTerry
+from negbench.mining.curves import Curves
+from negbench.mining.draws import draw, splitmix
+from negbench.mining.mine import Mined
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes, load_backbone, load_split
+
+# --- what keeps the record -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Refresh:
+    """One call of the miner."""
+
+    strategy: str
+    refresh: int
+    draws: int
+    steps: int  # taken before it
+    weights: dict[str, Tensor]  # at that time
+    views: list[ScoreView] = field(default_factory=list)
+    mined: Mined = None  # type: ignore[assignment]
+
+
+@dataclass
+class Step:
+    """One training step."""
+
+    rows: Tensor
+    drawn: Tensor | None
+    tokens: dict[str, Tensor]
+    positive: Tensor = None  # type: ignore[assignment]
+    negatives: Tensor = None  # type: ignore[assignment]
+    mask: Tensor | None = None
+    temperature: Any = None
+    lr: float = math.nan
+    gradient: float = math.nan  # norm
+    random: int = -1  # seed of the global generator
+
+
+@dataclass
+class Tape:
+    refreshes: list[Refresh] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    mining: bool = False
+
+    def epochs(self, per_epoch: int) -> list[list[Step]]:
+        return [self.steps[i : i + per_epoch] for i in range(0, len(self.steps), per_epoch)]
+
+
+tape = Tape()
+
+
+@dataclass(frozen=True)
+class Nearest(Strategy):
+    """The k highest-scored images but the target."""
+
+    k: int = 3
+    n_def: ClassVar[int] = 3
+
+    def pool(self, view: ScoreView) -> Tensor:
+        if tape.mining:
+            tape.refreshes[-1].views.append(view)
+        best = view.scores.masked_fill(~view.allowed, -math.inf).topk(self.k).indices
+        return torch.zeros_like(view.allowed).scatter_(1, best, True)
+
+
+@dataclass(frozen=True)
+class Everything(Nearest):
+    """A pool that no score moves, redefined all the same."""
+
+    def pool(self, view: ScoreView) -> Tensor:
+        super().pool(view)
+        return view.allowed
+
+
+@dataclass(frozen=True)
+class Once(Nearest):
+    n_def: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class Oracle(Nearest):
+    reads_truth: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Watched(BradleyTerry):
+    def __call__(self, positive: Tensor, negatives: Tensor, mask: Tensor | None = None, *rest: Any, **more: Any) -> Any:
+        step = tape.steps[-1]
+        step.positive, step.negatives, step.mask = positive.detach().clone(), negatives.detach().clone(), mask
+        step.temperature = more["temperature"].detach().clone()
+        return super().__call__(positive, negatives, mask, *rest, **more)
+
+
+class Dropping(Precomputed):
+    """Its dropout draws from the global generator, as most models' does."""
+
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        return functional.normalize(functional.dropout(super().queries(features, text), 0.3, self.training), dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Varied(Triplets):
+    """Each epoch, every query has another query's text."""
+
+    def texts(self, epoch: int, seed: int) -> list[str]:
+        texts = [query.text for query in self.queries]
+        shift = 10 * seed + epoch
+        return texts[shift:] + texts[:shift]
+
+
+PLUGINS = {
+    "strategies": {"nearest": Nearest, "everything": Everything, "once": Once, "oracle": Oracle},
+    "losses": {"watched": Watched},
+    "backbones": {"dropping": Dropping},
+    "datasets": {"varied": Varied},
+}
+
+
+@contextmanager
+def recording() -> Iterator[Tape]:
+    """Names the plug-ins of this file and keeps a new record while it lasts."""
+    global tape
+    tape = Tape()
+    mine, forward = loop.mine, Objective.forward
+
+    def watched_mine(task: Any, strategy: Strategy, **options: Any) -> Mined:
+        weights = {name: value.clone() for name, value in current[-1].state_dict().items()}
+        made = Refresh(type(strategy).__name__, options["refresh"], options["draws"], len(tape.steps), weights)
+        tape.refreshes.append(made)
+        tape.mining = True
+        made.mined = mine(task, strategy, **options)
+        tape.mining = False
+        return made.mined
+
+    def watched_forward(self: Objective, batch: Batch) -> Any:
+        tape.steps.append(Step(batch.rows, batch.negatives, batch.tokens, random=torch.initial_seed()))
+        return forward(self, batch)
+
+    def watched_task(backbone: Backbone, *rest: Any) -> Any:
+        current.append(backbone)
+        return mining_task(backbone, *rest)
+
+    def before_step(optimizer: Any, *_: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        tape.steps[-1].lr = optimizer.param_groups[0]["lr"]
+        tape.steps[-1].gradient = float(torch.cat([g.flatten() for g in gradients]).norm())
+
+    current: list[Backbone] = []
+    mining_task = loop.mining_task
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, classes in PLUGINS.items():
+            for name, cls in classes.items():
+                patch.setitem(registry._classes, (kind, name), cls)
+        patch.setattr(loop, "mine", watched_mine)
+        patch.setattr(loop, "mining_task", watched_task)
+        patch.setattr(Objective, "forward", watched_forward)
+        handle = register_optimizer_step_pre_hook(before_step)
+        try:
+            yield tape
+        finally:
+            handle.remove()
+
+
+@pytest.fixture
+def record() -> Iterator[Tape]:
+    with recording() as kept:
+        yield kept
+
+
+def config_of(sets: list[str], *more: str, strategy: str = "nearest", loss: str = "watched") -> RunConfig:
+    flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
+    return load_config(flags=flags, sets=[*sets, *more])
+
+
+def with_plugin(sets: list[str], name: str) -> list[str]:
+    """The same files, read by a plug-in of this test."""
+    stands_for = {"dropping": "precomputed", "varied": "triplets"}[name]
+    return [text.replace(f".name={stands_for}", f".name={name}") for text in sets]
+
+
+def run(config: RunConfig, where: Path) -> RunResult:
+    return run_config(config, Bench.open(where, "none"))
+
+
+# --- oracles: one query and one image at a time, by id ---------------------------------------------------------------
+
+
+def part_of(config: RunConfig, split: str) -> Dataset:
+    return load_split(config.dataset, split, images=False)
+
+
+def backbone_at(config: RunConfig, weights: dict[str, Tensor] | None = None) -> Backbone:
+    backbone = load_backbone(config.backbone, config.seed)
+    backbone.load_state_dict(weights or {}, strict=False)
+    return backbone.eval()
+
+
+def images_of(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
+    return [backbone.candidates(backbone.features_of([image]))[0] for image in dataset.images]
+
+
+def composed(backbone: Backbone, dataset: Dataset) -> list[Tensor]:
+    return [backbone.queries(backbone.features_of([q.reference]), [q.text])[0] for q in dataset.queries]
+
+
+@torch.no_grad()
+def table(queries: list[Tensor], images: list[Tensor]) -> Tensor:
+    """[Q, N]: each query against the best of each image's tokens."""
+    return torch.stack([torch.stack([max(token @ query for token in image) for image in images]) for query in queries])
+
+
+def batches_of(seed: int, epochs: int, queries: int = 48, size: int = 16) -> list[list[int]]:
+    generator = stream(seed, "batches")
+    return [c.tolist() for _ in range(epochs) for c in torch.randperm(queries, generator=generator).split(size)]
+
+
+# --- one run, watched ------------------------------------------------------------------------------------------------
+
+EPOCHS, STEPS, DRAWS = 7, 3, 2
+REFRESHES = (2, 3, 5)
+LR, FLOOR, RISE, DECAY = 0.05, 0.2, 1.5, 0.1
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run of 7 epochs of 3 steps, refreshed before epochs 2, 3 and 5, two negatives a query."""
+
+    config: RunConfig
+    tape: Tape
+    result: RunResult
+    train: Dataset
+    val: Dataset
+
+
+@pytest.fixture(scope="module")
+def story(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Story:
+    more = [f"train.epochs={EPOCHS}", f"train.num_negatives={DRAWS}", f"schedule.refresh_epochs={list(REFRESHES)}"]
+    more += [f"train.lr={LR}", f"train.min_lr_ratio={FLOOR}", f"train.lr_warmup_epochs={RISE}"]
+    with recording() as kept:
+        config = config_of(vector_sets, *more, f"train.weight_decay={DECAY}", "seed=3")
+        result = run(config, tmp_path_factory.mktemp("story"))
+    config = result.folder.config
+    return Story(config, kept, result, part_of(config, "train"), part_of(config, "val"))
+
+
+def test_refreshes_are_counted_from_zero_at_the_listed_epochs(story: Story) -> None:
+    found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws // DRAWS) for r in story.tape.refreshes]
+    assert found == [("AllCorpus", 0, 0, 2), ("Nearest", 0, 2, 1), ("Nearest", 1, 3, 2), ("Nearest", 2, 5, 2)]
+    assert [{v.refresh for v in r.views} for r in story.tape.refreshes] == [set(), {0}, {1}, {2}]
+    assert [row["epoch"] for row in story.result.details["behaviour_by_refresh"]] == list(REFRESHES)
+    assert story.result.details["refresh_epochs"] == list(REFRESHES)
+    points = {p["epoch"]: p["mining/pool_size"] for p in story.result.folder.metrics() if "mining/pool_size" in p}
+    assert points == {0: 19, 2: 3, 3: 3, 5: 3}  # the warm-up is in the log, but not the strategy's behaviour
+    names = sorted(p.name for p in story.result.path.glob("mining-*"))
+    assert names == [f"mining-{n:02d}.parquet" for n in range(3)]
+    assert sorted(p.name for p in story.result.path.glob("pools-*")) == ["pools-01.bits", "pools-02.bits"]
+
+
+def test_the_warm_up_draws_from_all_of_the_corpus(story: Story) -> None:
+    drawn, dataset = story.tape.refreshes[0].mined.negatives, story.train
+    for query, row in zip(dataset.queries, drawn.tolist(), strict=True):
+        names = {dataset.images[column] for column in row}
+        assert len(names) == 2 * DRAWS  # without repeats
+        assert query.target not in names
+        assert all(query.group in name for name in names)
+    used = torch.bincount(drawn.flatten(), minlength=len(dataset.images))
+    assert int((used > 0).sum()) == len(dataset.images)  # not the few images that score high
+
+
+def test_the_strategy_sees_the_model_as_it_is(story: Story) -> None:
+    """Scores of each refresh by loops over ids, with the weights of that moment."""
+    seen = []
+    for refresh in story.tape.refreshes[1:]:
+        backbone = backbone_at(story.config, refresh.weights)
+        scores = table(composed(backbone, story.train), images_of(backbone, story.train))
+        assert len(refresh.views) == len(story.train.groups)
+        for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
+            rows = [n for n, query in enumerate(story.train.queries) if query.group == group]
+            torch.testing.assert_close(view.scores, scores[rows][:, columns], atol=1e-5, rtol=1e-5)
+            targets = [story.train.images[columns[t]] for t in view.target.tolist()]
+            assert targets == [story.train.queries[row].target for row in rows]
+            assert view.relevant is None
+            assert (~view.allowed).nonzero().tolist() == list(map(list, enumerate(view.target.tolist())))
+        seen.append(scores)
+    assert not torch.allclose(seen[0], seen[1], atol=1e-2)
+
+
+def test_an_epoch_uses_its_own_draws(story: Story) -> None:
+    ends = [*REFRESHES, EPOCHS]
+    for refresh, end in zip(story.tape.refreshes, ends, strict=True):
+        start = refresh.steps // STEPS
+        for epoch in range(start, end):
+            for step in story.tape.epochs(STEPS)[epoch]:
+                place = slice((epoch - start) * DRAWS, (epoch - start + 1) * DRAWS)
+                assert step.drawn is not None
+                assert torch.equal(step.drawn, refresh.mined.negatives[step.rows][:, place])
+
+
+def test_overlap_is_with_the_refresh_before(story: Story) -> None:
+    pools = []
+    for refresh in story.tape.refreshes[1:]:
+        rows: dict[int, set[int]] = {}
+        for view, (group, columns) in zip(refresh.views, story.train.groups.items(), strict=True):
+            members = [n for n, query in enumerate(story.train.queries) if query.group == group]
+            best = view.scores.masked_fill(~view.allowed, -math.inf).topk(3).indices
+            rows |= {row: set(columns[b].tolist()) for row, b in zip(members, best, strict=True)}
+        pools.append(rows)
+
+    def jaccard(a: dict[int, set[int]], b: dict[int, set[int]]) -> list[float]:
+        return [len(a[n] & b[n]) / len(a[n] | b[n]) for n in range(48)]
+
+    frames = [pd.read_parquet(story.result.path / f"mining-{n:02d}.parquet") for n in range(3)]
+    assert frames[0]["overlap"].isna().all()
+    assert frames[1]["overlap"].tolist() == pytest.approx(jaccard(pools[0], pools[1]))
+    assert frames[2]["overlap"].tolist() == pytest.approx(jaccard(pools[1], pools[2]))
+    assert frames[2]["overlap"].tolist() != pytest.approx(jaccard(pools[0], pools[2]))
+    means = [row["overlap"] for row in story.result.details["behaviour_by_refresh"]]
+    assert means[0] is None or math.isnan(means[0])
+    assert means[2] == pytest.approx(sum(jaccard(pools[1], pools[2])) / 48)
+
+
+def rates() -> list[float]:
+    """The learning rate of every step, written out: 5 steps of rise (1.5 epochs of 3, rounded), then half a cosine."""
+    rise = 4  # 4.5 rounds to the even number
+    rest = EPOCHS * STEPS - rise
+    up = [LR * (step + 1) / rise for step in range(rise)]
+    return up + [LR * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * step / rest)) / 2) for step in range(rest)]
+
+
+def test_learning_rate_of_every_step(story: Story) -> None:
+    assert [step.lr for step in story.tape.steps] == pytest.approx(rates())
+    logged = [p["train/lr"] for p in story.result.folder.metrics() if "train/lr" in p]
+    assert logged == pytest.approx([*rates()[STEPS::STEPS], LR * FLOOR])  # of the step that comes next
+
+
+@pytest.mark.parametrize(
+    ("sets", "want"),
+    [
+        ((), [1, 0.01 + 0.99 * 0.75, 0.01 + 0.99 * 0.25, 0.01, 0.01]),
+        (("train.min_lr_ratio=0.1", "train.lr_warmup_epochs=1"), [1, 1, 0.55, 0.1, 0.1]),
+        (("train.min_lr_ratio=1",), [1, 1, 1, 1, 1]),
+        (("train.lr_warmup_epochs=2",), [1 / 2, 1, 1, 0.01, 0.01]),
+        (("train.min_lr_ratio=0", "train.lr_warmup_epochs=9"), [1 / 9, 2 / 9, 3 / 9, 4 / 9, 5 / 9]),
+    ],
+)
+def test_cosine_by_hand(vector_sets: list[str], sets: tuple[str, ...], want: list[float]) -> None:
+    """Three epochs of one step each, and two steps beyond."""
+    config = resolved(load_config(flags={"strategy": {"name": "top-k"}}, sets=[*vector_sets, "train.epochs=3", *sets]))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule = cosine(optimizer, config, 1)
+    found = []
+    for _ in want:
+        found.append(optimizer.param_groups[0]["lr"] / 2)
+        optimizer.step()
+        schedule.step()
+    assert found == pytest.approx(want)
+
+
+def test_training_is_a_plain_loop(story: Story) -> None:
+    """Batches of the seed, the recorded draws, Bradley-Terry by its formula, AdamW: the same weights at the end."""
+    backbone = backbone_at(story.config)
+    optimizer = torch.optim.AdamW(backbone.parameters(), lr=LR, weight_decay=DECAY)
+    images, train = story.train.images, story.train
+    temperatures, losses = [], []
+    batches = batches_of(3, EPOCHS)
+    for number, (rows, lr, step) in enumerate(zip(batches, rates(), story.tape.steps, strict=True)):
+        refresh = [r for r in story.tape.refreshes if r.steps <= number][-1]
+        first = (number // STEPS - refresh.steps // STEPS) * DRAWS
+        tau = backbone.temperature
+        positives, negatives, value = [], [], torch.zeros(())
+        for row in rows:
+            query = train.queries[row]
+            vector = backbone.queries(backbone.features_of([query.reference]), [query.text])[0]
+            names = [query.target, *(images[c] for c in refresh.mined.negatives[row, first : first + DRAWS].tolist())]
+            found = [(backbone.candidates(backbone.features_of([str(n)]))[0] @ vector).max() for n in names]
+            positives.append(found[0])
+            negatives.append(torch.stack(found[1:]))
+            value = value + functional.softplus((negatives[-1] - found[0]) / tau).mean() / len(rows)
+        assert step.rows.tolist() == rows
+        torch.testing.assert_close(step.positive, torch.stack(positives).detach(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(step.negatives, torch.stack(negatives).detach(), atol=1e-5, rtol=1e-5)
+        temperatures.append(float(tau.detach()))
+        losses.append(float(value.detach()))
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert [float(step.temperature) for step in story.tape.steps] == pytest.approx(temperatures, rel=1e-4)
+    assert temperatures[0] == pytest.approx(0.07)
+    assert abs(temperatures[-1] - 0.07) > 0.01  # it is learned
+    points = [p for p in story.result.folder.metrics() if "train/loss" in p]
+    means = [sum(losses[i : i + STEPS]) / STEPS for i in range(0, len(losses), STEPS)]
+    assert [p["train/loss"] for p in points] == pytest.approx(means, rel=1e-3)
+    after = [*temperatures[STEPS::STEPS], float(backbone.temperature.detach())]
+    assert [p["train/temperature"] for p in points] == pytest.approx(after, rel=1e-4)
+    assert [(p["step"], p["epoch"]) for p in points] == [((e + 1) * STEPS, e) for e in range(EPOCHS)]
+    for name, value in story.result.folder.weights().items():
+        torch.testing.assert_close(value, backbone.state_dict()[name], atol=2e-4, rtol=1e-3)
+
+
+def test_what_is_counted(story: Story) -> None:
+    assert story.result.details["steps"] == EPOCHS * STEPS
+    assert story.result.details["negatives_seen"] == EPOCHS * 48 * DRAWS
+    assert all(step.mask is None for step in story.tape.steps)
+
+
+def test_curves_are_kept_at_their_moments(story: Story, record: Tape, vector_sets: list[str], tmp_path: Path) -> None:
+    kept = sorted(p.name for p in story.result.path.glob("curves-*"))
+    assert kept == ["curves-end.npz", "curves-start.npz", "curves-warm.npz"]
+    files = {name: Curves.load(story.result.path / f"curves-{name}.npz") for name in ("start", "warm", "end")}
+    targets = {name: curves.target.tolist() for name, curves in files.items()}
+    assert len({str(value) for value in targets.values()}) == 3
+    for name, weights in (
+        ("start", story.tape.refreshes[0].weights),
+        ("warm", story.tape.refreshes[1].weights),
+        ("end", story.result.folder.weights()),
+    ):
+        backbone = backbone_at(story.config, weights)
+        scores = table(composed(backbone, story.train), images_of(backbone, story.train))
+        ranks = []
+        for number, query in enumerate(story.train.queries):
+            own = scores[number, story.train.images.index(str(query.target))]
+            ranks.append(int((scores[number, story.train.groups[query.group]] > own).sum()))
+        assert sorted(targets[name]) == sorted(ranks), name
+    quiet = run(config_of(vector_sets, "eval.reported=false", "train.epochs=1"), tmp_path)
+    assert not list(quiet.path.glob("curves-*"))
+
+
+# --- baselines and the metrics of each epoch -------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def baselines_of(backbone: Backbone, dataset: Dataset, name: str) -> dict[str, float]:
+    images = images_of(backbone, dataset)
+    by_id = dict(zip(dataset.images, images, strict=True))
+    if "image" in name:  # the normalised mean of the reference's own tokens
+        queries = [functional.normalize(by_id[q.reference].mean(0), dim=0) for q in dataset.queries]
+    elif "text" in name:
+        queries = [backbone.text_queries([q.text])[0] for q in dataset.queries]
+    else:
+        queries = composed(backbone, dataset)
+    return dataset.evaluate(table(queries, images))
+
+
+def test_baselines_are_those_of_loops(story: Story) -> None:
+    found = story.result.details["baselines"]
+    assert set(found) == {"untrained", "untrained_image_only", "untrained_text_only", "image_only", "text_only"}
+    assert story.result.folder.manifest["backbone"]["tokens_per_image"] == 2
+    for name, values in found.items():
+        weights = None if "untrained" in name else story.result.folder.weights()
+        want = baselines_of(backbone_at(story.config, weights), story.val, name)
+        assert values == pytest.approx(want), name
+    assert len({str(values) for values in found.values()}) == 5
+    trained = baselines_of(backbone_at(story.config, story.result.folder.weights()), story.val, "composed")
+    assert story.result.metrics == pytest.approx(trained)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_scored_every_so_many_epochs_and_at_the_end(vector_sets: list[str], tmp_path: Path, every: int) -> None:
+    config = config_of(vector_sets, "train.epochs=5", f"eval.every={every}", strategy="in-batch", loss="info-nce")
+    result = run(config, tmp_path)
+    points = [p for p in result.folder.metrics() if "val/recall_at_10" in p]
+    want = {1: [-1, 0, 1, 2, 3, 4], 2: [-1, 1, 3, 4], 3: [-1, 2, 4]}[every]
+    assert [p["epoch"] for p in points] == want
+    assert [p["step"] for p in points] == [3 * (epoch + 1) for epoch in want]
+    assert points[-1]["val/recall_at_10"] == result.metrics["recall_at_10"]
+
+
+def test_the_epoch_is_chosen_where_the_run_says(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A case where dev, val and the last epoch disagree: each choice reports its own epoch's model."""
+    weights: list[dict[str, Tensor]] = []
+    score = Loop.score
+
+    def watched(self: Loop) -> Any:
+        weights.append({name: value.clone() for name, value in self.run.backbone.state_dict().items()})
+        return score(self)
+
+    monkeypatch.setattr(Loop, "score", watched)
+    sets = ("train.epochs=6", "train.lr=0.1", "eval.dev_fraction=0.4", "eval.dev_seed=1", "seed=0")
+    reported = {}
+    for select in ("dev", "val", "last"):
+        weights.clear()
+        config = config_of(vector_sets, *sets, f"eval.select={select}", strategy="in-batch", loss="info-nce")
+        result = run(config, tmp_path)
+        curve = [p for p in result.folder.metrics() if "val/recall_at_10" in p][1:]  # without the untrained model
+        if select == "last":
+            best = len(curve) - 1
+        else:
+            values = [p[f"{select}/recall_at_10"] for p in curve]
+            best = values.index(max(values))  # the first of equals
+        assert result.details["reported_epoch"] == best + 1
+        assert result.details["selected_on"] == select
+        assert result.metrics == {k[4:]: v for k, v in curve[best].items() if k[4:] in result.metrics and k[0] == "v"}
+        kept = result.folder.weights()
+        assert all(torch.equal(kept[name], weights[best][name]) for name in kept)
+        reported[select] = best
+        if select == "dev":
+            other = [p["val/recall_at_10"] for p in curve]
+            assert other.index(max(other)) != best  # else this run could not tell dev from val
+            assert any("dev/" in name for name in curve[0])
+        else:
+            assert not any("dev/" in name for p in curve for name in p)
+    assert reported["dev"] != reported["last"]
+
+
+def test_dev_is_taken_from_train(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
+    scenes = Scenes()
+    opened = open_run(config, Display(), scenes)
+    train, dev = opened.scene.train.dataset, opened.splits.dev
+    assert dev is not None
+    assert opened.scene.dev is not None
+    assert opened.scene.dev.dataset is dev
+    assert opened.scene.val.dataset.split == "val"
+    assert {q.id for q in train.queries} | {q.id for q in dev.queries} == {
+        q.id for q in part_of(resolved(config), "train").queries
+    }
+    assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
+    assert len(dev.queries) == pytest.approx(12, abs=2)
+    run(config, tmp_path)
+    assert sorted(row for step in record.epochs(3)[0] for row in step.rows.tolist()) == list(range(len(train.queries)))
+
+
+# --- streams of the seed ---------------------------------------------------------------------------------------------
+
+
+def test_purposes_have_streams_of_their_own(story: Story, record: Tape, vector_sets: list[str], tmp_path: Path) -> None:
+    purposes = ("batches", "draws", "dropout")
+    seeds = {stream(seed, purpose).initial_seed() for seed in range(3) for purpose in purposes}
+    assert len(seeds) == 9
+    assert {step.random for step in story.tape.steps} == {stream(3, "dropout").initial_seed()}
+    expected = stream(3, "draws")
+    for refresh in story.tape.refreshes:
+        base = torch.randint(2**63 - 1, (1,), generator=expected)
+        for index, columns in enumerate(story.train.groups.values()):
+            rows = (story.train.group_index == index).nonzero()[:, 0]
+            if refresh.views:
+                pool = Nearest().pool(refresh.views[index])
+            else:
+                pool = columns[None, :] != story.train.target_columns[rows][:, None]
+            want = columns[draw(pool, splitmix(base, rows), refresh.draws)]
+            assert torch.equal(refresh.mined.negatives[rows], want)
+
+
+def test_batches_know_nothing_of_strategy_draws_and_dropout(vector_sets: list[str], tmp_path: Path) -> None:
+    variants = {
+        "one refresh": ([*vector_sets, "schedule.refresh_epochs=[2]"], "nearest"),
+        "more refreshes": ([*vector_sets, "schedule.refresh_epochs=[1,2,3]"], "everything"),
+        "more draws": ([*vector_sets, "train.num_negatives=5"], "nearest"),
+        "dropout": (with_plugin(vector_sets, "dropping"), "nearest"),
+        "batch strategy": (vector_sets, "in-batch"),
+    }
+    for sets, strategy in variants.values():
+        with recording() as kept:
+            run(config_of(sets, strategy=strategy), tmp_path)
+        assert [step.rows.tolist() for step in kept.steps] == batches_of(0, 4)
+    with recording() as kept:
+        run(config_of(vector_sets, "seed=1"), tmp_path)
+    assert [step.rows.tolist() for step in kept.steps] != batches_of(0, 4)
+
+
+def test_draws_know_nothing_of_batches_and_dropout(vector_sets: list[str], tmp_path: Path) -> None:
+    drawn = []
+    for sets in (vector_sets, [*vector_sets, "train.batch_size=7"], with_plugin(vector_sets, "dropping")):
+        with recording() as kept:
+            run(config_of(sets, strategy="everything"), tmp_path)
+        drawn.append([refresh.mined.negatives for refresh in kept.refreshes])
+    assert len(drawn[0]) == 2
+    for other in drawn[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(drawn[0], other, strict=True))
+    assert not torch.equal(drawn[0][0], drawn[0][1])  # each refresh draws anew
+
+
+def test_mining_and_scoring_see_no_dropout(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    config = config_of(with_plugin(vector_sets, "dropping"), "schedule.refresh_epochs=[0]", "train.epochs=1")
+    result = run(config, tmp_path)
+    (refresh,) = record.refreshes
+    dataset = part_of(resolved(config), "train")
+    backbone = backbone_at(resolved(config), refresh.weights)
+    scores = table(composed(backbone, dataset), images_of(backbone, dataset))
+    for view, (group, columns) in zip(refresh.views, dataset.groups.items(), strict=True):
+        rows = [n for n, query in enumerate(dataset.queries) if query.group == group]
+        torch.testing.assert_close(view.scores, scores[rows][:, columns], atol=1e-5, rtol=1e-5)
+    val = part_of(resolved(config), "val")
+    trained = backbone_at(resolved(config), result.folder.weights())
+    assert result.metrics == pytest.approx(val.evaluate(table(composed(trained, val), images_of(trained, val))))
+    # but training does: the first step's positives are not those of the model at rest
+    resting = scores[torch.arange(48), dataset.target_columns][record.steps[0].rows]
+    assert not torch.allclose(record.steps[0].positive, resting, atol=1e-3)
+
+
+# --- what is mined, and what is not ----------------------------------------------------------------------------------
+
+
+def test_a_strategy_of_one_definition_is_mined_once_before_the_first_epoch(
+    vector_sets: list[str], record: Tape, tmp_path: Path
+) -> None:
+    run(config_of(vector_sets, "schedule.n_def=3", strategy="once"), tmp_path)
+    assert [(r.strategy, r.refresh, r.steps, r.draws) for r in record.refreshes] == [("Once", 0, 0, 4)]
+
+
+def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    result = run(config_of(vector_sets, "schedule.refresh_epochs=[0,3]"), tmp_path)
+    assert [(r.strategy, r.refresh, r.steps) for r in record.refreshes] == [("Nearest", 0, 0), ("Nearest", 1, 9)]
+    assert not (result.path / "curves-warm.npz").exists()
+
+
+def test_schedules(vector_sets: list[str], record: Tape) -> None:
+    for sets, want in (
+        (("train.epochs=12",), [0, 4, 8]),  # the strategy's own number of definitions
+        (("train.epochs=12", "schedule.n_def=6"), [0, 2, 4, 6, 8, 10]),
+        (("train.epochs=12", "schedule.n_def=3", "schedule.warmup=1"), [0, 1, 5, 9]),
+        (("schedule.refresh_epochs=[]",), [0]),
+    ):
+        bare = [text for text in vector_sets if not text.startswith("schedule")]
+        assert boundaries(resolved(config_of(bare, *sets))) == want
+
+
+def test_batch_strategies_are_never_mined(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    result = run(config_of(vector_sets, strategy="in-batch"), tmp_path)
+    assert record.refreshes == []
+    assert result.details["refresh_epochs"] == []
+    assert all(step.drawn is None for step in record.steps)
+    train = part_of(result.folder.config, "train")
+    targets = [query.target for query in train.queries]
+    pairs = sum(targets[a] != targets[b] for rows in batches_of(0, 4) for a in rows for b in rows)
+    assert result.details["negatives_seen"] == pairs
+    assert sum(int(step.mask.sum()) for step in record.steps if step.mask is not None) == pairs
+    assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("option", ["none", "exclude_relevant", "exclude_reference"])
+def test_only_an_oracle_is_shown_what_is_relevant(
+    vector_sets: list[str], record: Tape, tmp_path: Path, option: str
+) -> None:
+    more = () if option == "none" else (f"mining.{option}=true",)
+    sets = ("schedule.refresh_epochs=[0]", "train.epochs=1", *more)
+    result = run(config_of(vector_sets, *sets, strategy="oracle"), tmp_path)
+    dataset = part_of(result.folder.config, "train")
+    for view, (group, columns) in zip(record.refreshes[0].views, dataset.groups.items(), strict=True):
+        names = [dataset.images[column] for column in columns.tolist()]
+        queries = [query for query in dataset.queries if query.group == group]
+        assert view.relevant is not None
+        for row, query in enumerate(queries):
+            shown = {name for name, there in zip(names, view.relevant[row].tolist(), strict=True) if there}
+            assert shown == {query.target, *query.relevant}
+            kept_out = {name for name, there in zip(names, view.allowed[row].tolist(), strict=True) if not there}
+            further = {"none": (), "exclude_relevant": query.relevant, "exclude_reference": (query.reference,)}[option]
+            assert kept_out == {query.target, *further}
+
+
+# --- texts, gradients ------------------------------------------------------------------------------------------------
+
+
+def test_each_epoch_has_its_own_texts(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    config = config_of(with_plugin(vector_sets, "varied"), "seed=2", "train.epochs=3")
+    run(config, tmp_path)
+    dataset = part_of(resolved(config), "train")
+    backbone = backbone_at(resolved(config))
+    for epoch, steps in enumerate(record.epochs(STEPS)):
+        want = backbone.tokenize(dataset.texts(epoch, 2))["row"]
+        for step in steps:
+            assert torch.equal(step.tokens["row"], want[step.rows])
+
+
+def test_gradients_are_clipped_only_where_asked(vector_sets: list[str], tmp_path: Path) -> None:
+    norms = {}
+    for limit in ("", "train.max_grad_norm=0.05"):
+        with recording() as kept:
+            run(config_of(vector_sets, *([limit] if limit else [])), tmp_path)
+        norms[limit] = [step.gradient for step in kept.steps]
+    assert min(norms[""]) > 0.05
+    assert norms["train.max_grad_norm=0.05"] == pytest.approx([0.05] * 12, rel=1e-3)
+
+
+# --- interrupted and resumed -----------------------------------------------------------------------------------------
+
+
+def outcome(folder: RunFolder) -> dict[str, Any]:
+    """All that must not depend on how a run was computed: everything but times, memory and the state of caches."""
+    result = {k: v for k, v in folder.result.items() if k not in ("seconds", "peak_memory_mib", "images_encoded")}
+    tables = {file.name: pd.read_parquet(file).to_json() for file in folder.path.glob("*.parquet")}
+    files = {file.name: file.read_bytes() for pattern in ("pools-*", "curves-*") for file in folder.path.glob(pattern)}
+    return result | {"points": folder.metrics(), "tables": tables, "files": files}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("nearest", ("schedule.refresh_epochs=[1,3]", "train.num_negatives=2")),
+        ("hycole", ("eval.select=dev", "eval.dev_fraction=0.4")),
+    ],
+)
+def test_interrupted_and_resumed_gives_the_same_bits(
+    vector_sets: list[str], record: Tape, tmp_path: Path, strategy: str, more: tuple[str, ...]
+) -> None:
+    """At every epoch, in the middle of it or after the last; dropout from the global generator included."""
+    sets = with_plugin(vector_sets, "dropping")
+    config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
+    straight = run(config, tmp_path / "straight")
+    per_epoch = len(record.steps) // 5
+    real = Loop.train_epoch
+    for stop_at in range(6):
+        record.steps.clear()
+
+        def interrupted(self: Loop, stop_at: int = stop_at) -> None:
+            real(self)  # work that is lost
+            if self.state.epoch == stop_at:
+                raise KeyboardInterrupt
+
+        place = tmp_path / str(stop_at)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "train_epoch", interrupted)
+            if stop_at == 5:
+                patch.setattr(made, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                run(config, place)
+        assert RunFolder(place / straight.run_id).status == "interrupted"
+        assert len(record.steps) == per_epoch * min(5, stop_at + 1)
+        record.steps.clear()
+        torch.manual_seed(stop_at)  # as another process would have it
+        resumed = resume(straight.run_id, Bench.open(place, "none"))
+        assert len(record.steps) == per_epoch * (5 - stop_at)  # what was trained is not trained again
+        assert outcome(resumed.folder) == outcome(straight.folder)
+        kept, want = resumed.folder.weights(), straight.folder.weights()
+        assert kept.keys() == want.keys()
+        assert all(torch.equal(kept[name], want[name]) for name in want)
+        assert not (resumed.path / "checkpoint.pt").exists()
+
+
+# --- identity and durability -----------------------------------------------------------------------------------------
+
+
+def test_the_hash_knows_code_data_seed_and_options(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def hash_of(*more: str) -> str:
+        flags = {"strategy": {"name": "top-k"}}
+        return plan_run(load_config(flags=flags, sets=[*vector_sets, *more]), Scenes()).hash
+
+    base = hash_of()
+    assert hash_of() == base
+    assert hash_of("compute.threads=2") == base  # where it is computed is not what it is
+    moved = [hash_of(text) for text in ("seed=1", "train.lr=0.04", "strategy.k=7", "eval.select=dev", "loss.tau=0.1")]
+    monkeypatch.setattr(configuration, "code_version", lambda *_: "another")
+    moved.append(hash_of())
+    assert len({base, *moved}) == 7
+
+
+def test_every_file_reaches_the_disk_before_it_gets_its_name(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[int, int] = {}  # inode -> bytes that were there
+    named: dict[str, list[bool]] = {}
+    replace = Path.replace
+
+    def watched_sync(handle: int) -> None:
+        synced[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+
+    def watched_replace(self: Path, target: Path) -> Path:
+        there = self.stat()
+        named.setdefault(Path(target).name, []).append(synced.get(there.st_ino) == there.st_size)
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    with atomic_write(tmp_path / "a") as file:
+        file.write("x" * 100_000)
+    run(config_of(vector_sets, strategy="top-k", loss="info-nce"), tmp_path)
+    assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= named.keys()
+    assert len(named["checkpoint.pt"]) == 4  # one an epoch
+    assert all(all(done) for done in named.values())
+
+
+def test_fields_of_this_file_s_records_are_filled(story: Story) -> None:
+    """A hook that is not called any more would let the tests above pass on nothing."""
+    for step in story.tape.steps:
+        assert all(getattr(step, f.name) is not None for f in dataclasses.fields(step) if f.name != "mask")
+        assert math.isfinite(step.lr)
+        assert math.isfinite(step.gradient)
