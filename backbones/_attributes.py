@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from negbench.backbones._fusion import make_linear
+from negbench.backbones._fusion import make_linear, unit
+from negbench.contracts import SubQuery, check_option
 
 ASPECTS = ("colour", "shape")
+INITIAL_WEIGHT = 0.1
 
 
 def _word_set(text: str) -> frozenset[str]:
@@ -115,34 +117,38 @@ class AttributeWeights(nn.Module):
 
     For an aspect a, a query q and the tokens t_1..t_S of its text, with the mask of the aspect's words::
 
-        q_a = normalise(V_a softmax_s(<K_a t_s, q> / sqrt(D) over masked s) . t)     q* = normalise(q + sum_a w_a q_a)
+        q_a = unit(V_a softmax_s(<K_a t_s, q> / sqrt(D) over masked s) . t)     q* = unit(q + sum_a w_a q_a)
 
-    w_a = softplus of a learned scalar, so it never gets negative; it starts at 0.1. A row whose text has no word of the
-    aspect has the zero vector for q_a, so q* = q there. DQE-CIR leaves open how the attention attends; this is ours.
+    w_a = softplus of a learned scalar, so it never gets negative. A row whose text has no word of the aspect has the
+    zero vector for q_a, so q* = q there. DQE-CIR says that w_a is learned and non-negative and that q_a comes from
+    attention outputs conditioned on the aspect's terms; how the attention attends, that q_a has unit norm, the word
+    lists and the initial w_a are ours. (The norm of q* is without effect: scores are cosines.)
 
     Args:
         dim: width D of queries and sub-queries.
         token_dim: width C of the text's token features.
         generator: the initial weights' only source of randomness.
+        initial: w_a at the start, > 0; True is 0.1.
     """
 
-    def __init__(self, dim: int, token_dim: int, generator: torch.Generator) -> None:
+    def __init__(self, dim: int, token_dim: int, generator: torch.Generator, initial: bool | float = True) -> None:
         super().__init__()
+        check_option("attribute_weights", initial, initial > 0, "true, false or an initial weight > 0")
         self.keys = nn.ParameterDict({a: make_linear(token_dim, dim, generator, bias=False).weight for a in ASPECTS})
         self.values = nn.ModuleDict({a: make_linear(token_dim, dim, generator) for a in ASPECTS})
-        initial = math.log(math.expm1(0.1))  # softplus(initial) = 0.1
-        self.raw_weights = nn.ParameterDict({a: nn.Parameter(torch.tensor(initial)) for a in ASPECTS})
+        raw = math.log(math.expm1(INITIAL_WEIGHT if initial is True else initial))  # softplus of it is the weight
+        self.raw_weights = nn.ParameterDict({a: nn.Parameter(torch.tensor(raw)) for a in ASPECTS})
 
-    def forward(self, query: Tensor, tokens: Tensor, masks: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    def forward(self, query: Tensor, tokens: Tensor, masks: Mapping[str, Tensor]) -> dict[str, SubQuery]:
         """Sub-queries and weights.
 
         Args:
             query: [B, D] unit norm, or [R, B, D] for R references with each of the B texts.
             tokens: [B, S, C] token features of the texts.
-            masks: aspect -> [B, S] bool, see `attribute_masks`.
+            masks: aspect -> [B, S] bool, see `attribute_masks`; other entries do not matter.
 
         Returns:
-            {"colour": (q_a, w_a), "shape": (q_a, w_a)}: q_a shaped as `query`, of unit norm or zero; w_a a scalar > 0.
+            {"colour": ..., "shape": ...}, the embeddings shaped as `query`.
         """
         subs = {}
         for aspect in ASPECTS:
@@ -152,12 +158,19 @@ class AttributeWeights(nn.Module):
             logits = torch.einsum("...bc,bsc->...bs", key, tokens) / math.sqrt(query.shape[-1])
             # a finite floor, not -inf: a row without any word must not become NaN
             attention = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
-            pooled = self.values[aspect](torch.einsum("...bs,bsc->...bc", attention, tokens))
-            present = mask.any(-1)[:, None]
-            sub = torch.where(present, F.normalize(pooled, dim=-1), torch.zeros_like(pooled))
-            subs[aspect] = (sub, F.softplus(self.raw_weights[aspect]))
+            sub = unit(self.values[aspect](torch.einsum("...bs,bsc->...bc", attention, tokens)))
+            present = mask.any(-1)
+            sub = torch.where(present[:, None], sub, torch.zeros_like(sub))
+            subs[aspect] = SubQuery(sub, F.softplus(self.raw_weights[aspect]), present)
         return subs
 
-    def combine(self, query: Tensor, subs: Mapping[str, tuple[Tensor, Tensor]]) -> Tensor:
+    def combine(self, query: Tensor, subs: Mapping[str, SubQuery]) -> Tensor:
         """q* of unit norm, shaped as `query`: the query with its weighted sub-queries added."""
-        return F.normalize(query + sum(weight * sub for sub, weight in subs.values()), dim=-1)
+        return unit(query + sum(sub.weight * sub.embeddings for sub in subs.values()))
+
+
+def make_attributes(
+    weights: bool | float, dim: int, token_dim: int, generator: torch.Generator
+) -> AttributeWeights | None:
+    """What a backbone's option `attribute_weights` asks for: none for False, see `AttributeWeights` for the rest."""
+    return None if weights is False else AttributeWeights(dim, token_dim, generator, weights)

@@ -1,4 +1,4 @@
-"""What the two BLIP families share: text, identity, precision of the visual tower, seeded dropout, random weights."""
+"""What the two BLIP families share: loading, text, identity, precision of the tower, seeded dropout, random weights."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._attributes import AttributeWeights, attribute_masks, words_of_wordpieces
+from negbench.backbones._attributes import attribute_masks, make_attributes, words_of_wordpieces
 from negbench.backbones._captions import (
     BUILT_IN,
     CaptionTokenizer,
@@ -24,15 +24,24 @@ from negbench.backbones._captions import (
     read_vocabulary,
     vocabulary_file,
 )
-from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256, tensors_sha256
-from negbench.backbones._lavis import Layout, restore_positions, save_state
+from negbench.backbones._composed import Composed, Init, check_choice, check_seed
+from negbench.backbones._hashing import key_sha256, tensors_sha256
+from negbench.backbones._lavis import (
+    Layout,
+    Sizes,
+    State,
+    assign,
+    check_names,
+    configured,
+    load_state,
+    read_config,
+    restore_positions,
+    sizes_of_pretrained,
+)
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import Advice, vocabulary_source
-from negbench.contracts import Backbone, BackboneIdentity, TextBatch, check_option
-from negbench.errors import WeightsError
-
-if TYPE_CHECKING:
-    from negbench.backbones._preprocess import Preprocess
+from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained, vocabulary_source
+from negbench.contracts import DEFAULT_TEMPERATURE, check_option
+from negbench.errors import OptionError, WeightsError
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -42,23 +51,17 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 @dataclass(frozen=True)
 class Options:
-    """Options that both families have, checked.
-
-    Args:
-        precision: in which the visual tower is computed (autocast); its output is float32.
-        target_ratio: of the target padding, see `Preprocess`.
-        attribute_weights: add DQE-CIR's colour and shape sub-queries.
-        seed: of random weights, of the attribute weights' initial values, and of dropout.
-    """
+    """Options that both families have, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
     target_ratio: float = 1.25
-    attribute_weights: bool = False
+    attribute_weights: bool | float = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("backbone.precision", self.precision, self.precision in get_args(Precision), "fp32, bf16 or fp16")
+        check_choice("backbone.precision", self.precision, Precision)
         check_option("backbone.target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True)
@@ -78,122 +81,184 @@ class Origin:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-class BlipFamily(Backbone):
-    """Shared half of `Blip2` and `Blip`. Subclasses build their parts under `torch.device("meta")`, then fill them.
+class BlipFamily(Composed):
+    """Shared half of `Blip2` and `Blip`: three sources of weights, text, precision of the tower, seeded dropout.
+
+    A family is its class attributes, a constructor (sizes, options) that builds the parts under `torch.device("meta")`,
+    and the methods that are abstract here or in `Backbone`.
 
     Attributes:
+        sizes: of the model.
         vision_model: the visual tower.
         temp: the learned temperature.
         dropout_calls: how many dropout masks were drawn; kept with the weights, so that a resumed run goes on alike.
     """
 
-    _name: str
-    _tokens_per_image: int
-    _composition: str
-    _activation: str
+    advice: ClassVar[Advice]
+    published: ClassVar[Sizes]
+    random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
+    their_class: ClassVar[str]  # of transformers, whose folders and hub ids are read
+    own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # beginnings of their tensors' names, and of ours
+    sizes: Sizes
     vision_model: nn.Module
     temp: nn.Parameter
     dropout_calls: Tensor
-    attributes: AttributeWeights | None
 
-    transform: Preprocess
-
-    def __init__(self, image_size: int, embed_dim: int, options: Options) -> None:
+    def __init__(self, sizes: Sizes, options: Options) -> None:
         super().__init__()
-        self.image_size = image_size
-        self.transform = Preprocess(pad="target", target_ratio=options.target_ratio, size=image_size)
-        self.embed_dim = embed_dim
+        self.sizes = sizes
+        self.image_size = sizes.image_size
+        self.transform = Preprocess(pad="target", target_ratio=options.target_ratio, size=sizes.image_size)
         self.options = options
-        self.attributes = None
 
-    # --- completing a filled module ---------------------------------------------------------------------------------
+    # --- what a family adds -----------------------------------------------------------------------------------------
 
-    def _complete(self, tokenizer: CaptionTokenizer, origin: Origin, token_dim: int) -> None:
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """How parameter names translate into LAVIS's."""
+
+    @staticmethod
+    @abstractmethod
+    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Sizes]:
+        """A checkpoint of LAVIS, and the sizes that its tensors tell."""
+
+    @abstractmethod
+    def _adopt(self, config: Any) -> None:
+        """Take from transformers' configuration what neither tensors nor sizes hold."""
+
+    @abstractmethod
+    def _character(self) -> dict[str, Any]:
+        """`composition`, `activation`, `tokens_per_image` and `details` of the identity."""
+
+    # --- loading ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def loaded(
+        cls,
+        weights: str | None,
+        config: dict[str, Any] | str | None,
+        tokenizer: str | None,
+        init: Init,
+        size: str,
+        options: Options,
+        text: Text,
+    ) -> Self:
+        """What `load` does in every family, and what it raises.
+
+        Args: those of `load`, all but the ones named here in `options`; `text` is how the family reads captions.
+        """
+        check_choice("backbone.init", init, Init)
+        check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
+        given = read_config(config)
+        if init == "random":
+            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+            backbone = cls(configured(cls.random_sizes[size], given, told=""), options)
+            randomise(backbone, options.seed)
+            origin = Origin(f"random:{options.seed}", "", details={"size": size})
+        else:
+            source = parse_weights(str(weights or cls.advice.hub_id), cls.advice)
+            if source.kind == "lavis":
+                backbone, origin = cls._from_lavis(source, given, options)
+            elif given:
+                raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
+            else:
+                backbone, origin = cls._from_transformers(source, options)
+        backbone._complete(tokenizer, origin, text)
+        return backbone
+
+    @classmethod
+    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: Options) -> tuple[Self, Origin]:
+        assert source.path is not None
+        state, told = cls._read_lavis(source, config)
+        skeleton = cls(told.skeleton(), options)
+        dropped = check_names(skeleton, state, skeleton.layout, source.path)
+        backbone = cls(configured(told, config, told=source.label), options)
+        load_state(backbone, state, backbone.layout, source.path)
+        return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
+
+    @classmethod
+    def _from_transformers(cls, source: Source, options: Options) -> tuple[Self, Origin]:
+        import transformers
+
+        path = hub_folder(source, cls.advice) if source.path is None else source.path
+        config, state = read_pretrained(getattr(transformers, cls.their_class), path)
+        tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
+        for name, tensor in state.items():
+            theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
+            if not name.startswith("itm_head."):
+                tensors[ours + name.removeprefix(theirs)] = tensor
+        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(path)), options)
+        backbone._adopt(config)
+        assign(backbone, tensors, path)
+        revision = path.name if source.kind == "hub" else "local"
+        return backbone, Origin(source.label, revision, path if path.is_dir() else path.parent)
+
+    def _complete(self, tokenizer: str | None, origin: Origin, text: Text) -> None:
         """After the parameters are filled: tokenizer, sub-queries, what is frozen, and the hashes of it all."""
-        self._tokenizer = tokenizer
+        sizes, options = self.sizes, self.options
+        self._tokenizer = make_caption_tokenizer(
+            tokenizer, origin, text, self.advice, rows=sizes.vocab_size, max_length=sizes.max_txt_len
+        )
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
-        if self.options.attribute_weights:
-            generator = torch.Generator().manual_seed(self.options.seed)
-            self.attributes = AttributeWeights(self.embed_dim, token_dim, generator)
+        generator = torch.Generator().manual_seed(options.seed)
+        self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
         if self.frozen_images:
             self.vision_model.requires_grad_(False)
-        self._origin = origin
-        self._sha256 = module_sha256(self)
-        self._frozen_sha256 = tensors_sha256(self.vision_model.named_parameters())
+        self._feature_key = key_sha256(
+            {
+                "weights": tensors_sha256(self.vision_model.named_parameters()),
+                "preprocessing": self.transform.description,
+                "precision": options.precision,
+            }
+        )
+        character = self._character()
+        details = {
+            "vit_layers": sizes.vit_layers,
+            "vit_hidden_size": sizes.vit_hidden_size,
+            "vit_heads": sizes.vit_heads,
+            "vision_precision": options.precision,
+            "tokenizer": self._tokenizer.name,
+            "tokenizer_sha256": key_sha256(self._tokenizer.bert.get_vocab()),
+            **character.pop("details"),
+            **origin.details,
+        }
+        self._describe(
+            self.advice.backbone,
+            weights=origin.weights,
+            revision=origin.revision,
+            width=sizes.embed_dim,
+            details=details,
+            **character,
+        )
         self.eval()
 
     # --- images -----------------------------------------------------------------------------------------------------
 
-    @property
-    def feature_key(self) -> str:
-        """Hash of the visual tower as loaded, the preprocessing and the tower's precision."""
-        key: str = key_sha256(
-            {
-                "weights": self._frozen_sha256,
-                "preprocessing": self.transform.description,
-                "precision": self.options.precision,
-            }
-        )
-        return key
-
-    def _check_pixels(self, pixels: Tensor) -> None:
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """[B, 3, S, S] -> [B, 1 + patches, C] float32: the tower's tokens; with gradients unless it is frozen."""
         # the EVA tower of transformers takes smaller images without a word: it slices its position embeddings
         if pixels.ndim != 4 or pixels.shape[1:] != (3, self.image_size, self.image_size):
             raise ValueError(f"want pixels [B, 3, {self.image_size}, {self.image_size}], got {list(pixels.shape)}")
-
-    def _tower_precision(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Autocast of the tower: on or off by `precision`, whatever the caller's own autocast is."""
-        enabled = self.options.precision != "fp32"
-        dtype = _DTYPES[self.options.precision] if enabled else torch.bfloat16
-        return torch.autocast(device.type, dtype=dtype, enabled=enabled)
+        gradients = torch.is_grad_enabled() and not self.frozen_images
+        # autocast on or off by `precision`, whatever the caller's own is
+        low = self.options.precision != "fp32"
+        dtype = _DTYPES[self.options.precision] if low else None
+        with torch.set_grad_enabled(gradients), torch.autocast(pixels.device.type, dtype, enabled=low):
+            features: Tensor = self.vision_model(pixel_values=pixels).last_hidden_state
+        return features.float()
 
     # --- text -------------------------------------------------------------------------------------------------------
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """B strings -> {"input_ids", "attention_mask"}: [B, max_txt_len] int64, after LAVIS's caption processor.
+        """B strings -> {"input_ids", "attention_mask"} int64 and {"colour", "shape"} bool, all [B, max_txt_len].
 
-        With attribute weights also {"colour_mask", "shape_mask"}: [B, max_txt_len] bool.
+        After LAVIS's caption processor; the masks say which tokens belong to a word of the attribute.
         """
         batch: dict[str, Tensor] = self._tokenizer(texts)
-        if self.attributes is not None:
-            words = [words_of_wordpieces(row) for row in self._tokenizer.pieces(batch["input_ids"])]
-            masks = attribute_masks(words, batch["input_ids"].shape[1])
-            batch |= {f"{aspect}_mask": mask for aspect, mask in masks.items()}
-        return batch
-
-    def _tokens(self, text: TextBatch) -> dict[str, Tensor]:
-        """Tokenised batch on the model's device."""
-        batch = text if isinstance(text, Mapping) else self.tokenize(text)
-        return {name: tensor.to(self.temp.device) for name, tensor in batch.items()}
-
-    @staticmethod
-    def _aspect_masks(tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name.removesuffix("_mask"): t for name, t in tokens.items() if name in ("colour_mask", "shape_mask")}
-
-    # --- queries ----------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _composed(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Query embeddings [B, D] of unit norm, and the text's token features [B, S, C] that they were made with."""
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        """Reference features [B, L, C] and B texts -> [B, D], unit norm; any sub-queries are added."""
-        tokens = self._tokens(text)
-        query, words = self._composed(features, tokens)
-        if self.attributes is None:
-            return query
-        subs = self.attributes(query, words, self._aspect_masks(tokens))
-        combined: Tensor = self.attributes.combine(query, subs)
-        return combined
-
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
-        """DQE-CIR's colour and shape sub-queries (eq. 1) with `attribute_weights`, else none."""
-        if self.attributes is None:
-            return {}
-        tokens = self._tokens(text)
-        query, words = self._composed(features, tokens)
-        subs: dict[str, tuple[Tensor, Tensor]] = self.attributes(query, words, self._aspect_masks(tokens))
-        return subs
+        words = [words_of_wordpieces(row) for row in self._tokenizer.pieces(batch["input_ids"])]
+        # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
+        return {**batch, **attribute_masks(words, batch["input_ids"].shape[1])}
 
     @property
     def temperature(self) -> Tensor:
@@ -202,7 +267,7 @@ class BlipFamily(Backbone):
 
     # --- modes ------------------------------------------------------------------------------------------------------
 
-    def train(self, mode: bool = True) -> BlipFamily:
+    def train(self, mode: bool = True) -> Self:
         """Training mode, with dropout in the text side; a frozen tower stays in evaluation mode."""
         super().train(mode)
         if self.frozen_images:
@@ -229,47 +294,6 @@ class BlipFamily(Backbone):
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
             yield
-
-    # --- identity and export ----------------------------------------------------------------------------------------
-
-    @property
-    def identity(self) -> BackboneIdentity:
-        """Resolved identity; the hash is that of the weights as loaded."""
-        return BackboneIdentity(
-            name=self._name,
-            weights=self._origin.weights,
-            revision=self._origin.revision,
-            sha256=self._sha256,
-            parameters=count_parameters(self),
-            trainable_parameters=count_parameters(self, trainable=True),
-            embedding_dim=self.embed_dim,
-            tokens_per_image=self._tokens_per_image,
-            preprocessing=self.transform.description,
-            composition=self._composition,
-            activation=self._activation,
-            details={
-                "vision_precision": self.options.precision,
-                "tokenizer": self._tokenizer.name,
-                "tokenizer_sha256": key_sha256(self._tokenizer.bert.get_vocab()),
-                "attribute_weights": self.options.attribute_weights,
-                **self._origin.details,
-            },
-        )
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """How parameter names translate into LAVIS's."""
-
-    def to_lavis(self, path: Path) -> None:
-        """Write the weights as they are now in LAVIS's format, which the authors' code and `lavis:FILE` read.
-
-        Raises:
-            WeightsError: with attribute weights, which that format has no place for.
-        """
-        if self.attributes is not None:
-            raise WeightsError("a backbone with attribute_weights has no equivalent in LAVIS's format")
-        save_state(self, self.layout, path)
 
 
 @dataclass(frozen=True)

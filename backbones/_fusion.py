@@ -9,13 +9,21 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, normalize
 
+from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
 
 FusionKind = Literal["gated", "sum", "combiner"]
+FusionInit = Literal["xavier", "sum"]
 FUSIONS: tuple[str, ...] = get_args(FusionKind)
 
 _CHUNK_VALUES = 2**24  # values in one temporary of `cross`: 64 MiB in float32
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors x / |x| along the last dimension, in float32 or wider: unit norm under autocast too."""
+    return normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
@@ -56,7 +64,7 @@ class SeededDropout(nn.Module):
 
 
 class Fusion(nn.Module, ABC):
-    """Composes image and text embeddings of one width D. Inputs should have unit norm; the output is not normalised."""
+    """Composes image and text embeddings of one width D. Inputs should have unit norm; the output has."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -64,7 +72,7 @@ class Fusion(nn.Module, ABC):
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
         """Row by row: [B, D] and [B, D] -> [B, D]."""
-        return self._mix(image, text, self._of_image(image), self._of_text(text))
+        return unit(self._mix(image, text, self._of_image(image), self._of_text(text)))
 
     def cross(self, image: Tensor, text: Tensor, *, chunk: int | None = None) -> Tensor:
         """Every image with every text: [R, D] and [P, D] -> [R, P, D]; equals `forward` on all pairs.
@@ -77,7 +85,7 @@ class Fusion(nn.Module, ABC):
             chunk = max(1, _CHUNK_VALUES // (max(1, text.shape[0]) * self._width()))
         of_image, of_text = self._of_image(image), self._of_text(text)
         parts = [
-            self._mix(x[:, None], text[None], part[:, None], of_text[None])
+            unit(self._mix(x[:, None], text[None], part[:, None], of_text[None]))
             for x, part in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True)
         ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -96,29 +104,36 @@ class Fusion(nn.Module, ABC):
 
     @abstractmethod
     def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
-        """The rest, on leading dimensions that broadcast against each other."""
+        """The rest but the norm, on leading dimensions that broadcast against each other."""
 
 
 class GatedFusion(Fusion):
     """The gated fusion of HyCoLe-HNM (Wang et al., Findings of EMNLP 2022, eq. 2).
 
-    For an image embedding x and a text embedding y::
+    For an image (or text) embedding x in the reference's place and a modification y::
 
-        z = [x; y; x*y; x-y]     m = tanh(W_m z + b_m)     g = sigmoid(W_g z + b_g)     out = g*m + (1-g)*x
+        z = [x; y; x*y; x-y]     g = sigmoid(W_g z + b_g)     h = GELU(W_h z + b_h)     out = unit(g*h + (1-g)*x)
 
-    HyCoLe borrows the module from the question-answering model SLQA (Wang, Yan and Wu, ACL 2018). Its paper was not
-    at hand when this was written: the form, and tanh in particular, are SLQA's; the gate has one value per dimension.
+    The gate has one value per dimension. The linear map of z, [A B C E] z, equals (A+E)x + (B-E)y + C(x*y), so only its
+    last term costs anything per pair.
 
-    The linear map of z, [A B C E] z, equals (A+E)x + (B-E)y + C(x*y), so only its last term costs anything per pair.
-    Initially m passes y on and g is 1/2 (both up to small noise): the untrained module returns about (x + tanh y) / 2.
+    Args:
+        dim: width D.
+        generator: the initial weights' only source of randomness.
+        initial: "xavier": W_g and W_h Xavier-uniform; the paper names no other start. "sum": a tenth of it, and W_h
+            with 2 on the diagonal of its block for y. As GELU(2y) is y to first order and g is 1/2, the untrained
+            module then returns about unit(x + y): a start for encoders whose sides agree already (ours).
     """
 
-    def __init__(self, dim: int, generator: torch.Generator) -> None:
+    def __init__(self, dim: int, generator: torch.Generator, initial: FusionInit = "xavier") -> None:
         super().__init__(dim)
-        self.linear = make_linear(4 * dim, 2 * dim, generator)  # rows: m, then g
+        self.linear = make_linear(4 * dim, 2 * dim, generator)  # rows: h, then g
         with torch.no_grad():
-            self.linear.weight.mul_(0.1)
-            self.linear.weight[:dim, dim : 2 * dim] += torch.eye(dim)
+            # as two Xavier layers of D outputs each, not one of 2D
+            self.linear.weight.mul_(math.sqrt((4 + 2) / (4 + 1)))
+            if initial == "sum":
+                self.linear.weight.mul_(0.1)
+                self.linear.weight[:dim, dim : 2 * dim] += 2 * torch.eye(dim)
 
     def _of_image(self, image: Tensor) -> Tensor:
         a, _, _, e = self.linear.weight.chunk(4, dim=1)
@@ -130,15 +145,15 @@ class GatedFusion(Fusion):
 
     def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
         c = self.linear.weight.chunk(4, dim=1)[2]
-        m, g = ((image * text) @ c.T + of_image + of_text).chunk(2, dim=-1)
-        return image + torch.sigmoid(g) * (torch.tanh(m) - image)
+        h, g = ((image * text) @ c.T + of_image + of_text).chunk(2, dim=-1)
+        return image + torch.sigmoid(g) * (gelu(h) - image)
 
     def _width(self) -> int:
         return 2 * self.dim
 
 
 class SumFusion(Fusion):
-    """Element-wise sum of image and text embedding; no parameters (the simplest baseline of CLIP4CIR)."""
+    """unit(x + y); no parameters. HyCoLe's ablation "without gated fusion", CLIP4CIR's simplest baseline."""
 
     def _of_image(self, image: Tensor) -> Tensor:
         return image
@@ -157,7 +172,7 @@ class CombinerFusion(Fusion):
 
         p = [dropout(relu(P_t y)); dropout(relu(P_i x))]                 (two times 4D)
         lambda = sigmoid(w . dropout(relu(V p)))                         (hidden width 8D)
-        out = O dropout(relu(U p)) + lambda*y + (1-lambda)*x             (hidden width 8D)
+        out = unit(O dropout(relu(U p)) + lambda*y + (1-lambda)*x)       (hidden width 8D)
 
     Every linear layer has a bias, every dropout rate is 0.5. U p and V p are sums of a text and an image term; those
     are computed once per text and once per image.
@@ -196,19 +211,22 @@ class CombinerFusion(Fusion):
         return 16 * self.dim
 
 
-def make_fusion(kind: str, dim: int, generator: torch.Generator) -> Fusion:
+def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier") -> Fusion:
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
     Args:
         kind: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
+        initial: of "gated", see there.
 
     Raises:
         UnknownNameError: any other `kind`.
+        OptionError: any other `initial`.
     """
+    check_option("backbone.fusion_init", initial, initial in get_args(FusionInit), "xavier or sum")
     if kind == "gated":
-        return GatedFusion(dim, generator)
+        return GatedFusion(dim, generator, initial)
     if kind == "sum":
         return SumFusion(dim)
     if kind == "combiner":

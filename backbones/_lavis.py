@@ -1,4 +1,4 @@
-"""Checkpoints in LAVIS's format: reading, sizes from tensors, the key mapping in both directions, strict loading.
+"""Checkpoints in LAVIS's format: reading, sizes from tensors, the key mapping, strict loading.
 
 The names on the one side are those of LAVIS's `Blip2Qformer` family (Li et al., ICML 2023), as QuRe and SPRC publish
 their models; on the other side those of `blip2.Blip2` and `blip.Blip`, which follow transformers. Authors load their
@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
+from negbench.backbones._weights import check_fit, refuse
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Tower = Literal["eva_clip_g", "clip_vit_L"]
@@ -106,23 +107,6 @@ class Layout:
         part = _packed_part(name) if self.qkv == "packed" else None
         return tensors[0] if part is None else tensors[0].chunk(3)[part]
 
-    def split(self, state: Mapping[str, Tensor]) -> State:
-        """All our tensors -> a state dict under LAVIS's keys."""
-        result: State = {}
-        packed: dict[str, list[Tensor]] = {}
-        for name, tensor in state.items():
-            keys = self.keys(name)
-            part = _packed_part(name) if self.qkv == "packed" else None
-            if len(keys) == 2:
-                # the keys' bias adds one constant to all scores of a query, which the softmax takes out again
-                result[keys[0]], _, result[keys[1]] = tensor.chunk(3)
-            elif part is not None:
-                packed.setdefault(keys[0], [tensor] * 3)[part] = tensor
-            else:
-                result[keys[0]] = tensor
-        result |= {key: torch.cat(parts) for key, parts in packed.items()}
-        return {key: tensor.contiguous().clone() for key, tensor in result.items()}
-
 
 def _packed_part(name: str) -> int | None:
     found = re.search(r"self_attn\.([qkv])_proj\.", name)
@@ -172,7 +156,7 @@ def read_checkpoint(path: Path) -> State:
 
 def _state_dict(loaded: object, path: Path) -> State:
     if _is_state(loaded):
-        return dict(loaded)  # type: ignore[call-overload, no-any-return]
+        return dict(loaded)  # type: ignore[call-overload]
     if isinstance(loaded, Mapping):
         inner = [loaded["model"]] if "model" in loaded else [v for v in loaded.values() if _is_state(v)]
         if len(inner) == 1 and _is_state(inner[0]):
@@ -222,7 +206,8 @@ def read_tower(path: Path, depth: int | None) -> State:
     pattern, unused = _BLOCKS[tower], _UNUSED_OF_TOWER[tower]
     blocks = _count(state, pattern.pattern)
     if depth is None:
-        published = _PUBLISHED_DEPTH.get((tower, _dim(state, _TOWER_KEYS[tower].cls, -1, 0)))
+        cls = state.get(LAYOUTS[tower].keys(_CLS)[0].removeprefix("visual_encoder."))
+        published = None if cls is None else _PUBLISHED_DEPTH.get((tower, cls.shape[-1]))
         whole = any(unused.fullmatch(key) for key in state)
         depth = min(blocks, published) if published else blocks - 1 if whole else blocks
     if not 0 < depth <= blocks:
@@ -260,115 +245,129 @@ def read_blip2(path: Path, tower: Path | None, depth: int | None) -> State:
 # --- sizes -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _TowerKeys:
-    cls: str
-    positions: str
-    patch: str
-    block: str
-    mlp: str
+_TOWER_BLOCK = r"(?:visual_encoder\.(?:blocks|transformer\.resblocks)|vision_model\.encoder\.layers)\.(\d+)\."
+_TEXT_LAYER = r"(?:Qformer\.bert|qformer|text_encoder)\.encoder\.layer\.(\d+)\."
+_CLS, _POSITIONS = "vision_model.embeddings.class_embedding", "vision_model.embeddings.position_embedding"
 
 
-_TOWER_KEYS = {
-    "eva_clip_g": _TowerKeys("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks", "mlp.fc1.weight"),
-    "clip_vit_L": _TowerKeys(
-        "class_embedding", "positional_embedding", "conv1.weight", "transformer.resblocks", "mlp.c_fc.weight"
-    ),
-}
+def _told(default: int, tensor: str = "", dim: int = 0, *, count: str = "") -> Any:
+    """A size with its published value, told by a dimension of a tensor (in our names) or by the names' numbering."""
+    return dataclasses.field(default=default, metadata={"tensor": tensor, "dim": dim, "count": count})
 
 
 @dataclass(frozen=True)
-class Blip2Sizes:
-    """Sizes of a BLIP-2 model; the defaults are the published ones (EVA ViT-g, Q-Former on BERT base)."""
+class Sizes:
+    """What both families have; `text` is the beginning of the names of their text side's sizes."""
 
-    tower: Tower = "eva_clip_g"
+    text: ClassVar[str]
     image_size: int = 224
-    patch_size: int = 14
-    vit_hidden_size: int = 1408
-    vit_layers: int = 39
-    vit_heads: int = 16
-    vit_intermediate_size: int = 6144
-    num_query_tokens: int = 32
-    qformer_hidden_size: int = 768
-    qformer_layers: int = 12
-    qformer_heads: int = 12
-    qformer_intermediate_size: int = 3072
-    cross_attention_freq: int = 2
-    vocab_size: int = 30523
+    patch_size: int = _told(16, "vision_model.embeddings.patch_embedding.weight", 2)
+    vit_hidden_size: int = _told(768, _CLS, -1)
+    vit_layers: int = _told(12, count=_TOWER_BLOCK)
+    vit_heads: int = 12
+    vit_intermediate_size: int = _told(3072, "vision_model.encoder.layers.0.mlp.fc1.weight")
     max_positions: int = 512
-    embed_dim: int = 256
     max_txt_len: int = 32
 
-    def skeleton(self) -> Blip2Sizes:
+    @property
+    def text_width(self) -> int:
+        """Of the text's token features."""
+        width: int = getattr(self, f"{self.text}_hidden_size")
+        return width
+
+    def skeleton(self) -> Self:
         """Sizes of a model with the same tensor names that can be built whatever the other sizes are."""
-        return Blip2Sizes(
-            tower=self.tower,
-            vit_layers=self.vit_layers,
-            qformer_layers=self.qformer_layers,
-            cross_attention_freq=self.cross_attention_freq,
-        )
+        naming = ("tower", "vit_layers", f"{self.text}_layers", "cross_attention_freq")
+        return type(self)(**{name: getattr(self, name) for name in naming if hasattr(self, name)})
 
     def check(self, where: str) -> None:
         """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
-        _check_divides(self, "vit_heads", "vit_hidden_size", where)
-        _check_divides(self, "qformer_heads", "qformer_hidden_size", where)
-        _check_rest(self, where)
+        for part in ("vit", self.text):
+            heads, width = getattr(self, f"{part}_heads"), getattr(self, f"{part}_hidden_size")
+            if heads < 1 or width % heads:
+                raise WeightsError(
+                    f"{where}: {part}_heads {heads} does not divide {part}_hidden_size {width}; tensors cannot tell "
+                    f'the number of heads, give backbone.config={{"{part}_heads": ...}}'
+                )
+        if self.patch_size < 1 or self.image_size < 1 or self.image_size % self.patch_size:
+            raise WeightsError(f"{where}: patch_size {self.patch_size} does not divide image_size {self.image_size}")
+        if not 2 <= self.max_txt_len <= self.max_positions:
+            raise WeightsError(f"{where}: max_txt_len must be 2..{self.max_positions}, got {self.max_txt_len}")
 
 
 @dataclass(frozen=True)
-class BlipSizes:
+class Blip2Sizes(Sizes):
+    """Sizes of a BLIP-2 model; the defaults are the published ones (EVA ViT-g, Q-Former on BERT base)."""
+
+    text = "qformer"
+    tower: Tower = "eva_clip_g"
+    patch_size: int = _told(14, "vision_model.embeddings.patch_embedding.weight", 2)
+    vit_hidden_size: int = _told(1408, _CLS, -1)
+    vit_layers: int = _told(39, count=_TOWER_BLOCK)
+    vit_heads: int = 16
+    vit_intermediate_size: int = _told(6144, "vision_model.encoder.layers.0.mlp.fc1.weight")
+    num_query_tokens: int = _told(32, "query_tokens", 1)
+    qformer_hidden_size: int = _told(768, "query_tokens", 2)
+    qformer_layers: int = _told(12, count=_TEXT_LAYER)
+    qformer_heads: int = 12
+    qformer_intermediate_size: int = _told(3072, "qformer.encoder.layer.0.intermediate_query.dense.weight")
+    cross_attention_freq: int = 2
+    vocab_size: int = _told(30523, "word_embeddings.weight")
+    max_positions: int = _told(512, "position_embeddings.weight")
+    embed_dim: int = _told(256, "vision_projection.weight")
+
+
+@dataclass(frozen=True)
+class BlipSizes(Sizes):
     """Sizes of a BLIP image-text model; the defaults are those of "base" (ViT-B/16 at 384 pixels, BERT base)."""
 
+    text = "text"
     image_size: int = 384
-    patch_size: int = 16
-    vit_hidden_size: int = 768
-    vit_layers: int = 12
-    vit_heads: int = 12
-    vit_intermediate_size: int = 3072
-    text_hidden_size: int = 768
-    text_layers: int = 12
+    text_hidden_size: int = _told(768, "text_encoder.embeddings.word_embeddings.weight", 1)
+    text_layers: int = _told(12, count=_TEXT_LAYER)
     text_heads: int = 12
-    text_intermediate_size: int = 3072
-    vocab_size: int = 30524
-    max_positions: int = 512
-    embed_dim: int = 256
+    text_intermediate_size: int = _told(3072, "text_encoder.encoder.layer.0.intermediate.dense.weight")
+    vocab_size: int = _told(30524, "text_encoder.embeddings.word_embeddings.weight")
+    max_positions: int = _told(512, "text_encoder.embeddings.position_embeddings.weight")
+    embed_dim: int = _told(256, "vision_proj.weight")
     max_txt_len: int = 35
 
-    def skeleton(self) -> BlipSizes:
-        """Sizes of a model with the same tensor names that can be built whatever the other sizes are."""
-        return BlipSizes(vit_layers=self.vit_layers, text_layers=self.text_layers)
 
-    def check(self, where: str) -> None:
-        """Raise WeightsError unless heads divide widths, patches the image, and texts fit the positions."""
-        _check_divides(self, "vit_heads", "vit_hidden_size", where)
-        _check_divides(self, "text_heads", "text_hidden_size", where)
-        _check_rest(self, where)
+AnySizes = TypeVar("AnySizes", bound=Sizes)
 
 
-Sizes = TypeVar("Sizes", Blip2Sizes, BlipSizes)
+def _sizes_of(base: AnySizes, state: State, layout: Layout, where: Path | str) -> AnySizes:
+    """`base` with what a state dict's tensors tell.
 
-
-def _check_divides(sizes: Blip2Sizes | BlipSizes, heads: str, width: str, where: str) -> None:
-    count, size = getattr(sizes, heads), getattr(sizes, width)
-    if count < 1 or size % count:
-        raise WeightsError(
-            f"{where}: {heads} {count} does not divide {width} {size}; tensors cannot tell the number of heads, give "
-            f'backbone.config={{"{heads}": ...}}'
-        )
-
-
-def _check_rest(sizes: Blip2Sizes | BlipSizes, where: str) -> None:
-    if sizes.patch_size < 1 or sizes.image_size < 1 or sizes.image_size % sizes.patch_size:
-        raise WeightsError(f"{where}: patch_size {sizes.patch_size} does not divide image_size {sizes.image_size}")
-    if not 2 <= sizes.max_txt_len <= sizes.max_positions:
-        raise WeightsError(f"{where}: max_txt_len must be 2..{sizes.max_positions}, got {sizes.max_txt_len}")
+    A size whose tensor is missing stays as it is: `check_names` is what names the key.
+    """
+    found: dict[str, int] = {}
+    for field in dataclasses.fields(base):
+        tensor = state.get(layout.keys(field.metadata.get("tensor", ""))[0])
+        if tensor is not None and -tensor.ndim <= field.metadata["dim"] < tensor.ndim:
+            found[field.name] = tensor.shape[field.metadata["dim"]]
+        elif field.metadata.get("count"):
+            found[field.name] = _count(state, field.metadata["count"])
+    for name in (_POSITIONS, f"{_POSITIONS}.weight"):
+        positions = state.get(layout.keys(name)[0])
+        if positions is not None and positions.ndim > 1:
+            side = math.isqrt(positions.shape[-2] - 1)
+            if side * side != positions.shape[-2] - 1:
+                raise WeightsError(
+                    f"{where}: {layout.keys(name)[0]} has {positions.shape[-2]} positions, which is not a square of "
+                    "patches plus one"
+                )
+            found["image_size"] = side * found.get("patch_size", base.patch_size)
+    sizes = dataclasses.replace(base, **found)
+    if isinstance(sizes, Blip2Sizes):
+        crossing = sorted({int(m[1]) for key in state if (m := re.match(rf"{_TEXT_LAYER}crossattention\.", key))})
+        freq = crossing[1] if len(crossing) > 1 else max(sizes.qformer_layers, 1)
+        sizes = dataclasses.replace(sizes, cross_attention_freq=freq)
+    return sizes
 
 
 def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
-    """Sizes that a BLIP-2 state dict's tensors tell; heads and max_txt_len as published.
-
-    A size whose tensor is missing stays as published: `check_names` is what names the key.
-    """
+    """Sizes that the tensors of LAVIS's BLIP-2 tell; heads and max_txt_len as published."""
     own = [key.removeprefix("visual_encoder.") for key in state if key.startswith("visual_encoder.")]
     tower = tower_of(own)
     if tower is None:
@@ -376,80 +375,44 @@ def blip2_sizes(state: State, path: Path) -> Blip2Sizes:
             f"{path}: its visual_encoder is neither EVA (blocks.) nor CLIP (transformer.resblocks.): "
             f"{_listed(sorted(own)[:5])}"
         )
-    keys, base = _TOWER_KEYS[tower], Blip2Sizes(tower=tower)
-    patch = _dim(state, f"visual_encoder.{keys.patch}", 2, base.patch_size)
-    layer = "Qformer.bert.encoder.layer"
-    crossing = sorted({int(m[1]) for k in state if (m := re.match(rf"{re.escape(layer)}\.(\d+)\.crossattention\.", k))})
-    layers = _count(state, rf"{re.escape(layer)}\.(\d+)\.")
-    return dataclasses.replace(
-        base,
-        image_size=_image_size(state, f"visual_encoder.{keys.positions}", patch, path) or base.image_size,
-        patch_size=patch,
-        vit_hidden_size=_dim(state, f"visual_encoder.{keys.cls}", -1, base.vit_hidden_size),
-        vit_layers=_count(state, rf"visual_encoder\.{re.escape(keys.block)}\.(\d+)\."),
-        vit_intermediate_size=_dim(state, f"visual_encoder.{keys.block}.0.{keys.mlp}", 0, base.vit_intermediate_size),
-        num_query_tokens=_dim(state, "query_tokens", 1, base.num_query_tokens),
-        qformer_hidden_size=_dim(state, "query_tokens", 2, base.qformer_hidden_size),
-        qformer_layers=layers,
-        qformer_intermediate_size=_dim(
-            state, f"{layer}.0.intermediate_query.dense.weight", 0, base.qformer_intermediate_size
-        ),
-        cross_attention_freq=crossing[1] if len(crossing) > 1 else max(layers, 1),
-        vocab_size=_dim(state, "Qformer.bert.embeddings.word_embeddings.weight", 0, base.vocab_size),
-        max_positions=_dim(state, "Qformer.bert.embeddings.position_embeddings.weight", 0, base.max_positions),
-        embed_dim=_dim(state, "vision_proj.weight", 0, base.embed_dim),
-    )
+    return _sizes_of(Blip2Sizes(tower=tower), state, LAYOUTS[tower], path)
 
 
 def blip_sizes(state: State, path: Path) -> BlipSizes:
-    """Sizes that a BLIP state dict's tensors tell; heads (the ViT's: width / 64) and max_txt_len as published."""
+    """Sizes that the tensors of LAVIS's BLIP tell; heads (the ViT's: width / 64) and max_txt_len as published."""
     if not any(key.startswith("text_encoder.") for key in state):
         raise WeightsError(
             f"{path} is no BLIP checkpoint of LAVIS: no key starts with 'text_encoder.'; "
             f"it has {_listed(list(state)[:5])}"
         )
-    base = BlipSizes()
-    patch = _dim(state, "visual_encoder.patch_embed.proj.weight", 2, base.patch_size)
-    width = _dim(state, "visual_encoder.cls_token", -1, base.vit_hidden_size)
-    layer = "text_encoder.encoder.layer"
-    words = "text_encoder.embeddings.word_embeddings.weight"
-    return dataclasses.replace(
-        base,
-        image_size=_image_size(state, "visual_encoder.pos_embed", patch, path) or base.image_size,
-        patch_size=patch,
-        vit_hidden_size=width,
-        vit_layers=_count(state, r"visual_encoder\.blocks\.(\d+)\."),
-        vit_heads=width // 64,
-        vit_intermediate_size=_dim(state, "visual_encoder.blocks.0.mlp.fc1.weight", 0, base.vit_intermediate_size),
-        text_hidden_size=_dim(state, words, 1, base.text_hidden_size),
-        text_layers=_count(state, rf"{re.escape(layer)}\.(\d+)\."),
-        text_intermediate_size=_dim(state, f"{layer}.0.intermediate.dense.weight", 0, base.text_intermediate_size),
-        vocab_size=_dim(state, words, 0, base.vocab_size),
-        max_positions=_dim(state, "text_encoder.embeddings.position_embeddings.weight", 0, base.max_positions),
-        embed_dim=_dim(state, "vision_proj.weight", 0, base.embed_dim),
-    )
+    sizes = _sizes_of(BlipSizes(), state, LAYOUTS["blip"], path)
+    return dataclasses.replace(sizes, vit_heads=sizes.vit_hidden_size // 64)
 
 
-def _dim(state: State, key: str, dim: int, default: int) -> int:
-    tensor = state.get(key)
-    if tensor is None or not -tensor.ndim <= dim < tensor.ndim:
-        return default
-    return tensor.shape[dim]
+def sizes_of_pretrained(base: AnySizes, config: Any, tensors: State, where: str) -> AnySizes:
+    """Sizes of a model that transformers saved.
+
+    Args:
+        base: of the family, as published.
+        config: of transformers; only it knows the numbers of heads.
+        tensors: in our names.
+        where: for error lines.
+
+    Raises:
+        WeightsError: sizes that cannot be.
+    """
+    sizes = _sizes_of(base, tensors, Layout((), "same", re.compile("")), where)
+    text = config.qformer_config if base.text == "qformer" else config.text_config
+    heads = {"vit_heads": config.vision_config.num_attention_heads, f"{base.text}_heads": text.num_attention_heads}
+    length = min(base.max_txt_len, sizes.max_positions)
+    sizes = dataclasses.replace(sizes, max_txt_len=length, **heads)
+    sizes.check(where)
+    return sizes
 
 
 def _count(state: State, pattern: str) -> int:
     numbers = [int(found[1]) for key in state if (found := re.match(pattern, key))]
     return max(numbers, default=-1) + 1
-
-
-def _image_size(state: State, key: str, patch: int, path: Path) -> int | None:
-    positions = _dim(state, key, -2, 0)
-    if not positions:
-        return None
-    side = math.isqrt(positions - 1)
-    if side * side != positions - 1:
-        raise WeightsError(f"{path}: {key} has {positions} positions, which is not a square of patches plus one")
-    return side * patch
 
 
 # keys of config= that tensors cannot tell
@@ -473,7 +436,7 @@ def read_config(config: str | Mapping[str, Any] | None) -> dict[str, Any]:
     return values
 
 
-def configured(sizes: Sizes, config: Mapping[str, Any], *, told: str) -> Sizes:
+def configured(sizes: AnySizes, config: Mapping[str, Any], *, told: str) -> AnySizes:
     """`sizes` with what `config=` says.
 
     Args:
@@ -503,7 +466,7 @@ def configured(sizes: Sizes, config: Mapping[str, Any], *, told: str) -> Sizes:
     return result
 
 
-# --- loading and saving ------------------------------------------------------------------------------------------
+# --- loading ------------------------------------------------------------------------------------------
 
 
 def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> list[str]:
@@ -523,13 +486,8 @@ def check_names(module: nn.Module, state: State, layout: Layout, path: Path) -> 
     """
     expected = {key for name, _ in module.named_parameters() for key in layout.keys(name)}
     surplus = sorted(set(state) - expected)
-    problems = {
-        "missing": sorted(expected - set(state)),
-        "unexpected": [key for key in surplus if not layout.droppable.fullmatch(key)],
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {_listed(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{path} does not fit the model: {text}")
+    unexpected = [key for key in surplus if not layout.droppable.fullmatch(key)]
+    refuse(f"{path} does not fit the model", missing=expected - set(state), unexpected=unexpected)
     return surplus
 
 
@@ -549,13 +507,7 @@ def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -
     Raises:
         WeightsError: naming every tensor of the wrong shape.
     """
-    wrong = [
-        f"{name} is {list(tensors[name].shape)}, want {list(parameter.shape)}"
-        for name, parameter in module.named_parameters()
-        if tensors[name].shape != parameter.shape
-    ]
-    if wrong:
-        raise WeightsError(f"{path} does not fit the model: {'; '.join(wrong)}")
+    check_fit(f"{path} does not fit the model", tensors, dict(module.named_parameters()))
     # clone: a chunk of a packed tensor would keep all of it, and two parameters must not share memory
     fresh = {name: tensor.detach().to(torch.float32, copy=True).contiguous() for name, tensor in tensors.items()}
     module.load_state_dict(fresh, strict=False, assign=True)
@@ -568,15 +520,6 @@ def restore_positions(module: nn.Module) -> None:
         ids = part._buffers.get("position_ids")
         if ids is not None:
             part.register_buffer("position_ids", torch.arange(ids.shape[-1]).expand((1, -1)), persistent=False)
-
-
-def save_state(module: nn.Module, layout: Layout, path: Path) -> None:
-    """Write a module's parameters in LAVIS's format (a bare state dict, float32), as QuRe publishes its models.
-
-    Heads that retrieval does not use (itm_head, Qformer.cls) are not in it; `lavis:FILE` reads it back.
-    """
-    state = {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
-    torch.save(layout.split(state), path)
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._lavis import read_checkpoint
-from negbench.backbones._preprocess import CLIP_MEAN, CLIP_STD
+from negbench.backbones._weights import check_fit, fetch
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 Activation = Literal["auto", "quick_gelu", "gelu"]
@@ -44,7 +44,7 @@ _ACTIVATIONS = {"QuickGELU": "quick_gelu", "GELU": "gelu", "GELUTanh": "gelu_tan
 
 
 @dataclass(frozen=True)
-class Source:
+class Blueprint:
     """What a backbone is built from.
 
     Args:
@@ -53,9 +53,7 @@ class Source:
         label: hub id, file name or "random:SEED".
         revision: of the hub, "local" or "".
         state: tensors by name; None for random weights.
-        mean: of the pixels' channels.
-        std: of the pixels' channels.
-        interpolation: of the resize.
+        pixels: `mean`, `std` and `interpolation` of the preprocessing, where they are not CLIP's.
     """
 
     name: str
@@ -63,27 +61,25 @@ class Source:
     label: str
     revision: str
     state: dict[str, Tensor] | None = None
-    mean: tuple[float, float, float] = CLIP_MEAN
-    std: tuple[float, float, float] = CLIP_STD
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    pixels: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 # --- finding -----------------------------------------------------------------------------------------------------
 
 
-def random_source(model: str | None, toy: bool, activation: Activation, seed: int) -> Source:
-    """Source without weights: the toy size, or an architecture by name."""
+def random_blueprint(model: str | None, toy: bool, activation: Activation, seed: int) -> Blueprint:
+    """Blueprint without weights: the toy size, or an architecture by name."""
     if toy and model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out with backbone.size=toy")
     name, config = ("toy", copy.deepcopy(TOY)) if toy else architecture(model or DEFAULT_MODEL)
     if activation != "auto":
         config["quick_gelu"] = activation == "quick_gelu"
-    return Source(name, config, f"random:{seed}", "")
+    return Blueprint(name, config, f"random:{seed}", "")
 
 
-def find(model: str | None, weights: str, activation: Activation) -> Source:
-    """Source of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
+def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
+    """Blueprint of `weights=`: "hf-hub:ORG/NAME[@REVISION]", a folder, a file, or one of open_clip's tags.
 
     Raises:
         WeightsError: nothing there, or nothing that can be read.
@@ -112,7 +108,7 @@ def architecture(model: str) -> tuple[str, dict[str, Any]]:
     return name, config
 
 
-def _of_tag(model: str, tag: str, activation: Activation) -> Source:
+def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     from open_clip import pretrained
 
     name, config = architecture(model)
@@ -133,10 +129,10 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Source:
     told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
     mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
     file = hub_file(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
-    return Source(name, config, hub_id, file.parent.name, read_state(file), **_pixels(known), details={"tag": tag})
+    return Blueprint(name, config, hub_id, file.parent.name, read_state(file), _pixels(known), {"tag": tag})
 
 
-def _of_file(model: str | None, path: Path, activation: Activation) -> Source:
+def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint:
     if not path.is_file():
         raise WeightsError(f"backbone.weights: there is no file {path}; {WITHOUT_WEIGHTS}")
     beside = path.parent / _CONFIG_FILE
@@ -152,10 +148,10 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Source:
     elif _has_twin(name):
         quick = None
     config["quick_gelu"] = _resolved(activation, quick, str(path))
-    return Source(name, config, path.name, "local", state)
+    return Blueprint(name, config, path.name, "local", state)
 
 
-def _of_folder(model: str | None, folder: Path, activation: Activation, label: str, revision: str) -> Source:
+def _of_folder(model: str | None, folder: Path, activation: Activation, label: str, revision: str) -> Blueprint:
     if model is not None:
         raise OptionError(f"backbone.model {model!r}: leave it out, {label} has its own {_CONFIG_FILE}")
     if not (folder / _CONFIG_FILE).is_file():
@@ -167,7 +163,7 @@ def _of_folder(model: str | None, folder: Path, activation: Activation, label: s
     return _configured(folder / _CONFIG_FILE, files[0], activation, label, revision)
 
 
-def _of_hub(model: str | None, weights: str, activation: Activation) -> Source:
+def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprint:
     hub_id, _, revision = weights.removeprefix(_HUB).partition("@")
     at = f" --revision {revision}" if revision else ""
     mend = f"`hf download {hub_id}{at}`, or put its files into FOLDER and give backbone.weights=FOLDER"
@@ -176,8 +172,8 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Source:
     return _of_folder(model, config.parent, activation, hub_id, config.parent.name)
 
 
-def _configured(config_file: Path, weights: Path, activation: Activation, label: str, revision: str) -> Source:
-    """Source whose open_clip_config.json says everything."""
+def _configured(config_file: Path, weights: Path, activation: Activation, label: str, revision: str) -> Blueprint:
+    """Blueprint whose open_clip_config.json says everything."""
     try:
         told = json.loads(config_file.read_text(encoding="utf-8"))
         config = dict(told["model_cfg"])
@@ -187,7 +183,7 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
             f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
         ) from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
-    return Source(label, config, label, revision, read_state(weights), **pixels)
+    return Blueprint(label, config, label, revision, read_state(weights), pixels)
 
 
 def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,36 +221,15 @@ def _safe(filename: str) -> str:
 
 
 def hub_file(hub_id: str, names: Sequence[str], mend: str, revision: str | None = None) -> Path:
-    """First of `names` in a hub repository: from the local cache, else fetched once.
-
-    Args:
-        hub_id: ORG/NAME.
-        names: of files, the preferred one first.
-        mend: second half of the error line.
-        revision: None is the newest.
+    """First of `names` in a hub repository, see `fetch`.
 
     Raises:
-        WeightsError: neither in the cache nor to be fetched.
+        WeightsError: neither in the cache nor to be fetched; `mend` is its second half.
     """
-    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
-
-    for name in names:
-        cached = try_to_load_from_cache(hub_id, name, revision=revision)
-        if isinstance(cached, str):
-            return Path(cached)
-    why = "HF_HUB_OFFLINE is set"
-    if not constants.HF_HUB_OFFLINE:
-        try:
-            # one plain request first: the download itself would go on retrying where there is no network
-            info = HfApi().model_info(hub_id, revision=revision, timeout=10)
-            there = {file.rfilename for file in info.siblings or ()}
-            for name in names:
-                if name in there:
-                    return Path(hf_hub_download(hub_id, name, revision=revision))
-            why = "the hub has none"
-        except Exception as error:  # hub errors share no base class
-            why = f"{type(error).__name__}: {_first_line(error)}"
-    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({why}): {mend}")
+    file = fetch(hub_id, names, revision=revision)
+    if isinstance(file, Path):
+        return file
+    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({file}): {mend}")
 
 
 def _first_line(error: Exception) -> str:
@@ -325,18 +300,7 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
         state = convert_to_custom_text_state_dict(state)
     if "logit_scale" in state and state["logit_scale"].numel() == 1:
         state["logit_scale"] = state["logit_scale"].reshape(wanted["logit_scale"].shape)
-    problems = {
-        "missing": sorted(set(wanted) - set(state)),
-        "unexpected": sorted(set(state) - set(wanted)),
-        "wrong shape": [
-            f"{name} {list(state[name].shape)} for {list(wanted[name].shape)}"
-            for name in sorted(set(wanted) & set(state))
-            if wanted[name].shape != state[name].shape
-        ],
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{where} does not fit its architecture: {text}")
+    check_fit(f"{where} does not fit its architecture", state, wanted)
     model.load_state_dict(state)
 
 
@@ -361,7 +325,7 @@ def resized(model: nn.Module, config: dict[str, Any], size: int) -> nn.Module:
     return larger
 
 
-def image_size(model: Any) -> int:
+def side_of(model: Any) -> int:
     """Pixels of a side. Raises WeightsError where the tower wants no square."""
     size: Any = model.visual.image_size
     height, width = (size, size) if isinstance(size, int) else size
@@ -370,7 +334,7 @@ def image_size(model: Any) -> int:
     return int(height)
 
 
-def make_tokenizer(source: Source) -> Any:
+def make_tokenizer(blueprint: Blueprint) -> Any:
     """open_clip's tokenizer: texts -> [B, context length] int64.
 
     Raises:
@@ -378,14 +342,14 @@ def make_tokenizer(source: Source) -> Any:
     """
     from open_clip.tokenizer import HFTokenizer
 
-    text = source.config["text_cfg"]
+    text = blueprint.config["text_cfg"]
     hub_id = text.get("hf_tokenizer_name") or text.get("hf_model_name")
     options = text.get("tokenizer_kwargs") or {}
     length = text.get("context_length", 77)
     if not hub_id:
         return _byte_pairs(length, tuple(sorted(options.items())))
     for name in ("tokenizer_config.json", "tokenizer.json"):
-        folder = hub_file(hub_id, [name], f"{source.name} needs this tokenizer: `hf download {hub_id}`").parent
+        folder = hub_file(hub_id, [name], f"{blueprint.name} needs this tokenizer: `hf download {hub_id}`").parent
     try:
         return HFTokenizer(str(folder), context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
     except Exception as error:  # transformers and tokenizers raise what they like

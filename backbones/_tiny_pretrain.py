@@ -21,7 +21,8 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
-from negbench.backbones.tiny import FORMAT, MIN_TEMPERATURE, Encoders
+from negbench.backbones._composed import MIN_TEMPERATURE
+from negbench.backbones.tiny import FORMAT, Encoders
 from negbench.contracts import DEFAULT_TEMPERATURE, check_option
 from negbench.datasets._garments import CATEGORIES, Garment, mutate, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,44 +103,75 @@ def _existing(name: str, spec: str, advice: Advice) -> Path:
     return path
 
 
+def refuse(what: str, **problems: Iterable[str]) -> None:
+    """Raise a WeightsError that begins with `what` and lists the tensors of each kind, unless there is none."""
+    listed = {kind.replace("_", " "): sorted(names) for kind, names in problems.items()}
+    text = "; ".join(f"{kind} {', '.join(names)}" for kind, names in listed.items() if names)
+    if text:
+        raise WeightsError(f"{what}: {text}")
+
+
+def check_fit(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Raise a WeightsError that begins with `what` unless names and shapes of tensors agree."""
+    wrong = {n: f"{n} {list(found[n].shape)} for {list(wanted[n].shape)}" for n in wanted.keys() & found.keys()}
+    refuse(
+        what,
+        missing=wanted.keys() - found.keys(),
+        unexpected=found.keys() - wanted.keys(),
+        wrong_shape=(text for n, text in wrong.items() if found[n].shape != wanted[n].shape),
+    )
+
+
 def hub_folder(source: Source, advice: Advice) -> Path:
     """Folder of a hub id's files: from the local cache if they are there, else fetched once.
 
     Raises:
         WeightsError: neither in the cache nor to be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
     """
-    patterns = ("*.json", "*.txt", "*.safetensors")
-    folder = fetch(source.hub_id, patterns, "*.safetensors", revision=source.revision)
-    if isinstance(folder, Path):
-        return folder
+    file = fetch(source.hub_id, ["*.safetensors"], beside=("*.json", "*.txt"), revision=source.revision)
+    if isinstance(file, Path):
+        return file.parent
     name = source.hub_id + (f"@{source.revision}" if source.revision else "")
     raise WeightsError(
-        f"backbone.weights {name!r} are neither in the local cache nor to be fetched ({folder}): {advice.mend}"
+        f"backbone.weights {name!r} are neither in the local cache nor to be fetched ({file}): {advice.mend}"
     )
 
 
-def fetch(hub_id: str, patterns: Sequence[str], needed: str, *, revision: str | None = None) -> Path | str:
-    """Folder with a hub id's files that match `patterns`, one of them `needed`; or, in words, why there is none.
+def fetch(hub_id: str, names: Sequence[str], *, beside: Sequence[str] = (), revision: str | None = None) -> Path | str:
+    """A file of a hub repository, in its folder with others; or, in words, why there is none.
 
     The local cache is asked first, so that nothing waits for a network that is not there or not wanted.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    why = "HF_HUB_OFFLINE is set"
-    for local in (True, False) if not HF_HUB_OFFLINE else (True,):
-        try:
-            folder = Path(
-                snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns), local_files_only=local)
-            )
-        except Exception as error:  # hub errors share no base class: httpx, OSError, ValueError, bare Exception
-            if not local:
-                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            continue
-        if any(folder.glob(needed)):
-            return folder
-        why = f"it has no {needed}"
-    return why
+    Args:
+        hub_id: ORG/NAME.
+        names: patterns, the preferred one first; the first that the repository has is taken.
+        beside: patterns of what is fetched with it.
+        revision: None is the newest.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    def first(folder: str, of: Sequence[str]) -> Path | None:
+        return next((file for name in of for file in sorted(Path(folder).glob(name))), None)
+
+    try:
+        cached = first(snapshot_download(hub_id, revision=revision, local_files_only=True), names)
+    except Exception:  # hub errors share no base class: httpx, OSError, ValueError, bare Exception
+        cached = None
+    if cached is not None:
+        return cached
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        # one plain request first: the download itself would go on retrying where there is no network
+        info = HfApi().model_info(hub_id, revision=revision, timeout=10)
+        there = [file.rfilename for file in info.siblings or ()]
+        chosen = next((name for name in names if fnmatch.filter(there, name)), None)
+        if chosen is None:
+            return f"it has no {' or '.join(names)}"
+        folder = snapshot_download(hub_id, revision=revision, allow_patterns=[chosen, *beside])
+        return first(folder, [chosen]) or f"{chosen} did not come"
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"
 
 
 def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice) -> Path:
@@ -154,10 +186,10 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
         return beside
     why = ""
     for hub_id in ("bert-base-uncased", BERT):
-        folder = fetch(hub_id, ("vocab.txt",), "vocab.txt")
-        if isinstance(folder, Path):
-            return folder
-        why = folder
+        file = fetch(hub_id, ["vocab.txt"])
+        if isinstance(file, Path):
+            return file
+        why = file
     raise WeightsError(
         f"{advice.backbone} needs a tokenizer ({why}): fetch the vocab.txt of {BERT} and put it"
         f"{f' into {beside}' if beside else ' into FOLDER'}, or give backbone.tokenizer=FILE"
@@ -188,14 +220,12 @@ def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor
         raise WeightsError(
             f"{path} cannot be loaded by transformers: {(str(error).splitlines() or ['?'])[0]}"
         ) from error
-    problems = {
-        "missing": sorted(info["missing_keys"]),
-        "unexpected": sorted(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
-        "wrong shape": sorted(str(found[0]) for found in info["mismatched_keys"]),
-    }
-    if any(problems.values()):
-        text = "; ".join(f"{kind} {', '.join(keys)}" for kind, keys in problems.items() if keys)
-        raise WeightsError(f"{path} does not fit {model_class.__name__}: {text}")
+    refuse(
+        f"{path} does not fit {model_class.__name__}",
+        missing=info["missing_keys"],
+        unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
+        wrong_shape=(str(found[0]) for found in info["mismatched_keys"]),
+    )
     return model.config, dict(model.state_dict())
 
 

@@ -11,90 +11,67 @@ learned query tokens, w the text's word and position embeddings and v = ln_visio
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from negbench.backbones._blip import (
-    BlipFamily,
-    Options,
-    Origin,
-    Precision,
-    Text,
-    make_caption_tokenizer,
-    randomise,
-)
+from negbench.backbones._blip import BlipFamily, Options, Precision, Text
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._lavis import (
-    LAYOUTS,
-    Blip2Sizes,
-    Layout,
-    assign,
-    blip2_sizes,
-    check_names,
-    configured,
-    load_state,
-    read_blip2,
-    read_config,
-)
-from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained
-from negbench.contracts import DEFAULT_TEMPERATURE, TextBatch, check_option
-from negbench.errors import OptionError
+from negbench.backbones._composed import Init, check_choice
+from negbench.backbones._fusion import unit
+from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
+from negbench.backbones._weights import Advice, Source
+from negbench.contracts import TextBatch
 
 PAPER = (
     "Li et al., BLIP-2, ICML 2023 (arXiv:2301.12597); as used by Kwak et al., QuRe, ICML 2025 (arXiv:2507.12416), "
     "and with pooling=text by Bai et al., SPRC, ICLR 2024 (arXiv:2310.05473)"
 )
 
-ADVICE = Advice(
-    backbone="blip2",
-    hub_id="Salesforce/blip2-itm-vit-g",
-    lavis_files=(
-        "LAVIS's files (model.pth of github.com/jackwaky/QuRe: backbone.weights=lavis:FILE; blip2_pretrained_vitL.pth "
-        "with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, of github.com/salesforce/LAVIS: "
-        "backbone.weights=lavis:FILE,tower=FILE)"
-    ),
-)
-
-Init = Literal["pretrained", "random"]
 Size = Literal["toy", "vit_l", "vit_g"]
 Pooling = Literal["query", "text"]
 
 _POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
 # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) serve as well
 _TEXT = Text(added=("[DEC]",), unused=("[DEC]",))
-_RANDOM_SIZES: dict[str, Blip2Sizes] = {
-    "vit_g": Blip2Sizes(),
-    "vit_l": Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096),
-    "toy": Blip2Sizes(
-        image_size=56,
-        vit_hidden_size=32,
-        vit_layers=2,
-        vit_heads=2,
-        vit_intermediate_size=64,
-        num_query_tokens=8,
-        qformer_hidden_size=32,
-        qformer_layers=2,
-        qformer_heads=2,
-        qformer_intermediate_size=64,
-        vocab_size=len(built_in_vocabulary()) + 1,  # "[DEC]"
-        max_positions=32,
-        embed_dim=32,
-    ),
-}
+_TOY = Blip2Sizes(
+    image_size=56,
+    vit_hidden_size=32,
+    vit_layers=2,
+    vit_heads=2,
+    vit_intermediate_size=64,
+    num_query_tokens=8,
+    qformer_hidden_size=32,
+    qformer_layers=2,
+    qformer_heads=2,
+    qformer_intermediate_size=64,
+    vocab_size=len(built_in_vocabulary()) + 1,  # "[DEC]"
+    max_positions=32,
+    embed_dim=32,
+)
+_VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096)
 
 
-class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backbones`
+@dataclass(frozen=True)
+class Blip2Options(Options):
+    """Options of BLIP-2, see `Blip2.load`."""
+
+    pooling: Pooling = "query"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("backbone.pooling", self.pooling, Pooling)
+
+
+class Blip2(BlipFamily):
     """BLIP-2 for composed image retrieval. Frozen: the visual tower; everything else trains, ln_vision included.
 
     Use `load`; the constructor leaves the parameters on the meta device.
 
     Attributes:
-        sizes: of the model.
         ln_vision: applied to stored features; its eps is LAVIS's 1e-5 for both towers.
         query_tokens: [1, Q, H].
     """
@@ -105,15 +82,22 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
         "batch_size": 32,
         "epochs": 30,
     }
-    _name = "blip2"
+    advice = Advice(
+        backbone="blip2",
+        hub_id="Salesforce/blip2-itm-vit-g",
+        lavis_files=(
+            "LAVIS's files (model.pth of github.com/jackwaky/QuRe: backbone.weights=lavis:FILE; "
+            "blip2_pretrained_vitL.pth with clip_vit_L.pth, or blip2_pretrained.pth with eva_vit_g.pth, of "
+            "github.com/salesforce/LAVIS: backbone.weights=lavis:FILE,tower=FILE)"
+        ),
+    )
+    published = Blip2Sizes()
+    random_sizes: ClassVar = {"toy": _TOY, "vit_l": _VIT_L, "vit_g": published}
+    their_class = "Blip2ForImageTextRetrieval"
+    own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
-    def __init__(self, sizes: Blip2Sizes, options: Options, pooling: Pooling = "query") -> None:
-        super().__init__(sizes.image_size, sizes.embed_dim, options)
-        self.sizes = sizes
-        self.pooling = pooling
-        self._tokens_per_image = sizes.num_query_tokens
-        self._composition = f"Q-Former over image features and text, {_POOLINGS[pooling]}"
-        self._activation = "gelu" if sizes.tower == "eva_clip_g" else "quick_gelu"
+    def __init__(self, sizes: Blip2Sizes, options: Blip2Options) -> None:
+        super().__init__(sizes, options)
         width = sizes.qformer_hidden_size
         with torch.device("meta"):
             self.vision_model = _tower(sizes)
@@ -138,9 +122,9 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
         pooling: Pooling = "query",
         precision: Precision = "fp32",
         target_ratio: float = 1.25,
-        attribute_weights: bool = False,
+        attribute_weights: bool | float = False,
         seed: int = 0,
-    ) -> Blip2:
+    ) -> Self:
         """Backbone from published, own or random weights.
 
         Args:
@@ -159,106 +143,55 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
                 pass over the fused tokens and the text (SPRC).
             precision: of the visual tower.
             target_ratio: of the target padding.
-            attribute_weights: DQE-CIR's colour and shape sub-queries.
+            attribute_weights: DQE-CIR's colour and shape sub-queries; a number > 0 is their first weight, true is 0.1.
             seed: of random weights, dropout and attribute weights.
 
         Raises:
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
             OptionError: an option out of range, or one that `init` has no use for.
         """
-        check_option("backbone.init", init, init in get_args(Init), "pretrained or random")
-        check_option("backbone.size", size, size in get_args(Size), "toy, vit_l or vit_g")
-        check_option("backbone.pooling", pooling, pooling in get_args(Pooling), "query or text")
-        options = Options(precision, target_ratio, attribute_weights, seed)
-        given = read_config(config)
-        if init == "random":
-            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
-            backbone, origin = cls._random(size, given, options, pooling)
-        else:
-            source = parse_weights(str(weights or ADVICE.hub_id), ADVICE)
-            if source.kind == "lavis":
-                backbone, origin = cls._from_lavis(source, given, options, pooling)
-            elif given:
-                raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
-            else:
-                backbone, origin = cls._from_transformers(source, options, pooling)
-        backbone._finish(tokenizer, origin)
-        return backbone
+        options = Blip2Options(precision, target_ratio, attribute_weights, seed, pooling)
+        return cls.loaded(weights, config, tokenizer, init, size, options, _TEXT)
 
-    @classmethod
-    def _random(cls, size: Size, config: Mapping[str, Any], options: Options, pooling: Pooling) -> tuple[Blip2, Origin]:
-        backbone = cls(configured(_RANDOM_SIZES[size], config, told=""), options, pooling)
-        randomise(backbone, options.seed)
-        return backbone, Origin(f"random:{options.seed}", "", details={"size": size})
-
-    @classmethod
-    def _from_lavis(
-        cls, source: Source, config: Mapping[str, Any], options: Options, pooling: Pooling
-    ) -> tuple[Blip2, Origin]:
+    @staticmethod
+    def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Blip2Sizes]:
         assert source.path is not None
         depth = config.get("vit_layers")
         state = read_blip2(source.path, source.tower, depth if isinstance(depth, int) else None)
-        told = blip2_sizes(state, source.path)
-        dropped = check_names(cls(told.skeleton(), options, pooling), state, LAYOUTS[told.tower], source.path)
-        backbone = cls(configured(told, config, told=source.label), options, pooling)
-        load_state(backbone, state, backbone.layout, source.path)
-        return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
+        return state, blip2_sizes(state, source.path)
 
-    @classmethod
-    def _from_transformers(cls, source: Source, options: Options, pooling: Pooling) -> tuple[Blip2, Origin]:
-        from transformers import Blip2ForImageTextRetrieval
+    def _adopt(self, config: Any) -> None:
+        """Nothing: the norms' eps are LAVIS's, with which the published weights were trained."""
 
-        path = hub_folder(source, ADVICE) if source.path is None else source.path
-        config, state = read_pretrained(Blip2ForImageTextRetrieval, path)
-        sizes = _sizes_of_config(config, state)
-        sizes.check(str(path))
-        backbone = cls(sizes, options, pooling)
-        tensors = {_own_name(name): tensor for name, tensor in state.items() if not name.startswith("itm_head.")}
-        tensors["temp"] = torch.tensor(DEFAULT_TEMPERATURE)  # transformers' class has none
-        assign(backbone, tensors, path)
-        revision = path.name if source.kind == "hub" else "local"
-        return backbone, Origin(source.label, revision, path if path.is_dir() else path.parent)
-
-    def _finish(self, tokenizer: str | None, origin: Origin) -> None:
-        sizes = self.sizes
-        captions = make_caption_tokenizer(
-            tokenizer, origin, _TEXT, ADVICE, rows=sizes.vocab_size, max_length=sizes.max_txt_len
-        )
-        tower = {key: getattr(sizes, key) for key in ("tower", "vit_layers", "vit_hidden_size", "vit_heads")}
-        details = {**tower, "pooling": self.pooling, **origin.details}
-        self._complete(captions, dataclasses.replace(origin, details=details), sizes.qformer_hidden_size)
-
-    # --- forward ----------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, S, S] -> [B, 1 + patches, C] float32: the tower's tokens before `ln_vision`, without gradient."""
-        self._check_pixels(pixels)
-        with self._tower_precision(pixels.device):
-            features: Tensor = self.vision_model(pixel_values=pixels).last_hidden_state
-        return features.float()
+    def _character(self) -> dict[str, Any]:
+        pooling = self.options.pooling
+        return {
+            "composition": f"Q-Former over image features and text, {_POOLINGS[pooling]}",
+            "activation": "gelu" if self.sizes.tower == "eva_clip_g" else "quick_gelu",
+            "tokens_per_image": self.sizes.num_query_tokens,
+            "details": {"tower": self.sizes.tower, "pooling": pooling},
+        }
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, Q, D], unit norm: one embedding for each of the Q query tokens."""
         learned = self.query_tokens.expand(features.shape[0], -1, -1)
         with self._dropout():
             hidden = self.qformer(query_embeds=learned, encoder_hidden_states=self._vision(features)).last_hidden_state
-        return F.normalize(self.vision_projection(hidden), dim=-1)
+        return unit(self.vision_projection(hidden))
 
-    def _composed(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         count = self.sizes.num_query_tokens
         with self._dropout():
             hidden = self._fused(features, tokens)
-            if self.pooling == "query":
-                query = self.text_projection(hidden[:, :count]).mean(1)
-                return F.normalize(query, dim=-1), hidden[:, count:]
+            if self.options.pooling == "query":
+                return unit(self.text_projection(hidden[:, :count]).mean(1)), hidden[:, count:]
             # SPRC: its Q-Former without an image sends every position through the text's feed-forward layers
             hidden = self.qformer(
                 query_embeds=torch.cat([hidden[:, :count], self._words(tokens)], dim=1),
                 query_length=0,
                 attention_mask=self._mask(tokens),
             ).last_hidden_state
-        return F.normalize(self.text_projection(hidden[:, count]), dim=-1), hidden[:, count:]
+        return unit(self.text_projection(hidden[:, count])), hidden[:, count:]
 
     def text_queries(self, text: TextBatch) -> Tensor:
         """B texts -> [B, D], unit norm: BLIP-2's own text embedding, the projected [CLS] of the text alone."""
@@ -267,7 +200,7 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
             hidden = self.qformer(
                 query_embeds=self._words(tokens), query_length=0, attention_mask=tokens["attention_mask"]
             ).last_hidden_state
-        return F.normalize(self.text_projection(hidden[:, 0]), dim=-1)
+        return unit(self.text_projection(hidden[:, 0]))
 
     def _fused(self, features: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
         """[B, Q + S, H]: the Q-Former over query tokens and text; the query positions alone attend to the image."""
@@ -294,8 +227,6 @@ class Blip2(BlipFamily):  # type: ignore[misc]  # mypy sees the folder as `backb
     def _mask(self, tokens: Mapping[str, Tensor]) -> Tensor:
         mask = tokens["attention_mask"]
         return torch.cat([mask.new_ones(mask.shape[0], self.sizes.num_query_tokens), mask], dim=1)
-
-    # --- identity ---------------------------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -340,34 +271,3 @@ def _qformer(sizes: Blip2Sizes) -> nn.Module:
     )
     qformer: nn.Module = Blip2QFormerModel(config)
     return qformer
-
-
-def _own_name(name: str) -> str:
-    """Name in this class of a tensor of transformers' Blip2ForImageTextRetrieval."""
-    for theirs, ours in (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", "")):
-        if name.startswith(theirs):
-            return ours + name.removeprefix(theirs)
-    return name
-
-
-def _sizes_of_config(config: Any, state: Mapping[str, Tensor]) -> Blip2Sizes:
-    vision, qformer = config.vision_config, config.qformer_config
-    return Blip2Sizes(
-        tower="eva_clip_g",
-        image_size=vision.image_size,
-        patch_size=vision.patch_size,
-        vit_hidden_size=vision.hidden_size,
-        vit_layers=vision.num_hidden_layers,
-        vit_heads=vision.num_attention_heads,
-        vit_intermediate_size=vision.intermediate_size,
-        num_query_tokens=config.num_query_tokens,
-        qformer_hidden_size=qformer.hidden_size,
-        qformer_layers=qformer.num_hidden_layers,
-        qformer_heads=qformer.num_attention_heads,
-        qformer_intermediate_size=qformer.intermediate_size,
-        cross_attention_freq=qformer.cross_attention_frequency,
-        vocab_size=state["embeddings.word_embeddings.weight"].shape[0],
-        max_positions=qformer.max_position_embeddings,
-        embed_dim=config.image_text_hidden_size,
-        max_txt_len=min(32, qformer.max_position_embeddings),
-    )

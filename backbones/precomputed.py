@@ -16,20 +16,21 @@ sum, or CLIP4CIR's combiner.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
-from negbench.backbones._fusion import make_fusion, make_linear
-from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, TextBatch, check_option
+from negbench.backbones._composed import TwoTowers, bounded
+from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._hashing import key_sha256
+from negbench.contracts import DEFAULT_TEMPERATURE, check_option
 from negbench.errors import DataError, NegbenchError, OptionError
 
 if TYPE_CHECKING:
@@ -40,14 +41,15 @@ PAPER = "no paper: embeddings that you bring"
 _NAMES = {"image": ("ids", "id"), "text": ("texts", "text")}
 
 
-class Precomputed(Backbone):
+class Precomputed(TwoTowers):
     """Trainable projections and fusion over given embeddings. Build it with `load`.
 
     Args:
         images: id -> row, and the rows [N, L, C].
         texts: text -> row, and the rows [n, C_t].
-        dim: width D of the shared space.
-        composition: "gated", "sum" or "combiner".
+        width: D of the shared space.
+        fusion: "gated", "sum" or "combiner".
+        fusion_init: of "gated".
         seed: of the initial weights.
         source: (file name, SHA-256) of the image file and of the text file.
     """
@@ -59,8 +61,9 @@ class Precomputed(Backbone):
         images: _Table,
         texts: _Table,
         *,
-        dim: int,
-        composition: str,
+        width: int,
+        fusion: FusionKind,
+        fusion_init: FusionInit,
         seed: int,
         source: tuple[tuple[str, str], tuple[str, str]],
     ) -> None:
@@ -68,25 +71,28 @@ class Precomputed(Backbone):
         generator = torch.Generator().manual_seed(seed)
         self._image_row, self._images = images
         self._text_row, table = texts
+        self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
-        self.image_projection = _projection(self._images.shape[-1], dim, generator)
-        self.text_projection = _projection(table.shape[-1], dim, generator)
-        self.fusion = make_fusion(composition, dim, generator)
+        self.image_projection = _projection(self._images.shape[-1], width, generator)
+        self.text_projection = _projection(table.shape[-1], width, generator)
+        self.fusion = make_fusion(fusion, width, generator, fusion_init)
+        self.attributes = None
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
-        self._source = source
-        self._identity = BackboneIdentity(
-            name="precomputed",
-            weights=" + ".join(name for name, _ in source),
+        self._files = source[0][0], source[1][0]
+        self._feature_key = key_sha256({"precomputed": [sha for _, sha in source]})
+        self._describe(
+            "precomputed",
+            weights=" + ".join(self._files),
             revision="local",
-            sha256=key_sha256({"module": module_sha256(self), "files": [sha for _, sha in source]}),
-            parameters=count_parameters(self),
-            trainable_parameters=count_parameters(self, trainable=True),
-            embedding_dim=dim,
+            width=width,
             tokens_per_image=self._images.shape[1],
             preprocessing="none: embeddings given",
-            composition=composition,
+            composition=f"{fusion} fusion",
             details={"images_sha256": source[0][1], "texts_sha256": source[1][1]},
         )
+        # what is given is part of what was loaded, though no parameter
+        whole = key_sha256({"module": self.identity.sha256, "files": [sha for _, sha in source]})
+        self._identity = dataclasses.replace(self.identity, sha256=whole)
 
     @classmethod
     def load(
@@ -96,10 +102,11 @@ class Precomputed(Backbone):
         texts: Path | None = None,
         image_key: str = "features",
         text_key: str = "features",
-        composition: Literal["gated", "sum", "combiner"] = "gated",
+        fusion: FusionKind = "gated",
+        fusion_init: FusionInit = "sum",
         dim: int | None = None,
         seed: int = 0,
-    ) -> Precomputed:
+    ) -> Self:
         """Read the two files.
 
         Args:
@@ -107,7 +114,8 @@ class Precomputed(Backbone):
             texts: likewise with the texts' embeddings; must be given.
             image_key: array, tensor or column of `images` that holds the vectors.
             text_key: likewise of `texts`.
-            composition: how reference and text are fused: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
                 the identity, any other as an orthogonal map.
             seed: of the initial weights.
@@ -124,22 +132,11 @@ class Precomputed(Backbone):
         tables = _read(files[0], "image", image_key), _read(files[1], "text", text_key)
         width = tables[0][1].shape[-1] if dim is None else dim
         source = (files[0].name, _sha256(files[0])), (files[1].name, _sha256(files[1]))
-        return cls(*tables, dim=width, composition=composition, seed=seed, source=source)
-
-    @property
-    def identity(self) -> BackboneIdentity:
-        """See `Backbone`; `details` holds the two files' hashes."""
-        return self._identity
-
-    @property
-    def feature_key(self) -> str:
-        """Hash of both files: everything that is frozen."""
-        key: str = key_sha256({"precomputed": [sha for _, sha in self._source]})
-        return key
+        return cls(*tables, width=width, fusion=fusion, fusion_init=fusion_init, seed=seed, source=source)
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
         """[len(ids), L, C] float32 on the CPU. Raises DataError where the file has no such image."""
-        rows = _rows(self._image_row, ids, "image", self._source[0][0])
+        rows = _rows(self._image_row, ids, "image", self._files[0])
         return self._images[rows].float()
 
     def preprocess(self, image: Image) -> Tensor:
@@ -152,36 +149,23 @@ class Precomputed(Backbone):
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, L, D], unit norm."""
-        return normalize(self.image_projection(features), dim=-1)
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        """[B, L, C] and B texts -> [B, D], unit norm."""
-        return normalize(self.fusion(self._pooled(features), self.text_queries(text)), dim=-1)
-
-    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """[R, L, C] and P texts -> [R, P, D], unit norm; each side is projected once, `chunk` pairs fused at a time."""
-        texts = self.text_queries(text)
-        images_at_once = max(1, chunk // max(1, len(texts)))
-        return normalize(self.fusion.cross(self._pooled(features), texts, chunk=images_at_once), dim=-1)
-
-    def text_queries(self, text: TextBatch) -> Tensor:
-        """B texts -> [B, D], unit norm."""
-        rows = (text if isinstance(text, Mapping) else self.tokenize(text))["row"]
-        table: Tensor = self.text_table  # type: ignore[assignment]
-        return normalize(self.text_projection(table[rows.to(table.device)]), dim=-1)
+        return unit(self.image_projection(features.float()))
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """`row` [B] int64, where each text stands in the file. Raises DataError for texts that it lacks."""
-        return {"row": _rows(self._text_row, texts, "text", self._source[1][0])}
+        return {"row": _rows(self._text_row, texts, "text", self._files[1])}
 
     @property
     def temperature(self) -> Tensor:
-        """Learned, scalar > 0."""
-        return self.log_temperature.exp()
+        """Learned temperature from 0.07 on, see `bounded`."""
+        return bounded(self.log_temperature.exp())
 
-    def _pooled(self, features: Tensor) -> Tensor:
-        """[B, L, C] -> [B, D], unit norm."""
-        return normalize(self.image_projection(features).mean(1), dim=-1)
+    def _reference(self, features: Tensor) -> Tensor:
+        return unit(self.image_projection(features.float()).mean(1))
+
+    def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        embedding = unit(self.text_projection(self.text_table[tokens["row"]]))
+        return embedding, embedding
 
 
 def _projection(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:

@@ -13,21 +13,20 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from negbench.backbones._attributes import ASPECTS, AttributeWeights, attribute_masks
-from negbench.backbones._fusion import FusionKind, make_fusion, make_linear
-from negbench.backbones._hashing import count_parameters, key_sha256, module_sha256
+from negbench.backbones._attributes import attribute_masks, make_attributes
+from negbench.backbones._composed import TwoTowers, bounded, check_seed
+from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
-from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, TextBatch, check_option
+from negbench.backbones._weights import check_fit
+from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.errors import WeightsError
-
-if TYPE_CHECKING:
-    pass
 
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
 
@@ -38,7 +37,6 @@ WIDTH = 64  # width of image features, token features and embeddings
 BUCKETS = 512  # embeddings shared by the words that the vocabulary does not hold
 MAX_WORDS = 64  # of one text; the rest is left out
 TAPS = 3  # a token's feature sees its word and the two before it
-MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 _WORD = re.compile(r"[a-z0-9]+(?:[/'-][a-z0-9]+)*")
 
@@ -87,7 +85,9 @@ class TextEncoder(nn.Module):
             shifted = F.pad(ids, (tap, 0))[:, : ids.shape[1]]
             tokens = tokens + F.embedding(shifted, table)
         tokens = torch.relu(tokens)
-        logits = self.attention(tokens).squeeze(-1).masked_fill(ids == 0, torch.finfo(tokens.dtype).min)
+        logits = self.attention(tokens).squeeze(-1)
+        # of the logits' own type: under autocast they are of a narrower one than the tokens
+        logits = logits.masked_fill(ids == 0, torch.finfo(logits.dtype).min)
         pooled = torch.einsum("bs,bsc->bc", logits.softmax(1), tokens)
         return tokens, self.output(pooled)
 
@@ -148,17 +148,13 @@ def load_encoders(path: Path) -> Encoders:
     from safetensors.torch import load_file
 
     encoders = Encoders(json.loads(read_metadata(path)["vocabulary"]))
-    found, wanted = load_file(path), encoders.state_dict()
-    wrong = sorted(set(found) ^ set(wanted)) or [n for n in wanted if found[n].shape != wanted[n].shape]
-    if wrong:
-        raise WeightsError(
-            f"{path} does not fit the tiny backbone: {', '.join(wrong)} missing, unknown or of another shape"
-        )
+    found = load_file(path)
+    check_fit(f"{path} does not fit the tiny backbone", found, encoders.state_dict())
     encoders.load_state_dict(found)
     return encoders
 
 
-class Tiny(Backbone):
+class Tiny(TwoTowers):
     """Frozen tiny encoders, trained projections and fusion. Built by `load`; see `Backbone` for the methods' shapes.
 
     Features are [B, 1, WIDTH] and a candidate has one token. Any text works: words that the pretraining never saw share
@@ -174,19 +170,25 @@ class Tiny(Backbone):
         "weight_decay": 0.01,
     }
 
-    transform: Preprocess
-
-    def __init__(self, encoders: Encoders, weights: str, fusion: str, seed: int, attribute_weights: bool) -> None:
+    def __init__(
+        self,
+        encoders: Encoders,
+        weights: str,
+        fusion: FusionKind,
+        fusion_init: FusionInit,
+        attribute_weights: bool | float,
+        seed: int,
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.transform = Preprocess(pad="square", size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear")
         self.encoders = encoders.requires_grad_(False)
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
-        self.fusion = make_fusion(fusion, WIDTH, generator)
-        self.attributes = AttributeWeights(WIDTH, WIDTH, generator) if attribute_weights else None
+        self.fusion = make_fusion(fusion, WIDTH, generator, fusion_init)
+        self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
-        self._feature_key: str = key_sha256(
+        self._feature_key = key_sha256(
             {
                 "backbone": "tiny",
                 "image_encoder": module_sha256(self.encoders.image),
@@ -194,7 +196,15 @@ class Tiny(Backbone):
                 "precision": "float32",
             }
         )
-        self._identity = self._describe(weights, fusion)
+        self._describe(
+            "tiny",
+            weights=weights,
+            revision="" if weights.startswith("random:") else "local",
+            width=WIDTH,
+            composition=f"{fusion} fusion",
+            activation="relu",
+            details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
+        )
 
     @classmethod
     def load(
@@ -202,95 +212,50 @@ class Tiny(Backbone):
         *,
         weights: str = "shipped",
         fusion: FusionKind = "gated",
+        fusion_init: FusionInit = "sum",
         seed: int = 0,
-        attribute_weights: bool = False,
+        attribute_weights: bool | float = False,
     ) -> Self:
         """Build the backbone.
 
         Args:
             weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file of `_tiny_pretrain`.
             fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             seed: of the initial weights of all that is trained, >= 0.
-            attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1).
+            attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
+                their initial weight, true is 0.1.
 
         Raises:
             WeightsError: the file is missing or does not fit.
             UnknownNameError: another fusion.
-            OptionError: a negative seed.
+            OptionError: an option out of range.
         """
-        check_option("seed", seed, 0 <= seed < 2**32, "in 0..2^32-1")
+        check_seed(seed)
         if weights == "random":
             encoders = Encoders(())
             # another stream than the trained part's, which so is the same for every choice of `weights`
             encoders.reset(torch.Generator().manual_seed(2**32 + seed))
             name = f"random:{seed}"
-        elif weights == "shipped":
-            encoders, name = load_encoders(SHIPPED), "shipped"
         else:
-            encoders, name = load_encoders(Path(weights)), Path(weights).name
-        return cls(encoders, name, fusion, seed, attribute_weights)
-
-    @property
-    def identity(self) -> BackboneIdentity:
-        """Resolved identity, as loaded."""
-        return self._identity
-
-    @property
-    def feature_key(self) -> str:
-        """Hash of the image encoder's weights, the preprocessing and the precision."""
-        return self._feature_key
+            path = SHIPPED if weights == "shipped" else Path(weights)
+            encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
+        return cls(encoders, name, fusion, fusion_init, attribute_weights, seed)
 
     @property
     def temperature(self) -> Tensor:
-        """Learned temperature, at least 0.01 (CLIP's bound)."""
-        return self.log_temperature.exp().clamp(min=MIN_TEMPERATURE)
+        """Learned temperature from 0.07 on, see `bounded`."""
+        return bounded(self.log_temperature.exp())
 
+    @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:
-        """[B, 3, 64, 64] -> [B, 1, WIDTH], without gradient."""
-        with torch.no_grad():
-            features: Tensor = self.encoders.image(pixels)
-        return features[:, None]
+        """[B, 3, 64, 64] -> [B, 1, WIDTH] float32, without gradient."""
+        features: Tensor = self.encoders.image(pixels)
+        return features.float()[:, None]
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, 1, WIDTH] -> [B, 1, WIDTH], unit norm."""
-        return F.normalize(self.project_image(features), dim=-1)
-
-    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
-        """Reference features [B, 1, WIDTH] and B texts -> [B, WIDTH], unit norm."""
-        tokens = self._tokens(text)
-        query, subs = self._composed(self._reference(features), tokens)
-        return query if self.attributes is None else self.attributes.combine(query, subs)
-
-    def text_queries(self, text: TextBatch) -> Tensor:
-        """B texts -> [B, WIDTH], unit norm: the projected text, without fusion or sub-queries."""
-        return self._text(self._tokens(text))[1]
-
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Colour and shape sub-queries with their weights; none unless loaded with `attribute_weights`."""
-        return self._composed(self._reference(features), self._tokens(text))[1]
-
-    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """[R, 1, WIDTH] and P texts -> [R, P, WIDTH], unit norm; `chunk` bounds the pairs of one step."""
-        return self._crossed(self._reference(features), text, chunk)
-
-    def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
-        """B texts in the references' place and B modifications -> [B, WIDTH], unit norm."""
-        query, subs = self._composed(self.text_queries(reference_text), self._tokens(modification))
-        return query if self.attributes is None else self.attributes.combine(query, subs)
-
-    def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:
-        """R texts in the references' place and P modifications -> [R, P, WIDTH], unit norm; `chunk` as above."""
-        return self._crossed(self.text_queries(reference_text), modification, chunk)
-
-    def _crossed(self, reference: Tensor, text: TextBatch, chunk: int) -> Tensor:
-        tokens = self._tokens(text)
-        token_features, embedding = self._text(tokens)
-        count = max(1, chunk // max(1, embedding.shape[0]))
-        query = F.normalize(self.fusion.cross(reference, embedding, chunk=count), dim=-1)
-        if self.attributes is None:
-            return query
-        combined: Tensor = self.attributes.combine(query, self.attributes(query, token_features, tokens))
-        return combined
+        return unit(self.project_image(features.float()))
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] word ids, "colour": [B, S] bool, "shape": [B, S] bool: which words name an attribute}."""
@@ -298,53 +263,13 @@ class Tiny(Backbone):
         # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
         return {"ids": ids, **attribute_masks(words, ids.shape[1])}
 
-    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Two AdamW groups: matrices decay; biases, temperature and attribute weights do not."""
-        trained = [p for p in self.parameters() if p.requires_grad]
-        return [
-            {"params": [p for p in trained if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
-            {"params": [p for p in trained if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
-        ]
-
-    def _tokens(self, text: TextBatch) -> Mapping[str, Tensor]:
-        if isinstance(text, Mapping):
-            return text
-        return {name: tensor.to(self.log_temperature.device) for name, tensor in self.tokenize(text).items()}
+    def _reference(self, features: Tensor) -> Tensor:
+        return self.candidates(features)[:, 0]
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Frozen token features [B, S, WIDTH] and projected text embeddings [B, WIDTH], unit norm."""
         with torch.no_grad():
-            features, pooled = self.encoders.text(tokens["ids"])
-        return features, F.normalize(self.project_text(pooled), dim=-1)
-
-    def _reference(self, features: Tensor) -> Tensor:
-        return F.normalize(self.project_image(features[:, 0]), dim=-1)
-
-    def _composed(
-        self, reference: Tensor, tokens: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-        """Reference [B, WIDTH] of unit norm, fused with texts: the query [B, WIDTH], and its sub-queries."""
-        token_features, embedding = self._text(tokens)
-        query = F.normalize(self.fusion(reference, embedding), dim=-1)
-        if self.attributes is None:
-            return query, {}
-        return query, self.attributes(query, token_features, {aspect: tokens[aspect] for aspect in ASPECTS})
-
-    def _describe(self, weights: str, fusion: str) -> BackboneIdentity:
-        return BackboneIdentity(
-            name="tiny",
-            weights=weights,
-            revision="" if weights.startswith("random:") else "local",
-            sha256=module_sha256(self),
-            parameters=count_parameters(self),
-            trainable_parameters=count_parameters(self, trainable=True),
-            embedding_dim=WIDTH,
-            tokens_per_image=1,
-            preprocessing=self.transform.description,
-            composition=f"{fusion} fusion{' + attribute weights' if self.attributes is not None else ''}",
-            activation="relu",
-            details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
-        )
+            words, pooled = self.encoders.text(tokens["ids"])
+        return unit(self.project_text(pooled)), words
 
 
 def _near_identity(generator: torch.Generator) -> nn.Linear:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
+import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
+
+MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
+
+# the largest counts that are taken: beyond them a machine runs out of memory before it says what is wrong
+_MANY, _ROWS, _SEEDS = 100_000, 65_536, 2**63 - 1
+_DEEPEST = 4  # lists in lists that an option may hold
+
+Rule = Literal["multiples", "equal"]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, unknown keys refused."""
+    """A part of the configuration: frozen, unknown keys refused, all numbers finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PluginConfig(BaseModel):
@@ -37,41 +47,51 @@ class PluginConfig(BaseModel):
 class TrainConfig(Section):
     """Optimisation. None takes what the backbone recommends, or else the number in the comment."""
 
-    epochs: int | None = Field(None, ge=1)  # 30
-    batch_size: int | None = Field(None, ge=2)  # 32
+    epochs: int | None = Field(None, ge=1, le=_MANY)  # 30
+    batch_size: int | None = Field(None, ge=2, le=_ROWS)  # 32
     lr: float | None = Field(None, gt=0)  # 1e-4
     weight_decay: float | None = Field(None, ge=0)  # 0.05
     min_lr_ratio: float = Field(0.01, ge=0, le=1)  # the cosine ends at lr * min_lr_ratio (QuRe: 5e-6 to 5e-8)
-    lr_warmup_epochs: float = Field(0.0, ge=0)  # linear rise of the learning rate; not the pools' warm-up
-    num_negatives: int = Field(1, ge=1)  # drawn per query and epoch (corpus strategies)
-    max_grad_norm: float | None = Field(None, gt=0)
+    lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # linear rise of the learning rate; not the pools' warm-up
+    # drawn per query and epoch (corpus strategies; None: 1), or kept of each query's pool (batch strategies; None: all)
+    num_negatives: int | None = Field(None, ge=1, le=_MANY)
+    max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
 
 
 class ScheduleConfig(Section):
-    """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed.
+    """When pools are defined. Epochs count from 0; pools are redefined before the epochs listed (`refresh_epochs`).
 
     A strategy whose pools do not depend on the scores (its published number of definitions is 1) is defined once,
     before the first epoch, whatever stands here.
     """
 
-    n_def: int | None = Field(None, ge=1)  # None: the strategy's published number
-    warmup: int | None = Field(None, ge=0)  # epochs before the first refresh; None: one interval
-    refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats n_def and warmup
+    rule: Rule | None = None  # None: the strategy's, see `refresh_epochs`
+    n_def: int | None = Field(None, ge=1, le=_MANY)  # None: the strategy's published number
+    warmup: int | None = Field(None, ge=0, le=_MANY)  # epochs before the first refresh; None: one interval
+    refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
 
 
 class MiningConfig(Section):
-    """What may be a negative at all."""
+    """What may be a negative at all, and how negatives are drawn."""
 
     exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
+    replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
 
 
 class HybridConfig(Section):
-    """Weights of HyCoLe's terms on privileged texts (`negbench.loop.hybrid`); both 0 leave the run as it is without."""
+    """HyCoLe's terms on privileged texts (`negbench.loop.hybrid`), and how negatives of several slots are put together.
 
+    Weights of 0 leave a run as it is without the terms; one slot is the same under either rule.
+    """
+
+    slots: Literal["sum", "joint"] = "sum"  # the loss once per corrupted slot, added (HyCoLe), or of all slots at once
     alpha: float = Field(0.0, ge=0)  # text composition; HyCoLe: 0.4
     beta: float = Field(0.0, ge=0)  # matching of images and their texts; HyCoLe: 0.1
+    # whose temperature divides the scores: the backbone's, or one of its own for the loss on images and for each term
+    # (HyCoLe); auto: own where alpha or beta is above 0 and the loss fixes no tau
+    temperature: Literal["auto", "own", "backbone"] = "auto"
 
     @property
     def active(self) -> bool:
@@ -82,10 +102,10 @@ class HybridConfig(Section):
 class EvalConfig(Section):
     """When the model is scored, and which epoch is reported."""
 
-    every: int = Field(1, ge=1)  # epochs between two points of the val curve; the last epoch is always scored
+    every: int = Field(1, ge=1, le=_MANY)  # epochs between two points of the val curve; the last epoch is always scored
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
-    dev_seed: int | None = Field(None, ge=0)  # which queries those are; None: the run's seed decides
+    dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
 
 
@@ -93,10 +113,14 @@ class ComputeConfig(Section):
     """Where a run is computed. Not part of its identity."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(1, ge=0)  # of linear algebra on the CPU; 0 leaves torch's own choice
-    encode_batch_size: int = Field(128, ge=1)
-    workers: int | None = Field(None, ge=0)  # processes that decode images; None: up to 4 where there are many images
-    feature_memory_gib: float = Field(4.0, gt=0)  # features up to this size are held in memory, larger ones are mapped
+    threads: int = Field(1, ge=0, le=1024)  # of linear algebra on the CPU; 0 leaves torch's own choice
+    encode_batch_size: int = Field(128, ge=1, le=_ROWS)
+    workers: int | None = Field(
+        None, ge=0, le=1024
+    )  # processes that decode images; None: up to 4 where there are many images
+    feature_memory_gib: float = Field(
+        4.0, gt=0, le=1e6
+    )  # features up to this size are held in memory, larger ones are mapped
 
 
 class RunConfig(Section):
@@ -106,7 +130,7 @@ class RunConfig(Section):
     backbone: PluginConfig = PluginConfig(name="tiny")
     dataset: PluginConfig = PluginConfig(name="synthetic")
     loss: PluginConfig = PluginConfig(name="bradley-terry")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=_SEEDS)
     train: TrainConfig = TrainConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     mining: MiningConfig = MiningConfig()
@@ -119,9 +143,45 @@ class RunConfig(Section):
         """Dotted key -> scalar, for tables and MLflow parameters."""
         return dict(_flat(self.model_dump(mode="json")))
 
+
+class ResolvedTrain(TrainConfig):
+    """Optimisation with every number in place."""
+
+    epochs: int = Field(ge=1, le=_MANY)
+    batch_size: int = Field(ge=2, le=_ROWS)
+    lr: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+
+
+class ResolvedSchedule(ScheduleConfig):
+    """`refresh_epochs` is all that a run reads; the others tell where it comes from."""
+
+    rule: Rule
+    n_def: int = Field(ge=1, le=_MANY)
+    warmup: int = Field(ge=0, le=_MANY)
+    refresh_epochs: tuple[int, ...]
+
+
+class ResolvedEval(EvalConfig):
+    """The seed of the dev part in place."""
+
+    dev_seed: int = Field(ge=0, le=_SEEDS)
+
+
+class ResolvedConfig(RunConfig):
+    """A configuration as `resolved` gives it: plug-ins found, their options complete, nothing left to be filled in."""
+
+    train: ResolvedTrain
+    schedule: ResolvedSchedule
+    eval: ResolvedEval
+
     def identity(self) -> dict[str, Any]:
-        """What determines the outcome: everything but where it is computed."""
-        return self.model_dump(mode="json", exclude={"compute"})
+        """What determines the outcome: not where it is computed, nor how the schedule's epochs came about.
+
+        The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
+        """
+        found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
+        return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -132,8 +192,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-PLUGIN_SECTIONS = ("strategy", "backbone", "dataset", "loss")
-_SECTIONS: dict[str, type[BaseModel]] = {
+_OWN: dict[str, type[BaseModel]] = {
     "train": TrainConfig,
     "schedule": ScheduleConfig,
     "mining": MiningConfig,
@@ -152,20 +211,54 @@ def read_recipe(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
         raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
 
 
+def parse_value(text: str, where: str) -> Any:
+    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    if text.strip() == "null":  # TOML has no word for it
+        return None
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{where}: a value too long or too deep to be read") from error
+    return found["value"] if len(found) == 1 else text
+
+
 def parse_set(text: str) -> tuple[list[str], Any]:
-    """'section.key=value' -> (['section', 'key'], value); the value is read as TOML, else taken as a string."""
+    """'section.key=value' -> (['section', 'key'], value), the value as `parse_value` reads it."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise OptionError(f"--set {text!r}: want section.key=value, e.g. --set train.epochs=12")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value
-    return key.strip().split("."), parsed
+        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
+    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
+
+
+def parse_plugin(text: str) -> dict[str, Any]:
+    """'qure:variant=release' -> {"name": "qure", "variant": "release"}; values are read as those of --set.
+
+    A colon parts two options only where `KEY=` follows it, so that values may hold colons.
+    """
+    name, *options = re.split(r":(?=\s*\w+\s*=)", text)
+    if ":" in name and registry.reader_of(name) is None:
+        raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
+    section: dict[str, Any] = {"name": name.strip()}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key.strip() == "name":
+            raise OptionError(f"{quoted(text)}: the name stands before the first colon")
+        section[key.strip()] = parse_value(value, quoted(text))
+    return section
+
+
+def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """One plug-in as a flag or a recipe gives it; a data set may be a file, of an ending that some data set reads."""
+    found = parse_plugin(given) if isinstance(given, str) else dict(given)
+    file = found.get("name")
+    reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
+    return found if reader is None else {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -173,11 +266,11 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
-            if key in PLUGIN_SECTIONS and isinstance(value, str):
+            if key in SECTIONS and isinstance(value, str):
                 value = {"name": value}
             before = result.get(key)
             if isinstance(value, Mapping) and isinstance(before, dict):
-                renamed = key in PLUGIN_SECTIONS and "name" in value and value["name"] != before.get("name")
+                renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
                 result[key] = dict(value) if renamed else {**before, **value}
             else:
                 result[key] = dict(value) if isinstance(value, Mapping) else value
@@ -204,30 +297,50 @@ def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
     """RunConfig from nested dicts, later ones winning."""
     values = merged(layers)
     _check_keys(values)
+    for key, value in values.items():
+        _check_value(key, value)
     if "strategy" not in values or "name" not in dict(values["strategy"]):
         raise NegbenchError("no strategy is named: give --strategy NAME (see `negbench list strategies`) or a recipe")
-    values = {key: _named(key, value) for key, value in values.items()}
+    return _validated(RunConfig, {key: _named(key, value) for key, value in values.items()})
+
+
+def _validated(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """The values as a configuration; OptionError for the first that does not fit."""
     try:
-        return RunConfig.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"][0].lower() + first["msg"][1:]
-        raise OptionError(f"{where} = {first['input']!r}: {problem}") from error
+        raise OptionError(f"{where} = {quoted(first['input'])}: {problem}") from error
 
 
-def dataset_section(name: str) -> dict[str, Any]:
-    """A data set by name, or a file of triplets by its path, as plug-in section."""
-    from negbench.datasets._triplet_files import EXTENSIONS
-
-    if Path(name).suffix.lower() in EXTENSIONS:
-        return {"name": "triplets", "file": str(Path(name).expanduser().resolve())}
-    return {"name": name}
+def _check_value(key: str, value: Any, depth: int = 0) -> None:
+    """Refuse what no option can be, before anything computes with it: inf, 5,000 digits, dates, lists without end."""
+    if isinstance(value, Mapping | list | tuple):
+        if depth > _DEEPEST:
+            raise OptionError(f"{key}: lists within lists within lists: no option takes that")
+        for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            if isinstance(name, str) and not name.isprintable():
+                raise OptionError(f"{key}: {quoted(name)} cannot be an option's name")
+            _check_value(f"{key}.{name}" if isinstance(value, Mapping) else key, item, depth + 1)
+        return
+    want = ""
+    if isinstance(value, float):
+        want = "" if math.isfinite(value) else "a finite number"
+    elif isinstance(value, int):
+        want = "" if -(2**63) <= value < 2**63 else "a number of at most 18 digits"
+    elif isinstance(value, str):
+        want = "" if "\0" not in value and not re.search("[\ud800-\udfff]", value) else "text that can be a file's name"
+    elif not (value is None or isinstance(value, Path)):
+        want = "text, a number, true or false, or a list of them"
+    if want:
+        raise OptionError(f"{key} = {quoted(value)}: want {want}")
 
 
 def _named(key: str, value: Any) -> Any:
     """A plug-in section that gives options only keeps the default plug-in's name."""
-    if key in PLUGIN_SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
+    if key in SECTIONS and key != "strategy" and isinstance(value, dict) and "name" not in value:
         default = RunConfig.model_fields[key].default
         return {"name": default.name, **value}
     return value
@@ -237,7 +350,7 @@ def set_layer(text: str) -> dict[str, Any]:
     """'section.key=value' as a configuration layer."""
     path, value = parse_set(text)
     if len(path) > 2:
-        raise OptionError(f"--set {text!r}: want section.key=value, e.g. --set train.epochs=12")
+        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
     return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
 
 
@@ -256,14 +369,14 @@ def _check_keys(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key not in RunConfig.model_fields:
             raise UnknownNameError("section", key, RunConfig.model_fields)
-        if key in _SECTIONS:
+        if key in _OWN:
             if not isinstance(value, Mapping):
-                raise OptionError(f"{key} = {value!r}: is a section; set one of its keys, e.g. {key}.KEY=value")
+                raise OptionError(f"{key} = {quoted(value)}: is a section; set one of its keys, e.g. {key}.KEY=value")
             for name in value:
-                if name not in _SECTIONS[key].model_fields:
-                    raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _SECTIONS[key].model_fields])
-        if key in PLUGIN_SECTIONS and not isinstance(value, Mapping):
-            raise OptionError(f"{key} = {value!r}: want a name")
+                if name not in _OWN[key].model_fields:
+                    raise UnknownNameError("key", f"{key}.{name}", [f"{key}.{n}" for n in _OWN[key].model_fields])
+        if key in SECTIONS and not isinstance(value, Mapping):
+            raise OptionError(f"{key} = {quoted(value)}: want a name")
 
 
 # --- resolving ---------------------------------------------------------------------------------------------------
@@ -271,122 +384,93 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
-def resolved(config: RunConfig) -> RunConfig:
+def resolved(config: RunConfig) -> ResolvedConfig:
     """The same run with every default written out: plug-in options, the backbone's recommendations, the schedule.
 
     Two configurations that resolve to the same are the same run. Raises NegbenchError for unknown names and options.
     """
-    from negbench.registry import checked_options, constructor_of, option_defaults, registry
-
     for path in config.plugins:
         registry.add_file(Path(path))
-    sections: dict[str, Any] = {}
-    for section, kind in (
-        ("strategy", "strategies"),
-        ("loss", "losses"),
-        ("backbone", "backbones"),
-        ("dataset", "datasets"),
-    ):
-        plugin: PluginConfig = getattr(config, section)
-        constructor = constructor_of(kind, registry.get(kind, plugin.name))
-        options = checked_options(kind, plugin.name, constructor, plugin.options)
-        known = {k: v for k, v in option_defaults(constructor).items() if k not in _ENGINE_OPTIONS[section]}
-        for name in options:
-            if name not in known:
-                raise OptionError(f"{section}.{name} is set by the run itself: leave it out")
-        missing = [k for k, v in {**known, **options}.items() if v is inspect.Parameter.empty]
-        if missing:
-            raise OptionError(
-                f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=..."
-            )
-        if kind in ("strategies", "losses"):
-            constructor(**options)  # its own validation, now rather than after encoding
-        sections[section] = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    sections = {section: _resolved_plugin(section, getattr(config, section)) for section in SECTIONS}
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
     train = config.train.model_dump()
     recommended = {**_FALLBACKS, **registry.get("backbones", config.backbone.name).recommended}  # type: ignore[attr-defined]
+    if registry.get("strategies", config.strategy.name).scope == "corpus":  # type: ignore[attr-defined]
+        recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
-    full = {**config.model_dump(), **sections}
-    return RunConfig.model_validate(full)
+    dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
+    sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed}
+    return _validated(ResolvedConfig, {**config.model_dump(), **sections})
 
 
-def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
-    from negbench.registry import registry
-
-    strategy: Any = registry.get("strategies", config.strategy.name)
-    if strategy.n_def == 1:  # defined once, before the first epoch; a batch strategy has no pools to define
-        return {"n_def": 1, "warmup": None, "refresh_epochs": (0,) if strategy.scope == "corpus" else ()}
-    n_def = config.schedule.n_def or strategy.n_def
-    listed = refresh_epochs(epochs, n_def, config.schedule)
-    return {"n_def": n_def, "warmup": config.schedule.warmup, "refresh_epochs": listed}
+def by_run(section: str) -> frozenset[str]:
+    """Options of `load` that the run decides: the split, whether images are needed, the seed of the initial weights."""
+    return {"backbone": frozenset({"seed"}), "dataset": frozenset({"split", "images"})}.get(section, frozenset())
 
 
-# options of `load` that the run decides: the split, whether images are needed, the seed of the initial weights
-_ENGINE_OPTIONS: dict[str, frozenset[str]] = {
-    "strategy": frozenset(),
-    "loss": frozenset(),
-    "backbone": frozenset({"seed"}),
-    "dataset": frozenset({"split", "images"}),
-}
+def _resolved_plugin(section: str, plugin: PluginConfig) -> dict[str, Any]:
+    """A plug-in's section with all its options, checked."""
+    kind = SECTIONS[section]
+    constructor = constructor_of(kind, registry.get(kind, plugin.name))
+    options = checked_options(kind, plugin.name, constructor, plugin.options)
+    known = {k: v for k, v in option_defaults(constructor).items() if k not in by_run(section)}
+    for name in options:
+        if name not in known:
+            raise OptionError(f"{section}.{name} is set by the run itself: leave it out")
+    missing = [k for k, v in {**known, **options}.items() if v is inspect.Parameter.empty]
+    if missing:
+        raise OptionError(f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
+    if kind in ("strategies", "losses"):
+        constructor(**options)  # its own validation, now rather than after encoding
+    return {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    raise OptionError(f"an option's value cannot be written to a file: {value!r}")
+    raise OptionError(f"an option's value cannot be written to a file: {quoted(value)}")
 
 
-def refresh_epochs(epochs: int, n_def: int, schedule: ScheduleConfig) -> list[int]:
-    """Epochs before which pools are redefined.
+def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
+    strategy: Any = registry.get("strategies", config.strategy.name)
+    rule = config.schedule.rule or strategy.schedule
+    if strategy.n_def == 1:  # defined once, before the first epoch; a batch strategy has no pools to define
+        once = (0,) if strategy.scope == "corpus" else ()
+        return {"rule": strategy.schedule, "n_def": 1, "warmup": 0, "refresh_epochs": once}
+    n_def, warmup, listed = (
+        config.schedule.n_def or strategy.n_def,
+        config.schedule.warmup,
+        config.schedule.refresh_epochs,
+    )
+    if warmup is None:
+        warmup = max(1, epochs // n_def)
+    if listed is None:
+        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
+    elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
+        raise OptionError(f"schedule.refresh_epochs must rise within 0..{epochs - 1}, got {quoted(list(listed))}")
+    return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed}
 
-    The interval is ``epochs // n_def`` (at least 1). Without `warmup` pools are redefined at every later multiple of
-    the interval (QuRe: 30 epochs, n_def 6: 5, 10, 15, 20, 25; 50 epochs: 8, 16, ..., 48); with it, at `warmup` and at
-    every interval after. n_def = 1 never redefines. An explicit list is taken as it is.
 
-    Raises:
-        OptionError: an explicit epoch outside 0..epochs-1, or not in rising order.
+def refresh_epochs(epochs: int, n_def: int, *, rule: Rule = "multiples", warmup: int | None = None) -> tuple[int, ...]:
+    """Epochs before which pools are redefined; the warm-up's, all of the corpus, is the first of `n_def` definitions.
+
+    The interval is ``epochs // n_def`` (at least 1), and the warm-up lasts one interval unless it is given.
+
+    - "multiples" (QuRe, CIRQRS): after the warm-up pools are redefined at every interval, for as long as there are
+      epochs. Where n_def does not divide the epochs that is at least as often as n_def says: QuRe's 50 epochs with
+      n_def 6 give 8, 16, ..., 48, six redefinitions, as published; 12 epochs with CIRQRS' 5 give 2, 4, 6, 8, 10.
+    - "equal" (DQE-CIR sec. 4.1): the epochs after the warm-up are cut into n_def - 1 intervals, equal where the rest
+      can be divided so and else to within one epoch: 50 epochs, n_def 6 and a warm-up of 10 give 10, 18, 26, 34, 42.
+
+    n_def = 1 never redefines.
     """
-    if schedule.refresh_epochs is not None:
-        listed = list(schedule.refresh_epochs)
-        if listed != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
-            raise OptionError(f"schedule.refresh_epochs must rise within 0..{epochs - 1}, got {listed}")
-        return listed
     interval = max(1, epochs // n_def)
+    start = interval if warmup is None else warmup
     if n_def == 1:
-        return []
-    start = interval if schedule.warmup is None else schedule.warmup
-    return list(range(start, epochs, interval))
-
-
-# --- identity ----------------------------------------------------------------------------------------------------
-
-
-@cache
-def code_version() -> str:
-    """Hash of the source files that can move a number; reports, tables and the command line are left out."""
-    import negbench
-    import negbench.backbones
-    import negbench.strategies
-
-    after = {"audit.py", "compare.py", "encode.py", "estimate.py", "exports.py", "scoring.py", "statistics.py"}
-    outside = after | {"cli", "report", "testing", "study", "tracking.py", "display.py", "workers.py"}
-    digest = hashlib.sha256()
-    for package in (negbench, negbench.strategies, negbench.backbones):
-        root = Path(next(iter(package.__path__)))
-        for file in sorted(root.rglob("*.py")):
-            relative = file.relative_to(root)
-            if relative.parts[0] not in outside:
-                digest.update(f"{root.name}/{relative.as_posix()}".encode())
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def config_hash(config: RunConfig, *, data: str) -> str:
-    """Hash of a resolved configuration, the code version, the data's identity and the plug-in files' content."""
-    plugins = {Path(p).name: hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in config.plugins}
-    identity = {**config.identity(), "plugins": plugins, "code": code_version(), "data": data}
-    # the data's identity stands for the places it was read from
-    identity["dataset"] = {k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery")}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        return ()
+    if rule == "multiples":
+        return tuple(range(start, epochs, interval))
+    parts, rest = n_def - 1, max(0, epochs - start)
+    return tuple(dict.fromkeys(start + part * rest // parts for part in range(parts))) if rest else ()

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import NegbenchError
+from negbench.errors import check_option as check_option  # plug-ins find all they need here
+from negbench.metrics.ranks import descending
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Slot = Literal["reference", "modification", "target"]
+Slot = Literal["reference", "modification", "target", "triple"]  # what is corrupted; "triple": all three at once
 Scope = Literal["corpus", "batch"]
+CandidateSet = Literal["pair", "batch", "corpus"]
 
 DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
 
@@ -56,12 +59,6 @@ def tunable(
 def tunable_ranges(cls: type) -> dict[str, Range]:
     """Name -> range of every tunable field of a dataclass, in the order of declaration."""
     return {f.name: f.metadata["range"] for f in dataclasses.fields(cls) if "range" in f.metadata}
-
-
-def check_option(name: str, value: object, ok: bool, want: str) -> None:
-    """Raise OptionError quoting `value` unless `ok`; the constructors of plug-ins validate with it."""
-    if not ok:
-        raise OptionError(f"{name} must be {want}, got {value!r}")
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
@@ -145,8 +142,6 @@ class ScoreView:
     @cached_property
     def order(self) -> Tensor:
         """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers."""
-        from negbench.metrics.ranks import descending
-
         return descending(self.scores)
 
 
@@ -156,13 +151,20 @@ class Strategy(ABC):
 
     A corpus strategy is one function of a score row. It never stores pools, draws, nor touches a data set, a model, a
     configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all.
-    A batch strategy gets the batch's own score matrix, once for each slot it corrupts, and is used whole.
+    A batch strategy gets the batch's own [B, B] score matrix, once for each slot it corrupts, and is used whole.
+
+    The slot "triple" is every (r_a, m_b, t_c) of the batch, a, b, c not all equal. Its scores do not depend on the
+    query, so the strategy is asked once for all: the view is one row [1, B^3], column (a B + b) B + c, whose target is
+    the first query's triple; no query's own triple is allowed. A batch of 64 has 262,144 columns: 1 MiB of scores.
     """
 
     scope: ClassVar[Scope] = "corpus"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target",)
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
+    schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.config.refresh_epochs`
     reads_truth: ClassVar[bool] = False  # True: `view.relevant` holds the ground truth (the oracle_* strategies)
+    # two tunable fields of which the first must stay below the second: a study searches start and width
+    band: ClassVar[tuple[str, str] | None] = None
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
@@ -179,12 +181,50 @@ class Strategy(ABC):
 
 @dataclass(frozen=True)
 class AspectScores:
-    """Scores under one sub-query (DQE-CIR eq. 7-8): `positive` [B], `negatives` [B, M], learned `weight` >= 0."""
+    """Scores under one sub-query (DQE-CIR eq. 7-8).
+
+    Args:
+        name: of the aspect.
+        positive: [B].
+        negatives: [B, M], of the same negatives as the query's own.
+        weight: scalar, learned, >= 0.
+        present: [B] bool, whether the query's text has a word of the aspect; default: every row's does.
+    """
 
     name: str
     positive: Tensor
     negatives: Tensor
     weight: Tensor
+    present: Tensor = None  # type: ignore[assignment]  # resolved below
+
+    def __post_init__(self) -> None:
+        if self.present is None:
+            object.__setattr__(self, "present", torch.ones_like(self.positive, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class LossInput:
+    """What a loss is a function of, checked and complete: B queries, M negatives and C further candidates of each.
+
+    Attributes:
+        positive: [B] scores of the targets, any sign, before the temperature.
+        negatives: [B, M] scores of the negatives that the strategy chose.
+        mask: [B, M] bool, False where there is no negative.
+        weights: [B, M] float >= 0.
+        temperature: scalar > 0.
+        aspects: scores under sub-queries.
+        candidates: [B, C] scores of images that the loss ranks the target against though no strategy chose them.
+        candidate_mask: [B, C] bool.
+    """
+
+    positive: Tensor
+    negatives: Tensor
+    mask: Tensor
+    weights: Tensor
+    temperature: Tensor | float
+    aspects: Sequence[AspectScores]
+    candidates: Tensor
+    candidate_mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -202,6 +242,14 @@ class Loss(ABC):
         fixed = isinstance(self.tau, int | float) and self.tau > 0
         check_option("tau", self.tau, self.tau is None or fixed, "> 0 or left out")
 
+    @property
+    def candidate_set(self) -> CandidateSet:
+        """Which images a run scores for the loss beside the negatives; a loss that takes any says so here.
+
+        "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group.
+        """
+        return "pair"
+
     def __call__(
         self,
         positive: Tensor,
@@ -211,6 +259,8 @@ class Loss(ABC):
         *,
         temperature: Tensor | float | None = None,
         aspects: Sequence[AspectScores] = (),
+        candidates: Tensor | None = None,
+        candidate_mask: Tensor | None = None,
     ) -> Tensor:
         """Loss of a batch.
 
@@ -221,43 +271,54 @@ class Loss(ABC):
             weights: [B, M] float >= 0, how much each negative counts (1 = as published).
             temperature: scalar > 0, used unless the loss fixes `tau`.
             aspects: sub-query scores; only losses with `uses_aspects` take them.
+            candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
+                whose `candidate_set` is not "pair" take them.
+            candidate_mask: [B, C] bool, False where there is none; default: all are there.
 
         Returns:
-            Scalar tensor, differentiable in positive, negatives, temperature and aspects.
+            Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
 
         Raises:
-            ValueError: shapes that do not fit, or aspects handed to a loss that has no use for them.
+            ValueError: shapes that do not fit, or aspects or candidates handed to a loss that has no use for them.
         """
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
                 f"want positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
             )
-        for name, tensor in (("mask", mask), ("weights", weights)):
-            if tensor is not None and tensor.shape != negatives.shape:
-                raise ValueError(f"{name} must be {tuple(negatives.shape)}, got {tuple(tensor.shape)}")
         if aspects and not self.uses_aspects:
             raise ValueError(f"{type(self).__name__} has no term for aspects")
+        if candidates is not None and self.candidate_set == "pair":
+            raise ValueError(f"{type(self).__name__} has no use for candidates beside the negatives")
+        if candidates is None:
+            candidates = negatives[:, :0]
+        if candidates.ndim != 2 or len(candidates) != len(positive):
+            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
         if self.tau is not None:
             temperature = self.tau
-        elif temperature is None:
-            temperature = DEFAULT_TEMPERATURE
-        if mask is None:
-            mask = torch.ones_like(negatives, dtype=torch.bool)
-        if weights is None:
-            weights = torch.ones_like(negatives)
-        return self.value(positive, negatives, mask, weights, temperature, aspects)
+        given = LossInput(
+            positive=positive,
+            negatives=negatives,
+            mask=_or_ones("mask", mask, negatives, torch.bool),
+            weights=_or_ones("weights", weights, negatives, negatives.dtype),
+            temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+            aspects=aspects,
+            candidates=candidates,
+            candidate_mask=_or_ones("candidate_mask", candidate_mask, candidates, torch.bool),
+        )
+        return self.value(given)
 
     @abstractmethod
-    def value(
-        self,
-        positive: Tensor,
-        negatives: Tensor,
-        mask: Tensor,
-        weights: Tensor,
-        temperature: Tensor | float,
-        aspects: Sequence[AspectScores],
-    ) -> Tensor:
+    def value(self, given: LossInput) -> Tensor:
         """The formula itself, on checked and completed arguments (see `__call__`)."""
+
+
+def _or_ones(name: str, tensor: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor`, or ones shaped as `like`; ValueError where it has another shape."""
+    if tensor is None:
+        return torch.ones_like(like, dtype=dtype)
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} must be {tuple(like.shape)}, got {tuple(tensor.shape)}")
+    return tensor
 
 
 # --- backbones ---------------------------------------------------------------------------------------------------
@@ -279,6 +340,21 @@ class BackboneIdentity:
     composition: str = ""  # how reference and text are fused
     activation: str = ""  # resolved, e.g. "quick_gelu" (open_clip's silent trap)
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SubQuery:
+    """A query's part for one aspect of its text, such as its colours (DQE-CIR eq. 1).
+
+    Args:
+        embeddings: [B, D], unit norm; the zero vector where the text has no word of the aspect.
+        weight: scalar >= 0, learned: how much the part adds to the query, and its loss to the total (eq. 8).
+        present: [B] bool, which texts have such a word.
+    """
+
+    embeddings: Tensor
+    weight: Tensor
+    present: Tensor
 
 
 TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
@@ -396,8 +472,8 @@ class Backbone(nn.Module, ABC):
         ]
         return torch.cat(parts).reshape(references, count, -1)
 
-    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Aspect name -> (sub-query embeddings [B, D], learned non-negative weight): DQE-CIR eq. 1. None by default."""
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
+        """Aspect name -> sub-query of the B queries (DQE-CIR eq. 1). None by default."""
         return {}
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+
+MOVES_SCORES = False  # messages
+
+
+def quoted(value: object) -> str:
+    """Short one-line form of any value, for messages."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        text = f"a {type(value).__name__} that is too long to print"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class NegbenchError(Exception):
@@ -17,11 +29,17 @@ class UnknownNameError(NegbenchError):
         known = sorted(known)
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         mend = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-        super().__init__(f"unknown {kind} '{name}'{f' in {where}' if where else ''}: {mend}")
+        super().__init__(f"unknown {kind} {quoted(name)}{f' in {where}' if where else ''}: {mend}")
 
 
 class OptionError(NegbenchError):
     """An option whose value is out of range or of the wrong type; quotes the value."""
+
+
+def check_option(name: str, value: object, ok: bool, want: str) -> None:
+    """Raise OptionError quoting `value` unless `ok` and finite; the constructors of plug-ins validate with it."""
+    if not ok or (isinstance(value, float) and not math.isfinite(value)):
+        raise OptionError(f"{name} must be {want}, got {quoted(value)}")
 
 
 class DataError(NegbenchError):

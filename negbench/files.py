@@ -7,12 +7,15 @@ import fcntl
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, quoted
+
+MOVES_SCORES = False  # where things lie, not what they hold
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
@@ -26,6 +29,16 @@ def cache_dir() -> Path:
 def runs_dir(given: Path | None = None) -> Path:
     """`given`, or NEGBENCH_RUNS, or ./runs."""
     return Path(given or os.environ.get("NEGBENCH_RUNS") or "runs")
+
+
+def checked_name(name: str, what: str) -> str:
+    """`name` if it can be a folder of its own in the runs folder, else NegbenchError; `what` is the flag to blame."""
+    if not re.fullmatch(r"[^\W_][\w.+=@-]{0,99}", name):
+        raise NegbenchError(
+            f"{what} {quoted(name)}: want a plain name of letters, digits, '-', '_' and '.', beginning with a letter "
+            "or a digit, 100 characters at most"
+        )
+    return name
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """Names -> lazily imported plug-ins: built-ins by file name, third parties by entry point or `--plugin FILE.py`.
 
-A plug-in is a module with a docstring (its first line is what `negbench list` prints), a constant `PAPER` (its source)
-and one public class of its kind. Listing reads the source text and imports nothing; a class is imported at first `get`.
+A plug-in is a module, not named `_...`, that defines one public class of its kind; its docstring's first line is what
+`negbench list` prints, and a constant `PAPER` names its source. Listing reads syntax trees and imports nothing; a class
+is imported at first `get`.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench import syntax
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.files import checked_name
 
+MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
+
+SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
-_PACKAGES = {
-    "strategies": "negbench.strategies",
-    "losses": "negbench.losses",
-    "backbones": "negbench.backbones",
-    "datasets": "negbench.datasets",
-}
+_SINGULAR = {kind: section for section, kind in SECTIONS.items()}
+_PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
     "strategies": ("negbench.contracts", "Strategy"),
     "losses": ("negbench.contracts", "Loss"),
     "backbones": ("negbench.contracts", "Backbone"),
     "datasets": ("negbench.datasets.dataset", "Dataset"),
 }
-_SINGULAR = {"strategies": "strategy", "losses": "loss", "backbones": "backbone", "datasets": "dataset"}
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,10 @@ class Plugin:
         """File that defines the plug-in, found without importing it."""
         if self.path is not None:
             return self.path
-        try:
-            spec = importlib.util.find_spec(self.module)
-        except ImportError as error:
-            raise NegbenchError(f"plug-in '{self.name}' of {self.origin} cannot be imported: {error}") from error
-        if spec is None or spec.origin is None:
+        found = syntax.locate(self.module)
+        if found is None:
             raise NegbenchError(f"plug-in '{self.name}' of {self.origin}: there is no module {self.module}")
-        return Path(spec.origin)
+        return found
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,21 @@ class Registry:
         """Plug-in of this name. Raises UnknownNameError with the nearest right one."""
         known = self.plugins(kind)
         if name not in known:
+            passed_over = next((file for file in _files(kind) if _name_of(file) == name), None)
+            if passed_over is not None:
+                raise NegbenchError(f"{passed_over} defines no public {_BASES[kind][1]} class: {name} is no plug-in")
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
+
+    def reader_of(self, path: str) -> str | None:
+        """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
+        ending = Path(path).suffix.lower()
+        for plugin in self.plugins("datasets").values() if ending else ():
+            tree = syntax.parse(plugin.source())
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and ending in (syntax.constant(node, "extensions") or ()):  # type: ignore[operator]
+                    return plugin.name
+        return None
 
     def get(self, kind: str, name: str) -> type:
         """Class of this name, imported now if it was not before."""
@@ -121,7 +132,7 @@ class Registry:
         names = []
         for kind in KINDS:
             for cls in _classes_of(kind, module):
-                name = getattr(cls, "key", None) or path.stem.replace("_", "-")
+                name = checked_name(getattr(cls, "key", None) or _name_of(path), f"--plugin {path}: key")
                 plugin = Plugin(kind, name, module.__name__, path.resolve(), str(path))
                 known = self._files.get((kind, name))
                 if known is not None and known.path != plugin.path:
@@ -163,12 +174,89 @@ def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Option:
+    """One option of a plug-in, for a user to read."""
+
+    name: str
+    type: str
+    default: str
+    range: str  # "10..1000 log", or empty
+    text: str  # what the docstrings say of it
+
+
+def options_of(kind: str, name: str) -> list[Option]:
+    """Every option of a plug-in, which is imported for it."""
+    cls = registry.get(kind, name)
+    constructor = constructor_of(kind, cls)
+    hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    fields = kind in ("strategies", "losses")
+    ranges = importlib.import_module("negbench.contracts").tunable_ranges(cls) if fields else {}
+    # the class that defines the option may be a base; for losses and strategies every class documents its own fields
+    documents = [
+        inspect.getdoc(constructor),
+        *(inspect.getdoc(each) for each in cls.__mro__),
+        sys.modules[cls.__module__].__doc__,
+    ]
+    texts = [found for document in documents for found in (_documented(document or ""),) if found]
+    return [
+        Option(
+            option,
+            _type_text(hints.get(option, Any)),
+            "none" if default is None else str(default),
+            _span_text(ranges.get(option)),
+            next((each[option] for each in texts if option in each), ""),
+        )
+        for option, default in option_defaults(constructor).items()
+    ]
+
+
+def _type_text(hint: Any) -> str:
+    """'int', 'float or none', '"paper" or "release"'."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, parts))
+    if parts and type(None) in parts:
+        return " or ".join([*(_type_text(part) for part in parts if part is not type(None)), "none"])
+    return getattr(hint, "__name__", str(hint)) if not parts else str(hint).replace("typing.", "")
+
+
+def _span_text(span: Any) -> str:
+    if span is None:
+        return ""
+    return "|".join(map(str, span.choices)) or f"{span.low}..{span.high}{' log' if span.log else ''}"
+
+
+def _documented(document: str) -> dict[str, str]:
+    """Name -> text of a docstring's section "Args:"; several names may share a line: 'root, split: ...'."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    inside, margin = False, 0
+    for line in inspect.cleandoc(document).splitlines():
+        depth = len(line) - len(line.lstrip())
+        if not line.strip() or depth == 0:
+            inside = line.strip() in ("Args:", "Attributes:") or (inside and not line.strip())
+            margin, names = 0, []
+            continue
+        margin = margin or depth
+        head, colon, rest = line.strip().partition(": ")
+        if inside and depth == margin and colon:
+            names = [name.strip() for name in head.split(",")]
+            found.update(dict.fromkeys(names, rest))
+        elif inside and depth > margin:
+            found.update({name: f"{found[name]} {line.strip()}" for name in names})
+    return found
+
+
 def checked_options(
     kind: str, name: str, constructor: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Options with their types checked (an int passes for a float, a string for a Path, a list for a tuple)."""
     defaults = option_defaults(constructor)
-    hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    try:
+        hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    except NameError as error:
+        raise NegbenchError(f"{_SINGULAR[kind]} '{name}': the types of its options cannot be read: {error}") from error
     checked = {}
     for key, value in options.items():
         if key not in defaults:
@@ -182,13 +270,12 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_json(
-            _as_json(value), strict=True
-        )
+        config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+        return TypeAdapter(hint, config=config).validate_json(_as_json(value), strict=True)
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"]
-            raise OptionError(f"{where} = {value!r}: {problem[0].lower()}{problem[1:]}") from error
+            raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the constructor checks it
 
 
@@ -208,16 +295,36 @@ def _check_kind(kind: str) -> None:
         raise UnknownNameError("kind of plug-in", kind, KINDS)
 
 
-def _built_ins(kind: str) -> list[Plugin]:
-    spec = importlib.util.find_spec(_PACKAGES[kind])
-    if spec is None or not spec.submodule_search_locations:
+def _name_of(file: Path) -> str:
+    return file.stem.replace("_", "-")
+
+
+def _files(kind: str) -> list[Path]:
+    """Public modules of a kind's package."""
+    found = syntax.locate(_PACKAGES[kind])
+    if found is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.py"))
+    return sorted(file for file in found.parent.glob("*.py") if not file.stem.startswith("_"))
+
+
+def _built_ins(kind: str) -> list[Plugin]:
     return [
-        Plugin(kind, f.stem.replace("_", "-"), f"{_PACKAGES[kind]}.{f.stem}", None, "built-in")
-        for f in files
-        if not f.stem.startswith("_") and "\nPAPER = " in f.read_text(encoding="utf-8")
+        Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
+        for file in _files(kind)
+        if _holds_plugin(kind, file)
     ]
+
+
+def _holds_plugin(kind: str, file: Path) -> bool:
+    """Whether a module defines a public class of its kind; one that cannot be read is taken for it, and told of."""
+    try:
+        tree = syntax.parse(file)
+    except NegbenchError:
+        return True
+    home, base = _BASES[kind]
+    bases = (f"{home}.{base}", f"negbench.{base}")
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    return any(syntax.derives(tree, f"{_PACKAGES[kind]}.{file.stem}", name, bases) for name in classes)
 
 
 def _entry_points(kind: str) -> list[Plugin]:
@@ -242,7 +349,8 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise NegbenchError(f"--plugin {path} cannot be imported: {type(error).__name__}: {error}") from error
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NegbenchError(f"--plugin {path} cannot be imported: {problem}") from error
     return module
 
 
@@ -263,9 +371,10 @@ def _classes_of(kind: str, module: ModuleType) -> list[type]:
 def _plugin_class(plugin: Plugin) -> type:
     try:
         module = importlib.import_module(plugin.module)
-    except ImportError as error:
+    except Exception as error:  # whatever a plug-in's file does when it is read is told in one line
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise NegbenchError(
-            f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {error}"
+            f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {problem}"
         ) from error
     classes = _classes_of(plugin.kind, module)
     if len(classes) != 1:
@@ -280,28 +389,37 @@ def _plugin_class(plugin: Plugin) -> type:
 
 
 def _describe(plugin: Plugin) -> Description:
-    tree = ast.parse(plugin.source().read_text(encoding="utf-8"))
+    try:
+        tree = syntax.parse(plugin.source())
+    except NegbenchError as error:
+        return Description(plugin.name, str(error), "", {}, plugin.origin)
     summary = (ast.get_docstring(tree) or "").split("\n", 1)[0]
-    paper = ""
     ranges: dict[str, str] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "PAPER":
-            paper = str(ast.literal_eval(node.value))
         if isinstance(node, ast.ClassDef):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                     text = _range_text(statement.value)
                     if text:
                         ranges[statement.target.id] = text
-    return Description(plugin.name, summary, paper, ranges, plugin.origin)
+    return Description(plugin.name, summary, str(syntax.constant(tree, "PAPER") or ""), ranges, plugin.origin)
 
 
 def _range_text(value: ast.expr | None) -> str:
     """'100; 10..1000 log' of a `tunable(100, low=10, high=1000, log=True)`; empty for any other default."""
-    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "tunable"):
+    if not (isinstance(value, ast.Call) and ast.unparse(value.func).split(".")[-1] == "tunable" and value.args):
         return ""
-    default = ast.literal_eval(value.args[0])
-    named = {k.arg: ast.literal_eval(k.value) for k in value.keywords}
+    default = _literal(value.args[0])
+    named = {k.arg: _literal(k.value) for k in value.keywords}
     if "choices" in named:
-        return f"{default}; {'|'.join(str(c) for c in named['choices'])}"
-    return f"{default}; {named['low']}..{named['high']}{' log' if named.get('log') else ''}"
+        choices = named["choices"]
+        return f"{default}; {'|'.join(map(str, choices)) if isinstance(choices, list | tuple) else choices}"
+    return f"{default}; {named.get('low')}..{named.get('high')}{' log' if named.get('log') else ''}"
+
+
+def _literal(node: ast.expr) -> Any:
+    """Value of a literal, or the source text of anything else."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)

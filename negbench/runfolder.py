@@ -25,6 +25,8 @@ from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import atomic_write, locked, read_json, write_json
 
+MOVES_SCORES = False  # keeps what was computed
+
 Status = Literal["finished", "failed", "interrupted", "new"]
 # failed: compute failed runs again, go on with interrupted ones, read finished ones; never: leave the first two as they
 # are; always: compute anew whatever there is

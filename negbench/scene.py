@@ -7,15 +7,15 @@ strategy or a loss. Images are encoded once per (frozen weights, preprocessing, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from negbench.config import MiningConfig, PluginConfig, RunConfig
+from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 from negbench.contracts import Backbone, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
@@ -95,6 +95,8 @@ class Split:
     def batch_allowed(self, slot: Slot, rows: Tensor, tokens: Tokens, mining: MiningConfig) -> Tensor:
         """[B, B] bool: which members of a batch may corrupt `slot`; one that leaves the triple as it was may not.
 
+        For all triples: [B, B, B] bool, which (r_a, m_b, t_c) are negatives; one that is a query's own is none.
+
         Args:
             slot: the corrupted member.
             rows: [B] int64 queries of the batch.
@@ -108,20 +110,51 @@ class Split:
             flat = (value.reshape(len(value), -1) for value in tokens.values())
             return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0).cpu()
         targets = self.dataset.target_columns[rows]
-        allowed = targets[:, None] != targets[None, :]
-        if mining.exclude_relevant and (known := self.batch_relevant(rows)) is not None:
-            allowed &= ~known
+        if slot == "target":
+            return self.allowed_images(rows, targets, mining)
+        kept = mining.model_copy(update={"exclude_reference": False})
+        same = [~self.batch_allowed(other, rows, tokens, kept) for other in ("reference", "modification", "target")]
+        allowed = allowed_triples(*same)
         if mining.exclude_reference:
-            allowed &= self.references[rows][:, None] != self.images[targets][None, :]
+            allowed &= (self.references[rows][:, None] != self.images[targets][None, :])[:, None]
         return allowed
 
-    def batch_relevant(self, rows: Tensor) -> Tensor | None:
-        """[B, B] bool: is the target of column j known to be relevant to query i; None where nothing is known."""
+    def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
+        """[B, C] bool: may image `columns[c]` be ranked below the target of query `rows[i]`."""
+        allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
+        if mining.exclude_relevant and (known := self.relevant_images(rows, columns)) is not None:
+            allowed &= ~known
+        if mining.exclude_reference:
+            allowed &= self.references[rows][:, None] != self.images[columns][None, :]
+        return allowed
+
+    def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
+        """[B, C] bool: is image `columns[c]` known to be relevant to query `rows[i]`; None where nothing is known."""
         relevant = self.dataset.relevant
         if relevant is None:
             return None
-        columns = torch.arange(len(self.dataset.images))
-        return relevant.select(rows).mask(columns, len(columns))[:, self.dataset.target_columns[rows]]
+        everything = torch.arange(len(self.dataset.images))
+        return relevant.select(rows).mask(everything, len(everything))[:, columns]
+
+    def batch_relevant(self, rows: Tensor) -> Tensor | None:
+        """`relevant_images` of a batch's own targets: [B, B]."""
+        return self.relevant_images(rows, self.dataset.target_columns[rows])
+
+
+def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:
+    """Which triples of a batch are negatives: all that equal no query's own.
+
+    Args:
+        reference: [B, B] bool, whether two queries have the same reference.
+        modification: [B, B] bool, the same of their modifications.
+        target: [B, B] bool, whether column c answers query j: its target, or an image that must not be a negative.
+
+    Returns:
+        [B, B, B] bool for (r_a, m_b, t_c).
+    """
+    count = len(reference)
+    own = (reference[:, None] & modification[None]).reshape(count * count, count).float()  # (a, b) are those of query j
+    return ((own @ target.float()) == 0).reshape(count, count, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +178,14 @@ class Scene(Features):
     train: Split
     val: Split
     dev: Split | None
+    row_of: Mapping[str, int]  # image id -> feature row
+
+    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
+        """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
+        drawn = self.train.dataset.at_epoch(epoch, seed)
+        if drawn is self.train.dataset:
+            return self
+        return replace(self, train=_split_of(drawn, backbone, self.row_of))
 
     @property
     def scored(self) -> str:
@@ -176,10 +217,11 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
         train=read[id(splits.train)],
         val=read[id(splits.val)],
         dev=read[id(splits.dev)] if splits.dev is not None else None,
+        row_of=row,
     )
 
 
-def _split_of(dataset: Dataset, backbone: Backbone, row: dict[str, int]) -> Split:
+def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
     return Split(
         dataset=dataset,
         images=torch.tensor([row[image] for image in dataset.images], dtype=torch.int64),
@@ -250,7 +292,7 @@ class Scenes:
             self._datasets[key] = load_split(section, split, images=images)
         return self._datasets[key]
 
-    def splits(self, config: RunConfig, backbone: Backbone) -> Splits:
+    def splits(self, config: ResolvedConfig, backbone: Backbone) -> Splits:
         """Train, dev and val as a run of this configuration has them.
 
         Raises:
@@ -262,7 +304,7 @@ class Scenes:
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
         dev = None
         if carves_dev(config):
-            seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
+            seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
             if key not in self._carved:
                 self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)

@@ -1,7 +1,8 @@
 """The images just below the target, half as many at each refresh.
 
 Paper: CIRQRS (query relevance scores for composed image retrieval), eq. 6 and alg. 1: n_neg 50 on FashionIQ and 100 on
-CIRR, 5 definitions of the pool on FashionIQ and 6 on CIRR.
+CIRR, 5 definitions of the pool on FashionIQ (30 epochs: sizes 50, 25, 12, 6) and 6 on CIRR (50 epochs: 100, 50, 25, 12,
+6, 3). The interval is epochs // n_def, so other numbers of epochs may redefine once more (12 epochs: five times).
 Departures: an image that ties with the target is not below it.
 Fallback: fewer images below the target than asked for give all of them; none gives an empty pool.
 """

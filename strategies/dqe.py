@@ -1,7 +1,8 @@
 """The mid-zone: images that score less than the target by no less than alpha and no more than beta.
 
-Paper: DQE-CIR (arXiv:2603.04037), eq. 3-4 and table 4: alpha 0.2, beta 0.8; one warm-up interval, then five
-refreshes. The paper writes the band on raw cosine gaps and also calls 0.2-0.8 "60 %", so `scale` offers three readings.
+Paper: DQE-CIR (arXiv:2603.04037), eq. 3-4 and table 4: alpha 0.2, beta 0.8; sec. 4.1: a warm-up on the whole corpus,
+the rest of the epochs cut into five equal intervals, each begun by a redefinition. The paper writes the band on raw
+cosine gaps and also calls 0.2-0.8 "60 %", so `scale` offers three readings.
 Departures: `minmax` and `quantile` are our readings; none of the three ever takes an image above the target.
 Fallback: no image inside the band gives an empty pool.
 """
@@ -9,7 +10,7 @@ Fallback: no image inside the band gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,9 @@ class Dqe(Strategy):
             highest-scored and 1 at its lowest-scored one; equal gaps cannot be rescaled and give an empty pool.
             "quantile": share of the query's other allowed images that rank above, ties by corpus index.
     """
+
+    schedule: ClassVar[Literal["equal"]] = "equal"
+    band: ClassVar[tuple[str, str]] = ("alpha", "beta")
 
     alpha: float = tunable(0.2, low=0.0, high=0.4)
     beta: float = tunable(0.8, low=0.5, high=1.0)

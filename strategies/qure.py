@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.metrics.drops import drops
 from negbench.metrics.ranks import descending
 from negbench.strategies._ranked import at_least_float32, below_target, is_whole, places
 
@@ -71,9 +72,7 @@ def _drops(view: ScoreView, below: Tensor, place: Tensor) -> Tensor:
     rows, columns = below.shape
     scores: Tensor = at_least_float32(view.scores)
     ranked = scores.new_zeros(rows, columns + 1).scatter_(1, place, scores)  # nobody reads the place N of the rest
-    last = below.sum(1, keepdim=True) - 1
-    beyond = torch.arange(columns, device=below.device) >= last
-    return (ranked[:, :-1] - ranked[:, 1:]).masked_fill(beyond, -1.0)
+    return drops(ranked, 0, below.sum(1, keepdim=True))
 
 
 def _two_largest(drop: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from hypothesis import given as examples
+from hypothesis import settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from negbench.config import (
+    ResolvedConfig,
     RunConfig,
-    ScheduleConfig,
+    Section,
     build_config,
-    config_hash,
     load_config,
+    parse_plugin,
     parse_set,
     refresh_epochs,
     resolved,
 )
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.registry import checked_options, registry
 
 
 @pytest.fixture
@@ -27,7 +36,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_default_then_recipe_then_flag_then_set(recipe: Path) -> None:
-    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives == 1
+    assert RunConfig.model_validate({"strategy": {"name": "qure"}}).train.num_negatives is None
     from_recipe = load_config(recipe=recipe)
     assert (from_recipe.train.epochs, from_recipe.train.lr, from_recipe.strategy.options) == (9, 0.5, {"n_neg": 7})
     flagged = load_config(recipe=recipe, flags={"train": {"epochs": 5, "lr": None}})
@@ -129,22 +138,61 @@ def test_resolution_writes_every_default_out_and_is_idempotent() -> None:
     assert resolved(full) == full
 
 
-# QuRe's table and the released schedules (field-notes 0.2); the rule with an explicit warm-up starts there
+# QuRe's table and the released schedules (field-notes 0.2); CIRQRS alg. 1; an explicit warm-up shifts the start
 @pytest.mark.parametrize(
     ("epochs", "n_def", "warmup", "want"),
     [
-        (30, 6, None, [5, 10, 15, 20, 25]),
-        (50, 6, None, [8, 16, 24, 32, 40, 48]),
-        (30, 5, None, [6, 12, 18, 24]),
-        (3, 6, None, [1, 2]),
-        (30, 1, None, []),
-        (12, 6, 1, [1, 3, 5, 7, 9, 11]),
-        (12, 6, 0, [0, 2, 4, 6, 8, 10]),
-        (12, 3, 6, [6, 10]),
+        (30, 6, None, (5, 10, 15, 20, 25)),
+        (50, 6, None, (8, 16, 24, 32, 40, 48)),
+        (30, 5, None, (6, 12, 18, 24)),
+        (12, 5, None, (2, 4, 6, 8, 10)),
+        (3, 6, None, (1, 2)),
+        (30, 1, None, ()),
+        (12, 6, 1, (1, 3, 5, 7, 9, 11)),
+        (12, 6, 0, (0, 2, 4, 6, 8, 10)),
+        (12, 3, 6, (6, 10)),
+        (4, 2, 9, ()),
     ],
 )
-def test_refresh_epochs(epochs: int, n_def: int, warmup: int | None, want: list[int]) -> None:
-    assert refresh_epochs(epochs, n_def, ScheduleConfig(warmup=warmup)) == want
+def test_refresh_epochs_at_multiples(epochs: int, n_def: int, warmup: int | None, want: tuple[int, ...]) -> None:
+    assert refresh_epochs(epochs, n_def, warmup=warmup) == want
+
+
+# DQE-CIR sec. 4.1: the warm-up, then five equal intervals
+@pytest.mark.parametrize(
+    ("epochs", "n_def", "warmup", "want"),
+    [
+        (30, 6, None, (5, 10, 15, 20, 25)),
+        (50, 6, 10, (10, 18, 26, 34, 42)),
+        (50, 6, 5, (5, 14, 23, 32, 41)),
+        (50, 6, None, (8, 16, 24, 33, 41)),  # 42 epochs in five: 8 or 9 each
+        (12, 6, None, (2, 4, 6, 8, 10)),
+        (12, 3, 0, (0, 6)),
+        (3, 6, None, (1, 2)),
+        (30, 1, None, ()),
+        (4, 2, 9, ()),
+    ],
+)
+def test_refresh_epochs_in_equal_intervals(epochs: int, n_def: int, warmup: int | None, want: tuple[int, ...]) -> None:
+    assert refresh_epochs(epochs, n_def, rule="equal", warmup=warmup) == want
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sets", "want"),
+    [
+        ("dqe", ["train.epochs=50", "schedule.warmup=10"], (10, 18, 26, 34, 42)),
+        ("dqe", ["train.epochs=50", "schedule.warmup=10", "schedule.rule=multiples"], (10, 18, 26, 34, 42)),
+        ("dqe", ["train.epochs=50"], (8, 16, 24, 33, 41)),
+        ("dqe", ["train.epochs=50", "schedule.rule=multiples"], (8, 16, 24, 32, 40, 48)),
+        ("qure", ["train.epochs=50"], (8, 16, 24, 32, 40, 48)),
+        ("qure", ["train.epochs=50", "schedule.rule=equal", "schedule.warmup=5"], (5, 14, 23, 32, 41)),
+        ("cirqrs", ["train.epochs=30"], (6, 12, 18, 24)),
+    ],
+)
+def test_the_strategy_declares_its_rule(strategy: str, sets: list[str], want: tuple[int, ...]) -> None:
+    full = resolved(load_config(flags={"strategy": {"name": strategy}}, sets=sets))
+    assert full.schedule.refresh_epochs == want
+    assert full.schedule.warmup == want[0]
 
 
 def test_pools_that_do_not_depend_on_scores_are_never_redefined() -> None:
@@ -155,22 +203,193 @@ def test_pools_that_do_not_depend_on_scores_are_never_redefined() -> None:
 
 
 def test_explicit_refresh_epochs_win() -> None:
-    assert refresh_epochs(9, 3, ScheduleConfig(refresh_epochs=(0, 7), warmup=1)) == [0, 7]
-    with pytest.raises(OptionError, match=r"within 0\.\.8"):
-        refresh_epochs(9, 3, ScheduleConfig(refresh_epochs=(9,)))
+    def listed(*epochs: int) -> tuple[int, ...]:
+        schedule = {"refresh_epochs": epochs, "warmup": 1, "n_def": 3}
+        return resolved(
+            build_config([{"strategy": "qure", "train": {"epochs": 9}, "schedule": schedule}])
+        ).schedule.refresh_epochs
+
+    assert listed(0, 7) == (0, 7)
+    for wrong in ((9,), (-1,), (3, 3)):
+        with pytest.raises(OptionError, match=r"within 0\.\.8"):
+            listed(*wrong)
 
 
-def test_the_hash_is_of_what_determines_the_outcome() -> None:
-    base = resolved(build_config([{"strategy": "qure"}]))
+# --- nothing is left open, nothing is without end ---------------------------------------------------------------------
 
-    def hash_of(*layers: dict[str, object], data: str = "d") -> str:
-        return config_hash(resolved(build_config([{"strategy": "qure"}, *layers])), data=data)
 
-    same = config_hash(base, data="d")
-    assert hash_of() == same
-    assert hash_of({"strategy": {"name": "qure", "variant": "paper"}}) == same  # the default, spelt out
-    assert hash_of({"compute": {"workers": 3}}) == same
-    assert hash_of({"dataset": {"root": "elsewhere"}}) == same  # the data's identity stands for its place
-    for other in ({"seed": 1}, {"train": {"epochs": 3}}, {"strategy": {"variant": "release"}}, {"loss": "info-nce"}):
-        assert hash_of(other) != same
-    assert hash_of(data="e") != same
+def open_fields(model: type[BaseModel]) -> set[str]:
+    return {name for name, field in model.model_fields.items() if type(None) in get_args(field.annotation)}
+
+
+def test_a_resolved_configuration_leaves_open_only_what_none_means_something_for() -> None:
+    full = resolved(build_config([{"strategy": "qure", "seed": 3}]))
+    assert isinstance(full, ResolvedConfig)
+    sections = ((name, section) for name, section in full if isinstance(section, Section))
+    left = {f"{name}.{field}" for name, section in sections for field in open_fields(type(section))}
+    assert left == {"train.max_grad_norm", "train.num_negatives", "compute.workers"}
+    assert full.eval.dev_seed == 3
+    assert resolved(build_config([full.model_dump(mode="json")])) == full
+    for section in (full, full.train, full.schedule):
+        with pytest.raises(ValidationError, match="frozen"):
+            section.seed = section.epochs = section.n_def = 3  # type: ignore[attr-defined]
+
+
+def leaves() -> list[str]:
+    """Every key of the core whose value is a number."""
+    found = []
+    for name, field in RunConfig.model_fields.items():
+        section = field.default
+        if name == "seed":
+            found.append(name)
+        elif isinstance(section, Section):
+            found += [f"{name}.{key}" for key, inner in type(section).model_fields.items()
+                      if {int, float} & {inner.annotation, *get_args(inner.annotation)}]  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e400"])
+@pytest.mark.parametrize("key", [*leaves(), "strategy.alpha", "loss.tau", "backbone.fusion"])
+def test_numbers_are_finite(key: str, value: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{key} = .*: want a finite number$"):
+        load_config(flags={"strategy": {"name": "dqe"}}, sets=[f"{key}={value}"])
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_plugins_take_finite_numbers_only(value: float) -> None:
+    for kind, name, option in (
+        ("losses", "info-nce", "tau"),
+        ("losses", "margin-kl", "margin"),
+        ("strategies", "dqe", "beta"),
+    ):
+        with pytest.raises(OptionError, match=option):
+            registry.make(kind, name, **{option: value})
+        with pytest.raises(OptionError, match=option):
+            registry.get(kind, name)(**{option: value})
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_an_option_that_its_plugin_does_not_check_is_finite_too(value: float) -> None:
+    def load(*, rate: float = 1.0, pair: tuple[float, ...] = ()) -> None: ...
+
+    for option, given in (("rate", value), ("pair", [1.0, value])):
+        with pytest.raises(OptionError, match=f"dataset.{option}"):
+            checked_options("datasets", "mine", load, {option: given})
+    assert checked_options("datasets", "mine", load, {"rate": 2, "pair": [3]}) == {"rate": 2.0, "pair": (3.0,)}
+
+
+@pytest.mark.parametrize("key", [key for key in leaves() if key not in ("seed", "eval.dev_seed")])
+def test_counts_have_an_upper_bound_unless_memory_does_not_follow(key: str) -> None:
+    rates = {"train.lr", "train.weight_decay", "train.max_grad_norm", "hybrid.alpha", "hybrid.beta"}
+    sets = [f"{key}={'0.9' if key == 'eval.dev_fraction' else 10**9}"]
+    if key in rates | {"eval.dev_fraction"}:
+        load_config(flags={"strategy": {"name": "dqe"}}, sets=sets)
+    else:
+        with pytest.raises(OptionError, match=rf"^{key} = 1000000000: input should be less than or equal to "):
+            load_config(flags={"strategy": {"name": "dqe"}}, sets=sets)
+
+
+TEXTS = st.one_of(
+    st.integers().map(str),
+    st.integers(4000, 6000).map(lambda digits: "9" * digits),
+    st.integers(1, 2000).map(lambda depth: "[" * depth + "]" * depth),
+    st.integers(1, 2000).map(lambda depth: "{a = " * depth + "1" + "}" * depth),
+    st.floats().map(str),
+    st.sampled_from(
+        ["true", "[]", "{}", "1979-05-27", "07:32:00", "''", "[1, 'a']", "[[1]]", "\0", "a\nb = 3", "\ud800", "0x10"]
+    ),
+    st.text(max_size=12),
+)
+KEYS = st.one_of(
+    st.sampled_from([
+        *leaves(), "strategy.name", "strategy.alpha", "strategy.scale", "strategy", "backbone.weights", "backbone",
+        "dataset.root", "dataset.categories", "loss.tau", "schedule.refresh_epochs", "train", "train.precision",
+        "mining.exclude_relevant", "schedule.rule", "dataset.name", "eval.reported", "plugins",
+    ]),
+    st.text(max_size=8),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@examples(key=KEYS, value=TEXTS, more=st.lists(st.tuples(KEYS, TEXTS), max_size=1))
+def test_no_text_of_set_ends_in_a_traceback(key: str, value: str, more: list[tuple[str, str]]) -> None:
+    sets = [f"{k}={v}" for k, v in [(key, value), *more]]
+    message = ""
+    try:
+        full = resolved(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets))
+        json.dumps(full.model_dump(mode="json"), allow_nan=False)
+    except NegbenchError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert len(message) < 800
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"train.epochs={'9' * 5000}", "--set 'train.epochs': a value too long or too deep to be read"),
+        (f"strategy.alpha={'[' * 3000}{']' * 3000}", "--set 'strategy.alpha': a value too long or too deep to be read"),
+        ("strategy.alpha=[[[[[[1]]]]]]", "strategy.alpha: lists within lists"),
+        ("dataset.root=3", "dataset.root = 3: input should be a valid string"),
+        ("plugins=3", "plugins = 3: input should be a valid tuple"),
+        ("backbone.weights=1979-05-27", "backbone.weights = datetime.date(1979, 5, 27): want text, a number"),
+        ("strategy.alpha=99999999999999999999", "want a number of at most 18 digits"),
+        ("0\n0=1", r"unknown section '0\n0': known: "),
+        ("strategy.a\nb=1", r"strategy: 'a\nb' cannot be an option's name"),
+        ("dataset.root=a\0b", "want text that can be a file's name"),
+    ],
+)
+def test_values_that_no_option_takes(text: str, message: str) -> None:
+    with pytest.raises(NegbenchError) as error:
+        resolved(load_config(flags={"strategy": {"name": "dqe"}}, sets=[text]))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_of_endless_numbers_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(f"seed = {'9' * 5000}", encoding="utf-8")
+    with pytest.raises(NegbenchError, match="not a TOML file"):
+        load_config(recipe=path)
+
+
+# --- plug-ins as text -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("qure", {"name": "qure"}),
+        ("qure:variant=release", {"name": "qure", "variant": "release"}),
+        ("dqe:alpha=0.1: beta = 0.5", {"name": "dqe", "alpha": 0.1, "beta": 0.5}),
+        ("clip:weights=hf-hub:a/b:frozen=false", {"name": "clip", "weights": "hf-hub:a/b", "frozen": False}),
+        ("fashioniq:categories=['dress', 'shirt']", {"name": "fashioniq", "categories": ["dress", "shirt"]}),
+    ],
+)
+def test_plugins_as_text(text: str, want: dict[str, object]) -> None:
+    assert parse_plugin(text) == want
+
+
+@pytest.mark.parametrize("text", ["qure:variant", "qure:", ":k=3:", "qure:name=dqe"])
+def test_texts_that_are_no_plugin(text: str) -> None:
+    with pytest.raises(NegbenchError) as error:
+        resolved(build_config([{"strategy": parse_plugin(text)}]))
+    assert "\n" not in str(error.value)
+
+
+def test_negatives_per_query_are_one_of_a_pool_and_all_of_a_batch() -> None:
+    for strategy, sets, wanted in (
+        ("qure", [], 1),
+        ("in-batch", [], None),
+        ("qure", ["train.num_negatives=3"], 3),
+        ("in-batch", ["train.num_negatives=3"], 3),
+    ):
+        config = load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+        assert resolved(config).train.num_negatives == wanted
+
+
+def test_null_undoes_what_a_recipe_sets() -> None:
+    sets = ["strategy.k=null", "schedule.warmup=3", "schedule.warmup=null"]
+    config = load_config(flags={"strategy": {"name": "in-batch-cube"}}, sets=sets)
+    assert config.schedule.warmup is None
+    assert resolved(config).strategy.options == {"k": None}

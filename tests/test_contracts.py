@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -14,6 +13,7 @@ from negbench.contracts import (
     DEFAULT_TEMPERATURE,
     AspectScores,
     Loss,
+    LossInput,
     Range,
     ScoreView,
     Strategy,
@@ -129,20 +129,13 @@ def test_a_strategy_must_define_pool() -> None:
 class _Seen(Loss):
     """Returns the temperature, after it has checked that its arguments are complete."""
 
-    def value(
-        self,
-        positive: Tensor,
-        negatives: Tensor,
-        mask: Tensor,
-        weights: Tensor,
-        temperature: Tensor | float,
-        aspects: Sequence[AspectScores],
-    ) -> Tensor:
-        assert mask.dtype == torch.bool
-        assert mask.shape == weights.shape == negatives.shape
-        assert mask.all()
-        assert (weights == 1).all()
-        return torch.as_tensor(temperature)
+    def value(self, given: LossInput) -> Tensor:
+        assert given.mask.dtype == given.candidate_mask.dtype == torch.bool
+        assert given.mask.shape == given.weights.shape == given.negatives.shape
+        assert given.mask.all()
+        assert (given.weights == 1).all()
+        assert given.candidates.shape == given.candidate_mask.shape == (2, 0)
+        return torch.as_tensor(given.temperature)
 
 
 def test_loss_completes_its_arguments() -> None:
@@ -162,6 +155,8 @@ def test_loss_refuses_what_does_not_fit() -> None:
         _Seen()(positive, negatives, None, positive)
     with pytest.raises(ValueError, match="_Seen has no term for aspects"):
         _Seen()(positive, negatives, aspects=[AspectScores("colour", positive, negatives, torch.tensor(1.0))])
+    with pytest.raises(ValueError, match="_Seen has no use for candidates"):
+        _Seen()(positive, negatives, candidates=negatives)
 
 
 # --- relevance --------------------------------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from negbench import syntax
 from negbench.contracts import Loss, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import KINDS, Registry, constructor_of, option_defaults, registry
+from negbench.registry import KINDS, Option, Registry, _files, constructor_of, option_defaults, options_of, registry
 
 TESTS = Path(__file__).parent
 EVERY = [
@@ -121,14 +123,14 @@ def test_every_loader_option_has_a_default(kind: str, name: str) -> None:
     assert all(default is not inspect.Parameter.empty for default in option_defaults(loader).values())
 
 
-def test_only_oracles_are_named_so() -> None:
+def test_what_reads_the_truth_declares_it_and_is_named_an_oracle() -> None:
     for name in registry.plugins("strategies"):
         reads = any(
             isinstance(node, ast.Name | ast.Attribute)
             and (getattr(node, "attr", None) or getattr(node, "id", "")) in ("relevant", "not_relevant")
             for node in ast.walk(ast.parse(registry.find("strategies", name).source().read_text(encoding="utf-8")))
         )
-        assert reads == name.startswith("oracle-"), name
+        assert reads == registry.get("strategies", name).reads_truth == name.startswith("oracle-"), name
 
 
 # --- listing imports nothing heavy ------------------------------------------------------------------------------------
@@ -143,6 +145,116 @@ def test_describing_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- discovery: a file that holds a plug-in class is a plug-in --------------------------------------------------------
+
+CLASS = PLUGIN.replace('PAPER = "none"\n', "")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose files stand among the built-in strategies."""
+    import negbench.strategies
+
+    files = _files
+    monkeypatch.setattr("negbench.registry._files", lambda kind: [*files(kind), *_public(tmp_path, kind)])
+    monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
+    syntax._spec.cache_clear()
+    yield tmp_path
+    syntax._spec.cache_clear()
+
+
+def _public(folder: Path, kind: str) -> list[Path]:
+    return sorted(folder.glob("[!_]*.py")) if kind == "strategies" else []
+
+
+@pytest.mark.parametrize(
+    ("text", "paper"),
+    [
+        (CLASS, ""),
+        (CLASS + '\nPAPER: str = "annotated"\n', "annotated"),
+        (CLASS + '\nPAPER="no spaces"\n', "no spaces"),
+        (CLASS.replace('"""Nothing at all."""\n', '"""Nothing at all."""\nPAPER = "in front"\n'), "in front"),
+        (CLASS + "\nPAPER = str(1)\n", ""),
+        (CLASS.replace("import ScoreView, Strategy, tunable", "import ScoreView, tunable, Strategy as S")
+         .replace("(Strategy)", "(S)"), ""),
+        (CLASS.replace("from negbench.contracts import ScoreView, Strategy, tunable",
+         "import negbench.contracts as c\nfrom negbench.contracts import ScoreView, tunable")
+         .replace("(Strategy)", "(c.Strategy)"), ""),
+        (CLASS.replace("from negbench.contracts", "from negbench"), ""),
+        (CLASS.replace("class Mine(Strategy)", "class _Base(Strategy)") + "\n\nclass Mine(_Base):\n    pass\n", ""),
+        (CLASS.replace("import ScoreView, Strategy, tunable", "import ScoreView, tunable\n"
+         "from negbench.strategies.all_corpus import AllCorpus").replace("(Strategy)", "(AllCorpus)"), ""),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_class_is_found_with_and_without_paper(package: Path, text: str, paper: str) -> None:
+    (package / "mine.py").write_text(text, encoding="utf-8")
+    assert "mine" in registry.plugins("strategies")
+    (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
+    assert (described.summary, described.paper) == ("Nothing at all.", paper)
+
+
+def test_a_file_without_a_class_is_no_plugin_and_says_so_when_it_is_asked_for(package: Path) -> None:
+    for name, text in (
+        ("helper", "x = 1\n"),
+        ("_private", CLASS),
+        ("hidden", CLASS.replace("class Mine", "class _Mine")),
+    ):
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    assert not {"helper", "-private", "_private", "hidden"} & set(registry.plugins("strategies"))
+    for name in ("helper", "hidden"):
+        with pytest.raises(NegbenchError) as caught:
+            registry.find("strategies", name)
+        assert f"{name}.py defines no public Strategy class: {name} is no plug-in" in _message(caught)
+
+
+def test_a_file_that_cannot_be_read_is_listed_with_its_fault(package: Path) -> None:
+    (package / "broken.py").write_text("def f(:\n", encoding="utf-8")
+    (described,) = [d for d in registry.describe("strategies") if d.name == "broken"]
+    assert "broken.py line 1: not Python: invalid syntax" in described.summary
+    with pytest.raises(NegbenchError, match="strategy 'broken' of built-in cannot be imported"):
+        registry.get("strategies", "broken")
+    assert registry.get("strategies", "qure")  # the others are as they were
+
+
+def test_ranges_that_are_no_literals_are_shown_as_written(package: Path) -> None:
+    text = CLASS.replace("tunable(3, low=1, high=9)", "c.tunable(THREE, low=1, high=2 * FOUR)")
+    (package / "mine.py").write_text(text, encoding="utf-8")
+    (described,) = [d for d in registry.describe("strategies") if d.name == "mine"]
+    assert described.ranges == {"k": "THREE; 1..2 * FOUR"}
+
+
+def test_a_data_set_declares_the_files_it_reads() -> None:
+    for ending in registry.get("datasets", "triplets").extensions:
+        assert registry.reader_of(f"some/where{ending}") == "triplets"
+        assert registry.reader_of(f"some/where{ending.upper()}") == "triplets"
+    assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "")] == [None] * 4
+
+
+# --- options explained ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_every_option_is_explained(kind: str, name: str) -> None:
+    found = options_of(kind, name)
+    assert [option.name for option in found] == list(option_defaults(constructor_of(kind, registry.get(kind, name))))
+    for option in found:
+        assert len(option.text) > 3, f"{kind}/{name}: the docstring says nothing of '{option.name}'"
+        assert option.type
+        assert "\n" not in option.text
+
+
+def test_options_are_told_with_type_default_and_range() -> None:
+    by_name = {option.name: option for option in options_of("losses", "margin-kl")}
+    assert (by_name["tau"].type, by_name["tau"].default, by_name["tau"].range) == ("float or none", "none", "")
+    assert by_name["lambda_rank"] == Option(
+        "lambda_rank", "float", "1.0", "0.1..10.0 log", "weight of the second term, >= 0."
+    )
+    (variant, threshold) = options_of("strategies", "qure")
+    assert (variant.type, variant.range) == ("paper or release", "paper|release")
+    assert variant.text.endswith("more than `consecutive_threshold`.")  # over three lines of the docstring
+    assert threshold.text.startswith("places, >= 0;")
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------
@@ -278,6 +390,13 @@ def test_the_name_of_a_built_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NegbenchError) as caught:
         add_and_list()
     assert f"two strategies are named 'qure': built-in and {path}; rename one" == _message(caught)
+
+
+@pytest.mark.parametrize("key", ["../out", "a/b", "", ".hidden", "x" * 200])
+def test_a_key_is_a_plain_name(plugin_file: Path, key: str) -> None:
+    plugin_file.write_text(PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8")
+    with pytest.raises(NegbenchError, match="want a plain name"):
+        Registry().add_file(plugin_file)
 
 
 def test_files_that_are_no_plugins(tmp_path: Path) -> None:

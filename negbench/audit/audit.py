@@ -78,7 +78,7 @@ def audit(
         skip_oracles: leave out, with a remark, the oracles where there is no ground truth, instead of OptionError.
 
     Raises:
-        OptionError: an oracle without ground truth.
+        OptionError: an oracle without ground truth, or nothing left to audit.
         NegbenchError: a strategy that breaks its contract.
     """
     truth = subject.task.relevant is not None
@@ -86,6 +86,9 @@ def audit(
     pools: dict[str, NDArray[np.uint8]] = {}
     with threads(subject.config.compute.threads), tempfile.TemporaryDirectory() as folder:
         for number, (label, strategy) in enumerate(strategies.items()):
+            if "target" not in strategy.corrupts:
+                remarks.append(f"left out {label}: it corrupts the {strategy.corrupts[0]}, and an audit scores targets")
+                continue
             try:
                 if strategy.scope == "corpus":
                     file = Path(folder) / f"{number}.bits"
@@ -97,6 +100,8 @@ def audit(
                 if truth or not skip_oracles or not strategy.reads_truth:
                     raise
                 remarks.append(f"left out {label}: {error}")
+        if not rows:
+            raise OptionError("; ".join(remarks))
         curves = curves_of(subject, pools, options)
     return Audit(
         backbone=subject.config.backbone.name,

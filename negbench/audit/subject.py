@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.config import PluginConfig, RunConfig
+from negbench.config import PluginConfig, ResolvedConfig
 from negbench.contracts import check_option
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
@@ -59,7 +59,7 @@ class Subject:
     """A split as one model sees it.
 
     Attributes:
-        config: resolved; its backbone, data set, mining and batch size count.
+        config: its backbone, data set, mining and batch size count.
         model: "untrained", or the run.
         scene: whose `train` is the split, whichever it is.
         task: of the sampled queries.
@@ -67,7 +67,7 @@ class Subject:
         images: [N, D] unit-norm mean candidate token of every image, on the CPU.
     """
 
-    config: RunConfig
+    config: ResolvedConfig
     model: str
     scene: Scene
     task: MiningTask
@@ -81,7 +81,7 @@ class Subject:
 
 
 def open_subject(
-    config: RunConfig,
+    config: ResolvedConfig,
     split: str,
     options: AuditOptions,
     display: Display,

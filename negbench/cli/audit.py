@@ -12,7 +12,7 @@ from negbench.cli import options
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
     from negbench.audit.subject import AuditOptions
-    from negbench.config import RunConfig
+    from negbench.config import ResolvedConfig
     from negbench.contracts import Strategy
     from negbench.runfolder import RunFolder
 
@@ -61,7 +61,7 @@ def audit(
     from negbench.audit.subject import AuditOptions
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
-    layers = [options.dataset_layer(dataset, data_root, allow_missing), options.plugin_layer(plugin)]
+    layers = [options.plugin_layer(plugin), options.dataset_layer(dataset, data_root, allow_missing)]
     layers += [options.named("backbone", backbone), *_sets(sets)]
     folder = _run(run, runs_dir, backbone, layers)
     config, strategies = _configured(strategy, folder, layers, seed)
@@ -96,7 +96,7 @@ def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: 
 
 def _configured(
     strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
-) -> tuple[RunConfig, dict[str, Strategy]]:
+) -> tuple[ResolvedConfig, dict[str, Strategy]]:
     """The configuration that all strategies share, and the strategies by label."""
     from negbench.api import make_strategy
     from negbench.config import build_config, resolved
@@ -121,7 +121,7 @@ def _configured(
 
 def _audit(
     console: Any,
-    config: RunConfig,
+    config: ResolvedConfig,
     strategies: dict[str, Strategy],
     chosen: AuditOptions,
     split: str,

@@ -35,7 +35,10 @@ def compare(
     backbones: Annotated[str | None, typer.Option(help="As --strategies [default: tiny].")] = None,
     datasets: Annotated[str | None, typer.Option(help="As --strategies [default: synthetic].")] = None,
     seeds: Annotated[str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3].")] = None,
-    name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the grid].")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the grid]."),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
     overwrite: options.OverwriteFlag = "failed",
     data_root: options.DataRoot = None,

@@ -37,9 +37,9 @@ def encode(
     console = options.console()
     flags: dict[str, Any] = {
         "strategy": {"name": "all-corpus"},  # a configuration needs one; it plays no part here
+        **options.plugin_layer(plugin),
         **options.named("backbone", backbone),
         **options.dataset_layer(dataset, data_root, allow_missing),
-        **options.plugin_layer(plugin),
     }
     config = resolved(load_config(flags=flags, sets=sets or ()))
 

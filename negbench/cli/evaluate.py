@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from negbench.cli import options
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
     from rich.table import Table
 
     from negbench.datasets.dataset import Dataset
-    from negbench.scoring.scorers import Encoded, Scored, Valued
+    from negbench.scoring.result import Ranked, Result
+    from negbench.scoring.scorers import Encoded, Order, Scale
 
 TREC_DEPTH = 1000
 RECALL = "recall-at-5"
-CIRQRS = "cirqrs"
-CIRQRS_K = 10
+CIRQRS, RELEVANT = "cirqrs", "relevant"
+CUTOFFS = "10,50"
+SCALES = ("tau", "cosine")
 
 
 def register(app: typer.Typer) -> None:
@@ -58,13 +61,25 @@ def evaluate(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", help=f"{CIRQRS}: mean score, under the run --scorer names, of each query's first k."),
+        typer.Option(
+            "--metric",
+            help=f"{CIRQRS}: mean score, under the run --scorer names, of each query's first k; RUN may be a "
+            f"comparison's name. {RELEVANT}: how relevant images that are not the target rank.",
+        ),
     ] = None,
     scorer: Annotated[
         str | None,
         typer.Option("--scorer", help=f"Run that scores for --metric; or {RECALL}, to judge hp-fashioniq by targets."),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help=f"With --metric {CIRQRS} [default: {CIRQRS_K}].")] = None,
+    k: Annotated[str | None, typer.Option("--k", help=f"With --metric: cutoffs [default: {CUTOFFS}].")] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", help=f"With {CIRQRS}: tau (score / scorer's temperature) or cosine [default: tau]."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help=f"With {CIRQRS} of a comparison: metric whose order is held against it."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the values of each query as parquet.")
     ] = None,
@@ -83,24 +98,84 @@ def evaluate(
     from negbench import files
     from negbench.config import set_layer
 
-    _check_sources(run, ranks, metric, scorer, k)
-    _check_files(run, metric, subset_ranks, lists=submission is not None or trec is not None)
     options.plugin_layer(plugin)
+    asked = _Asked.of(metric, scorer, k, scale, against)
+    asked.check_sources(run, ranks)
+    _check_files(run, metric, subset_ranks, lists=submission is not None or trec is not None)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), *map(set_layer, sets or ())]
     job = _Job(Console(), files.runs_dir(runs_dir), layers, split, queries)
-    found: Scored | Valued | None
-    if metric is not None:
-        found = job.cirqrs(run or Path(str(ranks)), str(scorer), k or CIRQRS_K)
+    found: Result | None
+    if metric == CIRQRS and run is not None and (job.runs_dir / run / "comparison.json").exists():
+        order = job.order(run, asked)
+        _print_order(job.console, order)
+        _write(job.console, order.runs, out)
+        return
+    if metric == CIRQRS:
+        found = job.cirqrs(run or Path(str(ranks)), asked)
+    elif scorer == RECALL:
+        found = job.by_recall()
     elif run is None:
-        found = job.without_model(ranks, subset_ranks)
+        found = asked.of_ranks(job.stored(Path(str(ranks)), subset_ranks))
     else:
         encoded = job.encode(run, layers, _check(out, submission, trec))
-        found = _score(encoded)
+        found = _score(encoded, asked)
         _write_lists(job.console, encoded, submission, trec)
     if found is not None:
         _print(job.console, found)
-        if out is not None:
-            _write_values(job.console, found, out)
+        _write(job.console, found.queries, out)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which metric, and how."""
+
+    metric: str | None
+    scorer: str | None
+    cutoffs: tuple[int, ...]
+    scale: Scale
+    against: str | None
+
+    @classmethod
+    def of(
+        cls, metric: str | None, scorer: str | None, k: str | None, scale: str | None, against: str | None
+    ) -> _Asked:
+        """Raise NegbenchError where an option is unknown or has no metric to go with."""
+        from negbench.errors import OptionError, UnknownNameError, check_option
+
+        if metric not in (None, CIRQRS, RELEVANT):
+            raise UnknownNameError("metric", metric, [CIRQRS, RELEVANT])
+        if k is not None and metric is None:
+            raise OptionError(f"--k goes with --metric {CIRQRS} or {RELEVANT}")
+        for name, value in (("scale", scale), ("against", against)):
+            if value is not None and metric != CIRQRS:
+                raise OptionError(f"--{name} goes with --metric {CIRQRS}")
+        check_option("--scale", scale, scale in (None, *SCALES), " or ".join(SCALES))
+        cutoffs = (k or CUTOFFS).split(",")
+        numbers = tuple(int(part) for part in cutoffs if part.strip().isdecimal() and int(part) > 0)
+        good = len(set(numbers)) == len(cutoffs)
+        check_option("--k", k, good, "whole numbers >= 1 with commas between, each once")
+        chosen: Literal["tau", "cosine"] = "cosine" if scale == "cosine" else "tau"
+        return cls(metric, scorer, numbers, chosen, against)
+
+    def check_sources(self, run: str | None, ranks: Path | None) -> None:
+        """Raise OptionError unless these say what is ranked and what scores it."""
+        from negbench.errors import OptionError
+
+        if self.metric == CIRQRS and self.scorer in (None, RECALL):
+            raise OptionError(f"--metric {CIRQRS} needs --scorer RUN: the run whose model scores what is ranked first")
+        if self.scorer is not None and self.metric != CIRQRS:
+            if self.scorer != RECALL:
+                raise OptionError(
+                    f"--scorer {self.scorer}: a run scores with --metric {CIRQRS}; alone only {RECALL} is known"
+                )
+            if run is not None or ranks is not None or self.metric is not None:
+                raise OptionError(f"--scorer {RECALL} stands alone: leave out the run, --ranks and --metric")
+        elif (run is None) == (ranks is None):
+            raise OptionError("name a run to score, or give --ranks FILE: one of the two")
+
+    def of_ranks(self, ranked: Ranked) -> Result:
+        """The metric of ranks: the data set's own, or that of all relevant images."""
+        return ranked.relevant(self.cutoffs) if self.metric == RELEVANT else ranked.benchmark()
 
 
 def _check(out: Path | None, submission: Path | None, trec: Path | None) -> Callable[[Dataset], None]:
@@ -130,53 +205,74 @@ class _Job:
     ) -> Encoded:
         from negbench.display import Display
         from negbench.runfolder import find_run
-        from negbench.scoring import scorers as scoring
+        from negbench.scoring.scorers import encode_run
 
         folder = find_run(self.runs_dir, name)
         display = Display(self.console)
         with display.live(title):
-            return scoring.encode_run(folder, layers, self.split, self.queries, display, check=check)
+            return encode_run(folder, layers, self.split, self.queries, display, check=check)
 
-    def without_model(self, ranks: Path | None, subset_ranks: Path | None) -> Scored | Valued:
+    def stored(self, ranks: Path, subset_ranks: Path | None) -> Ranked:
+        from negbench.scoring.stored import score_file
+
+        return score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
+
+    def by_recall(self) -> Result:
+        from negbench.config import merged
+        from negbench.report.published import published_rows
+        from negbench.scoring.stored import judge_by_recall
+
+        found = judge_by_recall(self.layers, self.split, self.queries)
+        published = [
+            f"{row.source} prints for {row.row}: {_label(metric)} {value:g}, {row.about}"
+            for row in published_rows()
+            if (row.dataset, row.row) == (merged(self.layers)["dataset"]["name"], "Recall@5")
+            for metric, value in row.metrics.items()
+        ]
+        return replace(found, remarks=(*found.remarks, *published))
+
+    def cirqrs(self, ranking: str | Path, asked: _Asked) -> Result:
         from negbench.scoring import scorers as scoring
-
-        if ranks is None:
-            return scoring.judge_by_recall(self.layers, self.split, self.queries)
-        return scoring.score_file(ranks, self.layers, self.split, self.queries, subset_ranks)
-
-    def cirqrs(self, ranking: str | Path, scorer: str, k: int) -> Valued:
-        from negbench.runfolder import find_run
-        from negbench.scoring import scorers as scoring
+        from negbench.scoring.stored import read_rankings
 
         if isinstance(ranking, Path):
-            scoring.read_rankings(ranking)  # before anything is encoded
-            return scoring.cirqrs(ranking, self.encode(scorer, self.layers, _any_split, "scorer"), k)
-        scorer_layers = scoring.scorer_layers(find_run(self.runs_dir, ranking), self.layers)
+            read_rankings(ranking)  # before anything is encoded
+            return scoring.cirqrs(ranking, self._scorer(asked, None), asked.cutoffs, asked.scale)
         ranked = self.encode(ranking, self.layers, _any_split)
-        return scoring.cirqrs(ranked, self.encode(scorer, scorer_layers, _any_split, "scorer"), k)
+        return scoring.cirqrs(ranked, self._scorer(asked, ranking), asked.cutoffs, asked.scale)
+
+    def order(self, comparison: str, asked: _Asked) -> Order:
+        """CIRQRS of every finished run of a comparison, all by one scorer, which is encoded once."""
+        from negbench.errors import NegbenchError
+        from negbench.grid.comparison import groups_of
+        from negbench.scoring import scorers as scoring
+
+        groups = groups_of(self.runs_dir, comparison)
+        if len({group.labels["dataset"] for group in groups}) > 1:
+            raise NegbenchError(f"comparison '{comparison}' holds several data sets: CIRQRS orders the runs of one")
+        first = groups[0].runs[0]
+        scorer = self._scorer(asked, str(first.path))
+        labels, results, others = {}, {}, {}
+        for group in groups:
+            for folder in group.runs:
+                ranked = self.encode(str(folder.path), self.layers, _any_split)
+                labels[folder.run_id] = {"strategy": group.labels["strategy"], "loss": group.labels["loss"]}
+                labels[folder.run_id] |= {"backbone": group.labels["backbone"], "seed": str(folder.config.seed)}
+                results[folder.run_id] = scoring.cirqrs(ranked, scorer, asked.cutoffs, asked.scale)
+                others[folder.run_id] = folder.result["metrics"]
+        return scoring.cirqrs_order(labels, results, others, asked.against or first.result["main_metric"])
+
+    def _scorer(self, asked: _Asked, ranker: str | None) -> Encoded:
+        """The scoring run's model on what `ranker` ranks (a ranking file: on the scorer's own data)."""
+        from negbench.runfolder import find_run
+        from negbench.scoring.scorers import scorer_layers
+
+        layers = self.layers if ranker is None else scorer_layers(find_run(self.runs_dir, ranker), self.layers)
+        return self.encode(str(asked.scorer), layers, _any_split, "scorer")
 
 
 def _any_split(dataset: Dataset) -> None:
     """What a model scores high needs no labels."""
-
-
-def _check_sources(run: str | None, ranks: Path | None, metric: str | None, scorer: str | None, k: int | None) -> None:
-    """Raise OptionError unless these say what is ranked and what scores it."""
-    from negbench.errors import OptionError, UnknownNameError
-
-    if metric is not None and metric != CIRQRS:
-        raise UnknownNameError("metric", metric, [CIRQRS])
-    if k is not None and metric is None:
-        raise OptionError(f"--k goes with --metric {CIRQRS}")
-    if metric is not None and scorer in (None, RECALL):
-        raise OptionError(f"--metric {CIRQRS} needs --scorer RUN: the run whose model scores what is ranked first")
-    if scorer is not None and metric is None:
-        if scorer != RECALL:
-            raise OptionError(f"--scorer {scorer}: a run scores with --metric {CIRQRS}; alone only {RECALL} is known")
-        if run is not None or ranks is not None:
-            raise OptionError(f"--scorer {RECALL} stands alone: leave out the run or --ranks")
-    elif (run is None) == (ranks is None):
-        raise OptionError("name a run to score, or give --ranks FILE: one of the two")
 
 
 def _check_files(run: str | None, metric: str | None, subset_ranks: Path | None, *, lists: bool) -> None:
@@ -189,12 +285,12 @@ def _check_files(run: str | None, metric: str | None, subset_ranks: Path | None,
         raise OptionError("--subset-ranks goes with --ranks alone: a run ranks the groups itself")
 
 
-def _score(encoded: Encoded) -> Scored | Valued | None:
+def _score(encoded: Encoded, asked: _Asked) -> Result | None:
     from negbench.datasets._preferences import PreferenceFormat
 
     if isinstance(encoded.dataset, PreferenceFormat):
         return encoded.judged()
-    return None if encoded.dataset.closed else encoded.scored()
+    return None if encoded.dataset.closed else asked.of_ranks(encoded.ranked())
 
 
 def _write_lists(console: Console, encoded: Encoded, submission: Path | None, trec: Path | None) -> None:
@@ -208,43 +304,44 @@ def _write_lists(console: Console, encoded: Encoded, submission: Path | None, tr
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-def _write_values(console: Console, found: Scored | Valued, out: Path) -> None:
+def _write(console: Console, table: pd.DataFrame, out: Path | None) -> None:
     from negbench.files import atomic_write
-    from negbench.scoring.scorers import Scored
 
-    table = found.ranks.to_frame() if isinstance(found, Scored) else found.table
-    with atomic_write(out, "wb") as file:
-        table.to_parquet(file, index=False)
-    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+    if out is not None:
+        with atomic_write(out, "wb") as file:
+            table.to_parquet(file, index=False)
+        console.print(f"wrote {out}", highlight=False, soft_wrap=True)
 
 
-def _print(console: Console, found: Scored | Valued) -> None:
-    from negbench.scoring.scorers import Scored
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def _print(console: Console, found: Result) -> None:
+    from negbench.scoring.result import PERCENT
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
-    count = len(found.ranks) if isinstance(found, Scored) else len(found.table)
-    console.print(f"{found.title}, {count:,} queries", highlight=False, soft_wrap=True)
-    console.print(_percent_table(found) if isinstance(found, Scored) else _value_table(found))
+    console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)
+    console.print(_list(found) if found.unit == PERCENT else _grid(found))
 
 
-def _percent_table(found: Scored) -> Table:
+def _list(found: Result) -> Table:
+    """One line a metric, in percent."""
     from rich.table import Table
 
-    from negbench.report.curve import label_of
     from negbench.report.tables import percent
 
     table = Table()
     table.add_column("metric")
     table.add_column("%", justify="right")
     for metric, value in found.metrics.items():
-        table.add_row(label_of(metric), percent(value, 2), style="bold" if metric == found.main else "")
+        table.add_row(_label(metric), percent(value, 2), style="bold" if metric == found.main else "")
     return table
 
 
-def _value_table(found: Valued) -> Table:
+def _grid(found: Result) -> Table:
     """A column for each part (`consistent/spearman`, `dress/cirqrs_at_10`); what has no part is of all queries."""
     from rich.table import Table
 
@@ -252,14 +349,53 @@ def _value_table(found: Valued) -> Table:
     for metric, value in found.metrics.items():
         part, _, name = metric.rpartition("/")
         parts.setdefault(part or "all", {})[name] = value
-    main_part, _, main = found.main.rpartition("/")
-    table = Table("metric")
+    main_part, _, main = str(found.main).rpartition("/")
+    table = Table(f"metric ({found.unit})" if found.unit else "metric")
     for part in parts:
         table.add_column(part, justify="right")
     for name in next(iter(parts.values())):
         cells = [_cell(values[name], part == (main_part or "all") and name == main) for part, values in parts.items()]
-        table.add_row(name.replace("cirqrs_at_", "CIRQRS@").replace("_", " "), *cells)
+        table.add_row(_label(name), *cells)
     return table
+
+
+def _print_order(console: Console, order: Order) -> None:
+    from rich.table import Table
+
+    from negbench.report.tables import percent
+
+    table = Table(caption=f"CIRQRS in {order.unit}; {_label(order.other)} in percent", caption_justify="left")
+    scored = [*order.agreement, order.other]
+    for column in order.runs.columns:
+        table.add_column(_label(column), justify="right" if column in scored else "left")
+    for row in order.runs.to_dict("records"):
+        cells = {name: _cell(row[name], False) for name in order.agreement} | {
+            order.other: percent(row[order.other], 2)
+        }
+        table.add_row(*(cells.get(str(name), str(value)) for name, value in row.items()))
+    console.print(table)
+    for name, found in order.agreement.items():
+        console.print(
+            f"Spearman's rank correlation of {_label(name)} with {_label(order.other)} over {len(order.runs)} runs: "
+            f"{_cell(found.value, False)} (p = {_cell(found.p_value, False)})",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _label(metric: str) -> str:
+    """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
+    from negbench.report.curve import label_of
+
+    for long, short in (
+        ("cirqrs_at_", "CIRQRS@"),
+        ("cirqrs", "CIRQRS, mean"),
+        ("precision_at_", "P@"),
+        ("other_recall_at_", "other relevant R@"),
+        ("suppression_at_", "suppression@"),
+    ):
+        metric = metric.replace(long, short)
+    return label_of(metric).replace("_", " ")
 
 
 def _cell(value: float, bold: bool) -> str:

@@ -1,4 +1,4 @@
-"""`negbench list`: what there is, with source and tunable ranges; imports no plug-in."""
+"""`negbench list`: what there is, with source and tunable ranges, without importing it; or one plug-in's options."""
 
 from __future__ import annotations
 
@@ -11,28 +11,61 @@ from negbench.cli import options
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("list", help="List strategies, losses, backbones or datasets: one line, paper, tunable ranges.")(list_)
+    app.command(
+        "list",
+        help="List strategies, losses, backbones or datasets: one line, paper, ranges. With a NAME: its options.",
+        epilog="Example: negbench list backbones precomputed",
+    )(list_)
 
 
 def list_(
     kind: Annotated[str | None, typer.Argument(help="strategies, losses, backbones or datasets [default: all]")] = None,
+    name: Annotated[str | None, typer.Argument(help="One of them, of which every option is explained.")] = None,
     plugin: options.Plugins = None,
 ) -> None:
     """Print the registry."""
     from negbench.errors import UnknownNameError
-    from negbench.registry import KINDS, registry
+    from negbench.registry import KINDS
 
     options.plugin_layer(plugin)
     if kind is not None and kind not in KINDS:
         raise UnknownNameError("kind of plug-in", kind, KINDS)
+    if kind is not None and name is not None:
+        _one(kind, name)
+        return
     for number, each in enumerate(KINDS if kind is None else (kind,)):
         if kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
-        described = registry.describe(each)
-        width = max((len(d.name) for d in described), default=0)
-        for d in described:
-            origin = "" if d.origin == "built-in" else f"  [{d.origin}]"
-            typer.echo(f"  {d.name:{width}}  {d.summary}{origin}")
-            typer.echo(f"  {'':{width}}  source: {d.paper or 'none named'}")
-            for name, text in d.ranges.items():
-                typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
+        _all(each)
+
+
+def _all(kind: str) -> None:
+    from negbench.registry import registry
+
+    described = registry.describe(kind)
+    width = max((len(d.name) for d in described), default=0)
+    for d in described:
+        origin = "" if d.origin == "built-in" else f"  [{d.origin}]"
+        typer.echo(f"  {d.name:{width}}  {d.summary}{origin}")
+        typer.echo(f"  {'':{width}}  source: {d.paper or 'none named'}")
+        for name, text in d.ranges.items():
+            typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
+
+
+def _one(kind: str, name: str) -> None:
+    """Every option with type, default, range and its lines of the docstring."""
+    import textwrap
+
+    from negbench.config import by_run
+    from negbench.registry import SECTIONS, options_of, registry
+
+    described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
+    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
+    section = next(section for section, each in SECTIONS.items() if each == kind)
+    found = [option for option in options_of(kind, name) if option.name not in by_run(section)]
+    typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
+    for option in found:
+        text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)
+        typer.echo(f"  {option.name} = {text}")
+        for line in textwrap.wrap(option.text, 112):
+            typer.echo(f"      {line}")

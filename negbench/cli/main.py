@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 
+from negbench import __version__
 from negbench.errors import NegbenchError
 
 app = typer.Typer(
     name="negbench",
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"negbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
 
 # one file each; every file has `register(app)`
 _COMMANDS = ("run", "compare", "study", "audit", "report", "evaluate", "encode", "list_", "data", "ui", "export")
@@ -35,11 +54,15 @@ def run(arguments: list[str] | None = None) -> int:
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
     except TyperException as error:
-        return _fail(error.format_message())
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if context is not None and message == context.get_help():  # no command was named
+            typer.echo(message, err=True)
+            return 2
+        return _fail(message)
     except Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, Abort):

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from negbench.display import Display
     from negbench.runfolder import Overwrite
 
-Strategy = Annotated[str | None, typer.Option("--strategy", help="Negative-sampling strategy (see `list strategies`).")]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy", help="Negative-sampling strategy (see `list strategies`); options as qure:variant=release."
+    ),
+]
 Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]
 Dataset = Annotated[
     str | None,
@@ -86,9 +91,7 @@ def plugin_layer(files: list[Path] | None) -> dict[str, Any]:
 
 def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
     """`--dataset`, `--data-root` and `--allow-missing` as a section."""
-    from negbench.config import dataset_section
-
-    section: dict[str, Any] = {} if name is None else dataset_section(name)
+    section: dict[str, Any] = named("dataset", name).get("dataset", {})
     if root is not None:
         section["root"] = str(root)
     if allow_missing:
@@ -96,6 +99,18 @@ def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> d
     return {"dataset": section} if section else {}
 
 
-def named(section: str, name: str | None) -> dict[str, Any]:
-    """One plug-in flag as a section."""
-    return {} if name is None else {section: {"name": name}}
+def named(section: str, given: str | None) -> dict[str, Any]:
+    """One plug-in flag, NAME or NAME:option=value:..., as a section."""
+    if given is None:
+        return {}
+    from negbench.config import plugin_section
+    from negbench.registry import SECTIONS
+
+    return {section: plugin_section(SECTIONS[section], given)}
+
+
+def folder_name(name: str | None) -> str | None:
+    """`--name` as given, if it can be a folder of the runs folder."""
+    from negbench.files import checked_name
+
+    return None if name is None else checked_name(name, "--name")

@@ -46,11 +46,11 @@ def run(
 
     console = options.console()
     flags: dict[str, Any] = {
+        **options.plugin_layer(plugin),  # first: another flag may name what they define
         **options.named("strategy", strategy),
         **options.named("backbone", backbone),
         **options.named("loss", loss),
         **options.dataset_layer(dataset, data_root, allow_missing),
-        **options.plugin_layer(plugin),
         "seed": seed,
     }
     given = {key for key, value in flags.items() if value is not None}

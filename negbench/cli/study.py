@@ -13,9 +13,11 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from negbench.config import RunConfig
-    from negbench.study.book import Book, StudySpec
+    from negbench.grid.cells import Outcome
+    from negbench.study.book import Book
     from negbench.study.final import Final
-    from negbench.study.work import Job
+    from negbench.study.spec import StudySpec
+    from negbench.study.trials import Job
 
 _TRIALS, _FINAL_SEEDS = 40, 3
 _DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
@@ -64,7 +66,10 @@ def study(
     final_seeds: Annotated[
         int | None, typer.Option(min=0, help="Fresh seeds of the best beside the default; 0 for none [default: 3].")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Folder and MLflow experiment [default: from the settings].")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the settings]."),
+    ] = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     recipe: options.Recipe = None,
@@ -77,23 +82,22 @@ def study(
     from negbench import files
 
     flags: dict[str, Any] = {
+        **options.plugin_layer(plugin),  # first: another flag may name what they define
         **options.named("strategy", strategy),
         **options.named("backbone", backbone),
         **options.named("loss", loss),
         **options.dataset_layer(dataset, data_root, allow_missing),
-        **options.plugin_layer(plugin),
         **({} if seed is None else {"seed": seed}),
     }
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
     told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None}
-    plan = read_plan(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
-    runs = files.runs_dir(runs_dir)
-    title = name or f"study-{plan.base.strategy.name}-{plan.spec.digest}"
-    _compute(plan, runs, title, storage, workers, tracking_uri)
+    asked = read_study(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
+    title = name or f"study-{asked.base.strategy.name}-{asked.spec.digest}"
+    _compute(asked, files.runs_dir(runs_dir), title, storage, workers, tracking_uri)
 
 
 @dataclass(frozen=True)
-class Plan:
+class AskedStudy:
     """What the command line and the recipe ask for."""
 
     base: RunConfig
@@ -116,16 +120,16 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def read_plan(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None, sets: list[str]) -> Plan:
+def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None, sets: list[str]) -> AskedStudy:
     """Flags, then the recipe's table [study], then the defaults; the recipe's sections lie below the flags.
 
     Raises:
         NegbenchError: an unknown key, or settings that make no study.
     """
-    from negbench.config import build_config, read_recipe, set_layer
+    from negbench.config import build_config, read_recipe, resolved, set_layer
     from negbench.errors import OptionError, UnknownNameError
     from negbench.study.space import build_space, fixed_layer
-    from negbench.study.trials import make_spec
+    from negbench.study.spec import StudySpec
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("study", {})
@@ -133,16 +137,18 @@ def read_plan(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None, 
         if key not in _DEFAULTS:
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
     chosen = {**_DEFAULTS, **table, **told}
-    fixed = dict(fixed_layer(text) for text in chosen["fix"])
     below = {"eval": {"dev_fraction": _DEV_FRACTION}}
-    base = build_config([below, layers, flags, *map(set_layer, sets), *fixed.values()])
+    layered = [below, layers, flags, *map(set_layer, sets)]
+    known = list(resolved(build_config(layered)).flat()) if chosen["fix"] else []
+    fixed = dict(fixed_layer(text, known) for text in chosen["fix"])
+    base = build_config([*layered, *fixed.values()])
     points, grid = chosen["points"], chosen["sampler"] == "grid"
     if points and (chosen["search"] or fixed or "sampler" in told):
         raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
     space = build_space(
         base, search=chosen["search"], fix=list(fixed), points=points, grid=grid, force=bool(chosen["force"])
     )
-    spec = make_spec(
+    spec = StudySpec.of(
         base,
         space,
         seeds=int(chosen["seeds"]),
@@ -154,54 +160,56 @@ def read_plan(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None, 
     if final is None:
         final = 0 if points else _FINAL_SEEDS
     listed = len(space.points)
-    return Plan(base, spec, min(chosen["trials"] or listed, listed) if listed else chosen["trials"] or _TRIALS, final)
+    trials = min(chosen["trials"] or listed, listed) if listed else chosen["trials"] or _TRIALS
+    return AskedStudy(base, spec, trials, final)
 
 
-def _compute(plan: Plan, runs: Path, title: str, storage: str | None, workers: int, uri: str | None) -> None:
+def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, workers: int, uri: str | None) -> None:
     from negbench.report.study import finish, header
     from negbench.study.work import open_study, run_study
 
-    console = options.console()
-    spec = plan.spec
-    book, job = open_study(runs, title, spec, trials=plan.trials, storage=storage, workers=workers, tracking_uri=uri)
-    for line in header(book, plan.trials):
+    console, trials = options.console(), asked.trials
+    book, job = open_study(runs, title, asked.spec, trials=trials, storage=storage, workers=workers, tracking_uri=uri)
+    for line in header(book, trials):
         console.print(line, highlight=False, soft_wrap=True)
     started = time.monotonic()
 
     def report(text: str) -> None:
         counts = book.counts()
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
-        typer.echo(f"[{ended}/{plan.trials}] {time.monotonic() - started:6.1f} s  {text}")
+        typer.echo(f"[{ended}/{trials}] {time.monotonic() - started:6.1f} s  {text}")
 
     if workers > 1:
-        _encode(plan)
+        _encode(asked)
     run_study(job, workers, report)
-    typer.echo(f"{plan.trials} trials, {time.monotonic() - started:.1f} s of this command")
-    final = _final(plan, book, job, workers, started) if plan.final_seeds else None
+    typer.echo(f"{trials} trials, {time.monotonic() - started:.1f} s of this command")
+    final = _final(asked, book, job, workers, started) if asked.final_seeds else None
     finish(console, runs, book, final, uri)
 
 
-def _encode(plan: Plan) -> None:
+def _encode(asked: AskedStudy) -> None:
     """What the feature store lacks, before several workers ask for it at once."""
     from negbench.display import Display
+    from negbench.grid.cells import SCENES
     from negbench.loop.runs import open_run
-    from negbench.scene import Scenes
 
-    config = plan.spec.space.config(plan.base, plan.spec.space.default, plan.base.seed)
-    open_run(config, Display(), Scenes())
+    open_run(asked.spec.space.corners(asked.base)[0], Display(), SCENES)
 
 
-def _final(plan: Plan, book: Book, job: Job, workers: int, started: float) -> Final | None:
+def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | None:
+    from negbench.executors import executor_of
     from negbench.study.final import compare_best
 
-    def progress(done: int, total: int, what: str) -> None:
-        typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+    def progress(outcome: Outcome, done: int) -> None:
+        cell = outcome.cell
+        what = f"{cell.labels['strategy']} seed {cell.seed}" + f" FAILED: {outcome.error}" * (outcome.error is not None)
+        typer.echo(f"[{done}/{2 * asked.final_seeds}] {time.monotonic() - started:6.1f} s  {what}")
 
     return compare_best(
         book,
-        job.tracking.runs,
-        seeds=plan.final_seeds,
-        tracking_uri=job.tracking.uri,
-        workers=workers,
+        job.runs,
+        executor_of(workers),
+        seeds=asked.final_seeds,
+        tracking_uri=job.uri,
         progress=progress,
     )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._read import Reader, find_root, first_file, get, image_id, list_files, quoted, strings, typed
-from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of, without_missing
+from negbench.datasets._read import Reader, check_choice, get, image_id, quoted, strings, typed
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
+from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.recall import recall_at_k
 
 Protocol = Literal["original", "val"]
-CaptionMode = Literal["joined", "random4", "single"]
+CaptionMode = Literal["joined", "comma", "random4", "single"]
 Corpus = Literal["targets", "images"]
 
 CATEGORIES = ("dress", "shirt", "toptee")
@@ -31,6 +31,7 @@ TREE = (
 )
 TEMPLATES: Mapping[CaptionMode, str] = {
     "joined": "'Caption 0 and caption 1', each stripped of '.?, '",
+    "comma": "'caption 0, caption 1.', each stripped of '.?, '",
     "random4": "train: one of 'A and b', 'B and a', 'A', 'B' per query and epoch, each stripped of '.?, '",
     "single": "each caption is a query of its own, stripped of '.?, '",
 }
@@ -53,14 +54,10 @@ class FashionIQOptions:
     categories: tuple[str, ...] = CATEGORIES
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("split", SPLITS),
-            ("protocol", ("original", "val")),
-            ("caption_mode", tuple(TEMPLATES)),
-            ("corpus", ("targets", "images")),
-        ):
-            value = getattr(self, name)
-            check_option(name, value, value in known, f"one of {', '.join(known)}")
+        check_choice("split", self.split, SPLITS)
+        check_choice("protocol", self.protocol, ("original", "val"))
+        check_choice("caption_mode", self.caption_mode, tuple(TEMPLATES))
+        check_choice("corpus", self.corpus, ("targets", "images"))
         names = self.categories
         good = bool(names) and set(names) <= set(CATEGORIES) and len(set(names)) == len(names)
         check_option("categories", names, good, f"one or more of {', '.join(CATEGORIES)}, each once")
@@ -98,7 +95,6 @@ class FashionIQFormat(Dataset):
     `caption_mode` says how texts are made from the captions (see `FashionIQ.load`).
     """
 
-    cutoffs: ClassVar[tuple[int, ...]] = RECALLS
     caption_mode: CaptionMode = "joined"
 
     @classmethod
@@ -113,58 +109,27 @@ class FashionIQFormat(Dataset):
         Raises:
             DataError: files or images missing, or not in the format; one line with file, entry and key.
         """
-        marker = f"captions/cap.{options.categories[0]}.{options.split}.json"
-        folder = find_root(root, name=card.name, marker=marker, tree=TREE, source=card.source)
-        files = list_files(folder)
-        reader = Reader(folder)
-        relevance = _relevance(reader, files, options)
-        queries: list[Query] = []
-        galleries: dict[str, list[str]] = {}
-        counts: dict[str, Counts] = {}
-        for category in options.categories:
-            mine, gallery = _read_category(reader, files, category, options, relevance.get(category))
-            queries += mine
-            galleries[category] = gallery
-            counts[category] = Counts(len(mine), len(gallery))
-        found: ImageFiles | None = None
-        missing: tuple[str, ...] = ()
-        if options.images:
-            found = ImageFiles.scan(folder, files=files)
-            needed = [image for ids in galleries.values() for image in ids] + [query.reference for query in queries]
-            missing = found.require(dict.fromkeys(needed), allow_missing=options.allow_missing)
-            queries, galleries = without_missing(queries, galleries, set(missing))
-        if not queries:
-            raise DataError(
-                f"{card.name} {options.split}: no query is left below {folder} ({len(missing)} images missing)"
-            )
-        names, groups = columns_of(galleries)
-        return cls(
-            card=card,
-            split=options.split,
-            queries=queries,
-            images=names,
-            groups=groups,
-            content=reader.content,
-            files=found,
-            missing=missing,
-            remarks=card.remarks(options.split, counts),
-            caption_mode=options.mode,
-        )
+        reader = Reader.find(root, card, marker=f"captions/cap.{options.categories[0]}.{options.split}.json", tree=TREE)
+        relevance = _relevance(reader, options)
+        parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in options.categories}
+        queries = [query for own, _ in parts.values() for query in own]
+        images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
+        data = cls(card, options.split, queries, images, groups, reader.content, caption_mode=options.mode)
+        found = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
+        return data.loaded(found, reader.root, allow_missing=options.allow_missing)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        """R@10 and R@50 of every category that has a query, their means over categories, and the mean of the two."""
-        values: dict[str, float] = {}
-        categories = ranks.groups
-        for category in categories:
-            target_rank = ranks.of_group(category).target_rank
-            values |= {f"{category}/recall_at_{k}": recall_at_k(target_rank, k) for k in cls.cutoffs}
-        if not categories:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """R@10 and R@50 of every category that has a query, their means over categories, and the mean of the two.
+
+        Raises:
+            DataError: there is no query.
+        """
+        if not len(ranks):
             raise DataError("no query to summarise")
-        for k in cls.cutoffs:
-            values[f"average/recall_at_{k}"] = sum(values[f"{c}/recall_at_{k}"] for c in categories) / len(categories)
-        values["average/recall"] = sum(values[f"average/recall_at_{k}"] for k in cls.cutoffs) / len(cls.cutoffs)
-        return values
+        each = {f"{c}/recall_at_{k}": Metric((hits(k),), group=c) for c in ranks.groups for k in RECALLS}
+        means = {f"average/recall_at_{k}": Metric((hits(k),), over="groups") for k in RECALLS}
+        return each | means | {"average/recall": Metric(tuple(hits(k) for k in RECALLS), over="groups")}
 
     def texts(self, epoch: int, seed: int) -> list[str]:
         """Q modification texts of one epoch: fixed, or with caption mode random4 one of four forms per query.
@@ -186,6 +151,16 @@ def joined(first: str, second: str) -> str:
     return f"{first.strip('.?, ').capitalize()} and {second.strip('.?, ')}"
 
 
+def listed(first: str, second: str) -> str:
+    """'first, second.', as HyCoLe trains and evaluates (Wang et al., Findings of EMNLP 2022, sec. 4.2.1).
+
+    Example:
+        >>> listed("is Darker.", " has no sleeves")
+        'is Darker, has no sleeves.'
+    """
+    return f"{first.strip('.?, ')}, {second.strip('.?, ')}."
+
+
 def alone(caption: str) -> str:
     """One caption as a text of its own.
 
@@ -198,40 +173,35 @@ def alone(caption: str) -> str:
 
 def _random4(query: Query, epoch: int, seed: int) -> str:
     first, second = query.captions
-    digest = hashlib.sha256(f"{seed}/{epoch}/{query.id}".encode()).digest()
-    match digest[0] % 4:
-        case 0:
-            return joined(first, second)
-        case 1:
-            return joined(second, first)
-        case 2:
-            return alone(first)
-        case _:
-            return alone(second)
+    forms = (joined(first, second), joined(second, first), alone(first), alone(second))
+    return forms[hashlib.sha256(f"{seed}/{epoch}/{query.id}".encode()).digest()[0] % 4]
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
 def _read_category(
-    reader: Reader, files: Sequence[Path], category: str, options: FashionIQOptions, relevance: list[Any] | None
+    reader: Reader, category: str, options: FashionIQOptions, relevance: list[Any] | None
 ) -> tuple[list[Query], list[str]]:
     """Queries and gallery of one category."""
-    path = reader.root / "captions" / f"cap.{category}.{options.split}.json"
-    entries = reader.entries(path)
-    queries = [_query(entry, index, path, category, options.split) for index, entry in enumerate(entries)]
+    split = options.split
+    path = reader.root / "captions" / f"cap.{category}.{split}.json"
+    queries = [_query(entry, index, path, category, options) for index, entry in enumerate(reader.entries(path))]
     if options.whole_split:
-        split_path = reader.root / "image_splits" / f"split.{category}.{options.split}.json"
+        split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
         gallery = reader.image_ids(split_path)
         _check_targets(queries, set(gallery), path, split_path)
-    elif options.split == "train":
+    elif split == "train":
         gallery = _distinct(query.target for query in queries)
     else:
         gallery = _distinct(image for query in queries for image in (query.reference, query.target))
     if relevance is not None:
-        queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {options.split}", path)
-    if options.split == "train":
-        queries = _with_attributes(queries, _attributes(reader, files, category, options.split))
+        queries = _with_relevance(queries, relevance, set(gallery), f"relevance of {category} {split}", path)
+    if split == "train" and (texts := _attributes(reader, category, split)):
+        queries = [
+            dataclasses.replace(q, reference_text=texts.get(q.reference), target_text=texts.get(q.target or ""))
+            for q in queries
+        ]
     if options.mode == "single":
         queries = [
             dataclasses.replace(query, id=f"{query.id}-{part}", text=alone(caption), captions=(caption,))
@@ -241,18 +211,17 @@ def _read_category(
     return queries, gallery
 
 
-def _query(entry: Mapping[str, Any], index: int, path: Path, category: str, split: str) -> Query:
+def _query(entry: Mapping[str, Any], index: int, path: Path, category: str, options: FashionIQOptions) -> Query:
     where = f"{path}: entry {index}"
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
-    closed = split == "test" and "target" not in entry
-    target = None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'")
+    closed = options.split == "test" and "target" not in entry
     return Query(
-        id=f"{category}-{split}-{index:05d}",
+        id=f"{category}-{options.split}-{index:05d}",
         reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
-        text=joined(*captions),
-        target=target,
+        text=(listed if options.mode == "comma" else joined)(*captions),
+        target=None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
         group=category,
         captions=captions,
     )
@@ -267,9 +236,9 @@ def _check_targets(queries: Iterable[Query], gallery: set[str], path: Path, spli
             )
 
 
-def _relevance(reader: Reader, files: Sequence[Path], options: FashionIQOptions) -> dict[str, list[Any]]:
+def _relevance(reader: Reader, options: FashionIQOptions) -> dict[str, list[Any]]:
     """Category -> rows of `relevance.json`, where there is such a file and it holds the split."""
-    path = first_file(files, ["relevance.json"])
+    path = reader.first("relevance.json")
     if path is None:
         return {}
     of_split = typed(reader.json(path), dict, str(path)).get(options.split, {})
@@ -284,41 +253,25 @@ def _with_relevance(
         raise DataError(f"{where}: {len(rows)} rows in relevance.json for {len(queries)} entries of {captions.name}")
     filled = []
     for index, (query, row) in enumerate(zip(queries, rows, strict=True)):
-        target = () if query.target is None else (query.target,)
         inside = [image for image in strings(row, f"{where}: row {index}") if image in gallery]
-        filled.append(dataclasses.replace(query, relevant=tuple(dict.fromkeys((*target, *inside)))))
+        filled.append(dataclasses.replace(query, relevant=tuple(_distinct((query.target, *inside)))))
     return filled
 
 
-def _attributes(reader: Reader, files: Sequence[Path], category: str, split: str) -> dict[str, str]:
-    """Image id -> its attribute words, lower-case, each once, joined by commas; empty where there is no file."""
+def _attributes(reader: Reader, category: str, split: str) -> dict[str, str]:
+    """Image id -> its attribute words, lower-case, each once, as 'is u1, u2, ..., up.' (HyCoLe sec. 4.2.1); without
+    images that have none, and empty where there is no file.
+    """
     stem = f"asin2attr.{category}.{split}"
-    path = first_file(files, [f"{stem}.new.json", f"{stem}.json"])
-    if path is None:
-        return {}
+    path = reader.first(f"{stem}.new.json", f"{stem}.json")
     texts = {}
-    for name, lists in typed(reader.json(path), dict, str(path)).items():
+    for name, lists in {} if path is None else typed(reader.json(path), dict, str(path)).items():
         where = f"{path}: key {quoted(name)}"
-        words = [
-            word.strip().lower()
-            for index, part in enumerate(typed(lists, list, where))
-            for word in strings(part, f"{where}[{index}]")
-        ]
-        texts[name] = ", ".join(dict.fromkeys(word for word in words if word))
+        parts = [strings(part, f"{where}[{index}]") for index, part in enumerate(typed(lists, list, where))]
+        words = dict.fromkeys(word.strip().lower() for part in parts for word in part if word.strip())
+        if words:
+            texts[name] = f"is {', '.join(words)}."
     return texts
-
-
-def _with_attributes(queries: list[Query], texts: Mapping[str, str]) -> list[Query]:
-    if not texts:
-        return queries
-    return [
-        dataclasses.replace(
-            query,
-            reference_text=texts.get(query.reference) or None,
-            target_text=texts.get(query.target or "") or None,
-        )
-        for query in queries
-    ]
 
 
 def _distinct(images: Iterable[str | None]) -> list[str]:

@@ -14,11 +14,12 @@ lies below the data root, so that nothing in the file has to be edited.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric
 from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
 from negbench.metrics.query_ranks import QueryRanks
 
@@ -40,9 +42,7 @@ GROUP = "all"
 SET_SIZE = 5
 LIKERT = range(1, 6)
 EXPECTED = {SPLIT: {GROUP: Counts(3050, 5553)}}  # QuRe table 1; images that its file names
-FLAGGED = 307  # QuRe sec. 4, "modality redundancy check"
-VALID = 2715  # QuRe table 1
-PARTS = ("all", "consistent")
+FLAGGED = 307  # by participants, "modality redundancy check" (QuRe sec. 4); the file does not hold the flags
 MEASURES = (
     "preference_rate",
     "preference_rate_with_ties",
@@ -56,7 +56,6 @@ MEASURES = (
     "spearman",
     "spearman_p",
 )
-METRICS = tuple(f"{part}/{name}" for part in PARTS for name in MEASURES)
 TEMPLATE = "the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, blanks collapsed"
 
 _LISTS = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
@@ -95,6 +94,11 @@ class Source:
     name: str
 
 
+def metrics_of(parts: Iterable[str]) -> tuple[str, ...]:
+    """Names as `PreferenceFormat.judge` returns them."""
+    return tuple(f"{part}/{name}" for part in parts for name in MEASURES)
+
+
 @dataclass(frozen=True, eq=False)
 class PreferenceFormat(Dataset):
     """Queries with two candidate sets and a person's choice: one query per judgement, judged by the sets' scores.
@@ -103,8 +107,12 @@ class PreferenceFormat(Dataset):
 
     Args:
         judgements: query id -> judgement.
+
+    Subclasses name the `parts` of the judgements that are measured: "all", and "consistent" where the paper drops what
+    fails its sanity check.
     """
 
+    parts: ClassVar[tuple[str, ...]] = ("all",)
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
 
     @classmethod
@@ -150,9 +158,14 @@ class PreferenceFormat(Dataset):
             content=reader.content,
             files=found,
             missing=missing,
-            remarks=(*remarks, *_filter_remarks([judgement for _, judgement in read])),
+            remarks=(*remarks, *cls.filter_remarks([judgement for _, judgement in read])),
             judgements={query.id: judgement for query, judgement in read},
         )
+
+    @classmethod
+    @abstractmethod
+    def filter_remarks(cls, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """What stands between these judgements and the paper's valid queries, one line each."""
 
     # --- judgements as tensors -----------------------------------------------------------------------------------
 
@@ -233,20 +246,22 @@ class PreferenceFormat(Dataset):
             sets: [Q, 2] scores of the sets, any sign.
 
         Returns:
-            `all/NAME` over all judgements and `consistent/NAME` over those that pass the sanity check; nan where a
-            measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
+            `PART/NAME` for each of `parts`: `all/` over all judgements, `consistent/` over those that pass QuRe's
+            sanity check; nan where a measure is not defined. In [0, 1] but for `spearman`, which is in [-1, 1]:
 
             preference_rate: P(1 chosen | S1 > S2), QuRe eq. 9; preference_rate_with_ties: given S1 >= S2, CIRQRS
-            eq. 8; preference_rate_equal_recall: the same where both sets hold the target or neither does, CIRQRS eq. 9.
+            eq. 8; preference_rate_equal_recall: given S1 > S2 where both sets hold the target or neither does, CIRQRS
+            eq. 9.
             chance: share of judgements for set 1, what these three rates are for a scorer that knows nothing.
             first_higher, ties: shares of judgements with S1 > S2 and S1 = S2.
             accuracy: symmetric, a tie counts one half; accuracy_low, accuracy_high: its 95 % interval, participants
             drawn again. spearman, spearman_p: of the scores of all sets with their Likert scores (the p-value takes
             sets as independent).
         """
-        every = torch.ones(len(self.queries), dtype=torch.bool)
-        parts = zip(PARTS, (every, self.consistent), strict=True)
-        return {f"{part}/{name}": value for part, rows in parts for name, value in self._measures(sets, rows).items()}
+        rows = {"all": torch.ones(len(self.queries), dtype=torch.bool), "consistent": self.consistent}
+        return {
+            f"{part}/{name}": value for part in self.parts for name, value in self._measures(sets, rows[part]).items()
+        }
 
     def _measures(self, sets: Tensor, rows: Tensor) -> dict[str, float]:
         sets, first, hits = sets[rows], self.first[rows], self.hits[rows]
@@ -258,7 +273,7 @@ class PreferenceFormat(Dataset):
         values = (
             preference_rate(sets, first),
             preference_rate(sets, first, ties=True),
-            preference_rate(sets, first, ties=True, among=hits[:, 0] == hits[:, 1]),
+            preference_rate(sets, first, among=hits[:, 0] == hits[:, 1]),
             float(first.double().mean()),
             float((sets[:, 0] > sets[:, 1]).double().mean()),
             float((sets[:, 0] == sets[:, 1]).double().mean()),
@@ -283,7 +298,7 @@ class PreferenceFormat(Dataset):
         return pd.DataFrame(columns)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Raise DataError: choices between sets are judged by scores (`evaluate`, `judge`), which ranks do not hold."""
         raise DataError("preferences are judged by the scores of sets, not by ranks: score a run, or use evaluate()")
 
@@ -398,13 +413,3 @@ def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
 def _without(read: _Read, missing: set[str]) -> _Read:
     """The judgements that name no missing image."""
     return [entry for entry in read if missing.isdisjoint(_named([entry]))] if missing else read
-
-
-def _filter_remarks(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-    dropped = sum(not judgement.consistent for judgement in judgements)
-    return (
-        f"consistent/ drops {dropped:,} of {len(judgements):,} judgements by QuRe's sanity check (the set rated lower "
-        "was preferred); all/ keeps them, as QuRe's released evaluation does",
-        f"the papers count {VALID:,} valid queries: they also drop {FLAGGED} that participants flagged for modality "
-        "redundancy, and the file does not hold the flags",
-    )

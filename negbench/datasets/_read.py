@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from negbench.contracts import check_option
+from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError
+from negbench.errors import quoted as quoted  # its readers import it from here
 
 T = TypeVar("T")
 
@@ -84,6 +88,21 @@ class Reader:
     root: Path
     hashes: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Reader:
+        """Reader of the benchmark's folder; arguments and errors as `find_root`."""
+        return cls(find_root(root, name=card.name, marker=marker, tree=tree, source=card.source))
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """Every file below the root, walked once."""
+        return list_files(self.root)
+
+    def first(self, *names: str) -> Path | None:
+        """The first of these file names that is anywhere below the root; of several, the first in sorted order."""
+        by_name = {path.name: path for path in reversed(self.files)}
+        return next((by_name[name] for name in names if name in by_name), None)
+
     @property
     def content(self) -> str:
         """Hash over the names (relative to the root) and contents of all files read so far."""
@@ -123,18 +142,29 @@ class Reader:
         data = typed(self.json(path), list, str(path))
         return [typed(entry, dict, f"{path}: entry {index}") for index, entry in enumerate(data)]
 
+    def lines(self, path: Path) -> list[tuple[str, str]]:
+        """(place, line) of every line of a text file that is not blank."""
+        lines = enumerate(self.text(path).split("\n"), start=1)
+        return [(f"{path}: line {number}", line.rstrip("\r")) for number, line in lines if line.strip()]
+
     def image_ids(self, path: Path) -> list[str]:
         """A JSON list of distinct image ids."""
         data = typed(self.json(path), list, str(path))
-        ids = [image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)]
-        first: dict[str, int] = {}
-        for index, name in enumerate(ids):
-            if name in first:
-                raise DataError(
-                    f"{path}: image '{name}' is there twice (entries {first[name]} and {index}); remove one"
-                )
-            first[name] = index
-        return ids
+        return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
+
+
+def once(names: Sequence[str], what: str, path: Path) -> list[str]:
+    """The names of a file's entries, in order. Raises DataError where one is there twice."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if first.setdefault(name, index) != index:
+            raise DataError(f"{path}: {what} '{name}' is there twice (entries {first[name]} and {index}); remove one")
+    return list(names)
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise OptionError quoting `value` unless it is one of `known`."""
+    check_option(name, value, value in known, f"one of {', '.join(known)}")
 
 
 def typed(value: Any, want: type[T], where: str) -> T:
@@ -162,17 +192,3 @@ def image_id(value: Any, where: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
         raise DataError(f"{where}: {quoted(name)} is no image id: want a plain file name without a path")
     return name
-
-
-def quoted(value: Any) -> str:
-    """Short one-line form of any value, for messages."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def first_file(files: Sequence[Path], names: Iterable[str]) -> Path | None:
-    """The first of `names` that some file bears; of several of that name, the first in sorted order."""
-    by_name: dict[str, Path] = {}
-    for path in files:
-        by_name.setdefault(path.name, path)
-    return next((by_name[name] for name in names if name in by_name), None)

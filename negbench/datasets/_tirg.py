@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from negbench.contracts import Query, check_option
+from negbench.datasets._read import check_choice
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
+from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import sorted_rows
-from negbench.metrics.recall import recall_at_k
 from negbench.ragged import Ragged
 
 Wording = Literal["hycole", "tirg"]
+T = TypeVar("T", bound=Hashable)
 
 GROUP = "all"
 SPLITS = ("train", "val", "test")
@@ -33,35 +36,64 @@ class ClassDataset(Dataset):
     """A data set in which every image of the target's class answers the query, and the reference is not ranked.
 
     Both are the rules of TIRG's evaluation (Vo et al., CVPR 2019; google/tirg, test_retrieval.py).
+
+    Args:
+        pairs: of a training split: draws its queries.
     """
 
     cutoffs: ClassVar[tuple[int, ...]] = ()
+    pairs: Pairs | None = None
 
     @classmethod
-    def of(cls, source: Source, queries: list[Query], part: str = "") -> Self:
-        """The data set of these queries: all images of the source are the one gallery.
+    def of_labels(cls, source: Source, make: Callable[[Labels], list[Query] | Pairs], *, allow_missing: bool) -> Self:
+        """The data set of images in classes, which are one gallery.
+
+        Args:
+            source: what was read.
+            make: labels of the images that are there -> queries, or the pairs that draw them.
+            allow_missing: leave out images that are missing.
 
         Raises:
-            DataError: there is no query.
+            DataError: images are missing, there is no query, or no two classes are one word apart.
         """
-        if not queries:
-            raise DataError(
-                f"{source.card.name} {source.split}: no query is left below {source.folder} "
-                f"({len(source.missing)} images missing)"
-            )
-        names, groups = columns_of({GROUP: source.labels.images})
-        return cls(
-            card=source.card,
-            split=source.split,
-            queries=queries,
-            images=names,
-            groups=groups,
-            content=source.content,
-            files=source.files,
-            missing=source.missing,
-            remarks=source.remarks,
-            part=part,
+        labels, files = source.labels, source.files
+        missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
+        kept = labels.without(missing)
+        made = make(kept) if kept.images else []
+        pairs = made if isinstance(made, Pairs) else None
+        queries = made.draw(made.count) if isinstance(made, Pairs) else made
+        data = cls(
+            source.card,
+            source.split,
+            queries,
+            *columns_of({GROUP: kept.images}),
+            source.content,
+            files,
+            missing,
+            source.remarks,
+            part=pairs.part if pairs else "",
+            pairs=pairs,
         )
+        return data.loaded(None, source.place)
+
+    @property
+    def redraws(self) -> bool:
+        """True of a training split."""
+        return self.pairs is not None
+
+    def at_epoch(self, epoch: int, seed: int) -> Self:
+        """As `Dataset.at_epoch`: new training pairs, as many as the split has."""
+        if self.pairs is None:
+            return self
+        return dataclasses.replace(self, queries=self.pairs.draw(len(self.queries), epoch, seed))
+
+    def with_queries(self, rows: Sequence[int] | Tensor, part: str) -> Self:
+        """As `Dataset.with_queries`. A target of the queries left out is that of no pair drawn later."""
+        found = super().with_queries(rows, part)
+        if self.pairs is None:
+            return found
+        apart = {str(query.target) for query in self.queries} - {str(query.target) for query in found.queries}
+        return dataclasses.replace(found, pairs=dataclasses.replace(self.pairs, apart=self.pairs.apart | apart))
 
     def rank(self, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
         """As `Dataset.rank`, with the best rank of any relevant image as `target_rank`."""
@@ -70,21 +102,27 @@ class ClassDataset(Dataset):
         return dataclasses.replace(ranks, target_rank=first)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """Share of the queries with a relevant image among the first k, for every cut-off, and `average` over them."""
-        values = {f"recall_at_{k}": recall_at_k(ranks.target_rank, k) for k in cls.cutoffs}
-        values["average"] = sum(values.values()) / len(values)
-        return values
+        return recalls(cls.cutoffs)
 
 
-def metrics_of(cutoffs: Iterable[int]) -> tuple[str, ...]:
-    """Names that `ClassDataset.summarise` gives."""
-    return (*(f"recall_at_{k}" for k in cutoffs), "average")
+def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
+    """Recall at every cut-off, and their mean."""
+    each = {f"recall_at_{k}": hits(k) for k in cutoffs}
+    return {name: Metric((values,)) for name, values in each.items()} | {"average": Metric(tuple(each.values()))}
 
 
-def resolve_split(split: str) -> str:
-    """`val`, which a run asks for as the reported split, is the test split: these benchmarks publish no other."""
-    check_option("split", split, split in SPLITS, f"one of {', '.join(SPLITS)}")
+def resolve_split(split: str, text: str, pairs: int | None, seed: int) -> str:
+    """The split to read, after a check of the options: `val`, which a run reports, is test, as no other is published.
+
+    Raises:
+        OptionError: a value that is unknown or out of range.
+    """
+    check_choice("split", split, SPLITS)
+    check_choice("text", text, ("hycole", "tirg"))
+    check_option("pairs", pairs, pairs is None or pairs >= 1, ">= 1 or left out")
+    check_option("seed", seed, seed >= 0, ">= 0")
     return "test" if split == "val" else split
 
 
@@ -93,16 +131,18 @@ def resolve_split(split: str) -> str:
 
 @dataclass(frozen=True)
 class Labels:
-    """Images and the class (caption) of each."""
+    """Images, the class (caption) of each, and its kind: training pairs are within a kind; no kinds are one kind."""
 
     images: list[str]
     captions: list[str]
+    kinds: list[str] = dataclasses.field(default_factory=list)
 
     def without(self, missing: Iterable[str]) -> Labels:
         """The images that are not missing."""
         gone = set(missing)
-        kept = [(i, c) for i, c in zip(self.images, self.captions, strict=True) if i not in gone]
-        return Labels([i for i, _ in kept], [c for _, c in kept])
+        kept = [index for index, image in enumerate(self.images) if image not in gone]
+        columns = (self.images, self.captions, self.kinds)
+        return Labels(*([column[index] for index in kept] if column else [] for column in columns))
 
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
@@ -116,24 +156,50 @@ class Labels:
     def _relevant(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def relevant(self, target: str, caption: str) -> tuple[str, ...]:
-        """Every image of the class, the target first; queries of one target share the tuple."""
+    def query(self, name: str, images: tuple[str, str], captions: tuple[str, str], language: Language) -> Query:
+        """The query for (source, target) with these classes; queries of one target share the tuple of what is relevant:
+        every image of its class, the target first.
+        """
+        reference, target = images
         if target not in self._relevant:
-            self._relevant[target] = (target, *(image for image in self.of_class[caption] if image != target))
-        return self._relevant[target]
+            others = (image for image in self.of_class[captions[1]] if image != target)
+            self._relevant[target] = (target, *others)
+        return Query(
+            id=name,
+            reference=reference,
+            text=language.modification(*captions),
+            target=target,
+            group=GROUP,
+            relevant=self._relevant[target],
+            captions=captions,
+        )
+
+
+@dataclass(frozen=True)
+class Language:
+    """How a benchmark speaks of classes.
+
+    Args:
+        families: class -> (family, word taken out), one or more: see `Edits`.
+        modification: (source's class, target's class) -> text of the query.
+        description: class -> privileged text.
+    """
+
+    families: Callable[[str], Iterable[tuple[str, str]]]
+    modification: Callable[[str, str], str]
+    description: Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One split as it was read, without the images that are missing."""
+    """One split as it was read; `place` is the folder, `files` None where images are not asked for."""
 
     card: DatasetCard
-    folder: Path
     split: str
+    place: Path
     content: str
     labels: Labels
     files: ImageFiles | None
-    missing: tuple[str, ...]
     remarks: tuple[str, ...] = ()
 
 
@@ -149,10 +215,10 @@ class Edits:
     grows with the number of memberships (words in all captions), not with the number of pairs.
 
     Args:
-        images_of: class -> indices of its images.
+        images_of: class -> indices of its images that may be targets.
         families_of: class -> families in which it has a neighbour.
         word_in: aligned with `families_of.values`: the word that the class has in that family.
-        members_of: family -> its classes.
+        members_of: family -> its classes that have a target.
         word_of: aligned with `members_of.values`: the word that each has.
         sources: indices of the images that have a neighbour.
         class_of: [images] int64.
@@ -167,42 +233,53 @@ class Edits:
     class_of: Tensor
 
     @classmethod
-    def between(cls, captions: Sequence[str], split: Callable[[str], Iterable[tuple[str, str]]]) -> Edits:
+    def between(
+        cls,
+        labels: Sequence[T],
+        split: Callable[[T], Iterable[tuple[Hashable, str]]],
+        targets: Callable[[int], bool] = lambda image: True,
+    ) -> Edits:
         """Index the classes of images.
 
         Args:
-            captions: class of each image.
+            labels: class of each image.
             split: class -> (family, word taken out), one or more.
+            targets: index of an image -> whether it may be a target.
 
         Raises:
             DataError: no class has a neighbour.
         """
         # numbers for classes and words, so that drawing is arithmetic on tensors
-        classes = list(dict.fromkeys(captions))
-        number = {caption: index for index, caption in enumerate(classes)}
-        class_of = [number[caption] for caption in captions]
+        number: dict[T, int] = {}
+        class_of = [number.setdefault(label, len(number)) for label in labels]
+        images: list[list[int]] = [[] for _ in number]
+        for image, own in enumerate(class_of):
+            if targets(image):
+                images[own].append(image)
         words: dict[str, int] = {}
-        families: dict[str, list[tuple[int, int]]] = {}
-        for index, caption in enumerate(classes):
-            for family, word in dict.fromkeys(split(caption)):
+        families: dict[Hashable, list[tuple[int, int]]] = {}
+        for label, index in number.items():
+            for family, word in dict.fromkeys(split(label)):
                 families.setdefault(family, []).append((index, words.setdefault(word, len(words))))
-        kept = [members for members in families.values() if len({word for _, word in members}) > 1]
-        if not kept:
+        neighbours: list[list[tuple[int, int]]] = [[] for _ in number]
+        members: list[list[tuple[int, int]]] = []
+        for family_members in families.values():
+            offered = [member for member in family_members if images[member[0]]]
+            new = {taken for _, taken in offered}
+            asking = [(own, taken) for own, taken in family_members if len(new) > (taken in new)]
+            for own, taken in asking:
+                neighbours[own].append((len(members), taken))
+            if asking:
+                members.append(offered)
+        if not members:
             raise DataError("no two classes of images are one word apart: there is no training pair")
-        of_class: list[list[tuple[int, int]]] = [[] for _ in classes]
-        for position, members in enumerate(kept):
-            for index, number_of_word in members:
-                of_class[index].append((position, number_of_word))
-        images: list[list[int]] = [[] for _ in classes]
-        for image, index in enumerate(class_of):
-            images[index].append(image)
         return cls(
             images_of=Ragged.of(images),
-            families_of=Ragged.of([family for family, _ in row] for row in of_class),
-            word_in=torch.tensor([word for row in of_class for _, word in row], dtype=torch.int64),
-            members_of=Ragged.of([index for index, _ in members] for members in kept),
-            word_of=torch.tensor([word for members in kept for _, word in members], dtype=torch.int64),
-            sources=torch.tensor([i for i, c in enumerate(class_of) if of_class[c]], dtype=torch.int64),
+            families_of=Ragged.of([family for family, _ in row] for row in neighbours),
+            word_in=torch.tensor([word for row in neighbours for _, word in row], dtype=torch.int64),
+            members_of=Ragged.of([index for index, _ in row] for row in members),
+            word_of=torch.tensor([word for row in members for _, word in row], dtype=torch.int64),
+            sources=torch.tensor([i for i, c in enumerate(class_of) if neighbours[c]], dtype=torch.int64),
             class_of=torch.tensor(class_of, dtype=torch.int64),
         )
 
@@ -222,7 +299,7 @@ class Edits:
         source = self.sources[torch.randint(len(self.sources), (count,), generator=generator)]
         chosen = torch.full((count,), -1, dtype=torch.int64)
         waiting = torch.arange(count)
-        while len(waiting):  # a family has at least two words, so that every round settles a share of what waits
+        while len(waiting):  # a source's family offers another word, so that every round settles a share of what waits
             family = _pick(self.families_of, self.class_of[source[waiting]], generator)
             member = _pick(self.members_of, self.families_of.values[family], generator)
             differs = self.word_of[member] != self.word_in[family]
@@ -239,52 +316,60 @@ def _pick(rows: Ragged, index: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """How many training pairs are drawn (None: as many as there are images), and with which seed."""
+class Pairs:
+    """Training pairs of a split: drawn when it is loaded, and again for every epoch.
 
-    pairs: int | None = None
+    Args:
+        labels: of the training images.
+        language: what a pair is, and its texts.
+        wanted: how many; None: as many as there are images.
+        seed: of every draw, beside epoch and seed of the run.
+        apart: images that are no pair's target: those of queries that were set aside.
+    """
+
+    labels: Labels
+    language: Language
+    wanted: int | None = None
     seed: int = 0
+    apart: frozenset[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        check_option("pairs", self.pairs, self.pairs is None or self.pairs >= 1, ">= 1 or left out")
-        check_option("seed", self.seed, self.seed >= 0, ">= 0")
+    @property
+    def count(self) -> int:
+        """Pairs of one epoch."""
+        return len(self.labels.images) if self.wanted is None else self.wanted
 
-    def part(self, queries: Sequence[Query]) -> str:
+    @property
+    def part(self) -> str:
         """What tells one draw from another in a data set's identity."""
-        return f"{len(queries)} pairs, seed {self.seed}"
+        return f"{self.count} pairs drawn for every epoch, seed {self.seed}"
 
-    def queries(
-        self, labels: Labels, split: Callable[[str], Iterable[tuple[str, str]]], text: Callable[[str, str], str]
-    ) -> list[Query]:
-        """Training queries with HyCoLe's privileged texts, "is " + caption + ".".
+    @cached_property
+    def edits(self) -> Edits:
+        """All pairs that there are. Raises DataError where there is none."""
+        labels = self.labels
+        kinds = labels.kinds or [""] * len(labels.images)
+        return Edits.between(
+            list(zip(kinds, labels.captions, strict=True)),
+            lambda label: [((label[0], family), word) for family, word in self.language.families(label[1])],
+            lambda image: labels.images[image] not in self.apart,
+        )
 
-        Args:
-            labels: of the training images.
-            split: class -> (family, word taken out), see `Edits`.
-            text: (source's class, target's class) -> modification text.
+    def draw(self, count: int, *epoch_and_seed: int) -> list[Query]:
+        """`count` training queries with privileged texts: a function of the epoch and the run's seed, or of neither.
 
         Raises:
             DataError: no two classes are one word apart.
         """
-        if not labels.images:
-            return []
-        count = len(labels.images) if self.pairs is None else self.pairs
-        edits = Edits.between(labels.captions, split)
-        sources, targets = edits.draw(count, torch.Generator().manual_seed(self.seed))
+        key = "/".join(map(str, (self.seed, *epoch_and_seed)))
+        generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big"))
+        sources, targets = self.edits.draw(count, generator)
+        prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
+        captions, words = self.labels.captions, self.language
         queries = []
         for number, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
-            before, after = labels.captions[source], labels.captions[target]
-            queries.append(
-                Query(
-                    id=f"train-{number:07d}",
-                    reference=labels.images[source],
-                    text=text(before, after),
-                    target=labels.images[target],
-                    group=GROUP,
-                    relevant=labels.relevant(labels.images[target], after),
-                    captions=(before, after),
-                    reference_text=f"is {before}.",
-                    target_text=f"is {after}.",
-                )
-            )
+            images = self.labels.images[source], self.labels.images[target]
+            before, after = captions[source], captions[target]
+            query = self.labels.query(f"{prefix}-{number:07d}", images, (before, after), words)
+            told = words.description(before), words.description(after)
+            queries.append(dataclasses.replace(query, reference_text=told[0], target_text=told[1]))
         return queries

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._paths import relative_path
 from negbench.datasets._read import Reader, quoted
+from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
 
-EXTENSIONS = (".jsonl", ".csv", ".parquet")
 REQUIRED = ("reference", "text", "target")
 OPTIONAL = ("relevant", "group", "split")
 SEPARATOR = ";"  # of a list within one cell of a CSV file
@@ -56,12 +55,13 @@ def read_triplets(path: Path) -> Table:
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     kind = path.suffix.lower()
-    if kind not in EXTENSIONS:
-        raise OptionError(f"file must end in {', '.join(EXTENSIONS)}, got {str(path)!r}")
+    formats = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
+    if kind not in formats:
+        raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
     if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
     reader = Reader(path.parent)
-    entries = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}[kind](reader, path)
+    entries = formats[kind](reader, path)
     unit = "row" if kind == ".parquet" else "line"
     rows, columns = [], dict[str, None]()
     for number, entry in entries:
@@ -75,9 +75,8 @@ def read_triplets(path: Path) -> Table:
 def read_names(path: Path) -> tuple[list[str], str]:
     """(images of a gallery file, one name a line; hash of its bytes). Raises DataError naming a bad line."""
     reader = Reader(path.parent)
-    lines = enumerate(reader.text(path).split("\n"), start=1)
-    names = [_image(line.strip(), f"{path}: line {number}") for number, line in lines if line.strip()]
-    return list(dict.fromkeys(names)), reader.content
+    names = dict.fromkeys(_image(line.strip(), where) for where, line in reader.lines(path))
+    return list(names), reader.content
 
 
 # --- formats -----------------------------------------------------------------------------------------------------

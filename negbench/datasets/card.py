@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ class DatasetCard:
         metrics: names as `Dataset.summarise` returns them.
         main: the one of `metrics` that selection and tables use.
         expected: split -> group -> published counts; empty where nothing is published.
-        known_missing: ids of images that are known to be unobtainable.
     """
 
     name: str
@@ -48,7 +47,6 @@ class DatasetCard:
     metrics: tuple[str, ...]
     main: str
     expected: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
-    known_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.main not in self.metrics:
@@ -71,11 +69,9 @@ class DatasetCard:
     def remarks(self, split: str, found: Mapping[str, Counts]) -> tuple[str, ...]:
         """One line for every count of `found` that is not the published one; none for an unpublished split."""
         published = self.expected.get(split, {})
-        return tuple(_differences(split, {g: published[g] for g in found if g in published}, found))
-
-
-def _differences(split: str, published: Mapping[str, Counts], found: Mapping[str, Counts]) -> Iterable[str]:
-    for group, want in published.items():
-        for what, expected, actual in zip(Counts._fields, want, found[group], strict=True):
-            if expected != actual:
-                yield f"{group} {split}: {actual:,} {what} where {expected:,} are published"
+        return tuple(
+            f"{group} {split}: {actual:,} {what} where {want:,} are published"
+            for group, counts in found.items()
+            for what, actual, want in zip(Counts._fields, counts, published.get(group, counts), strict=True)
+            if actual != want
+        )

@@ -6,17 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._read import Reader, find_root, first_file, get, list_files, quoted, strings, typed
+from negbench.datasets._read import Reader, check_choice, get, once, quoted, strings, typed
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of, without_missing
+from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
-from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.recall import recall_at_k
 
 PAPER = "Baldrati et al., Zero-Shot Composed Image Retrieval with Textual Inversion, ICCV 2023"
 
@@ -58,9 +57,16 @@ _GALLERY = 123_403  # COCO 2017 unlabeled
 _ID_BOUND = 10**12  # COCO's file names have twelve digits
 
 
+_METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
+    f"recall_at_{k}": Metric((hits(k),)) for k in CUTOFFS
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Circo(Dataset):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
+
+    test_server: ClassVar[bool] = True
 
     @classmethod
     def load(
@@ -72,73 +78,41 @@ class Circo(Dataset):
         allow_missing: bool = False,
         text: TextMode = "caption",
     ) -> Self:
-        """Read one split of the published annotation files.
+        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         The gallery is what `image_info_unlabeled2017.json` lists. With `images=False` and without that file it is only
         what the annotations name: enough to read the queries, not the benchmark (a remark and the protocol say so).
+        Image number 9761 is 000000009761.jpg in any folder.
 
         Args:
-            root: folder that holds `annotations` and `COCO2017_unlabeled`, or the one above it named `circo`; None
-                takes NEGBENCH_DATA.
+            root: folder that holds `annotations` and `COCO2017_unlabeled`.
             split: val or test (whose ground truths are closed: see `submission`).
-            images: whether the image files must be there; number 9761 is 000000009761.jpg in any folder.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
             text: `caption`, the relative caption alone (SEARLE), or `shared_concept`, "find CONCEPT but CAPTION"
                 (MagicLens), on which mAP is higher.
-
-        Raises:
-            DataError: files or images missing, or not in the format.
-            OptionError: an option with an unknown value.
         """
         check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
-        check_option("text", text, text in TEMPLATES, f"one of {', '.join(TEMPLATES)}")
+        check_choice("text", text, tuple(TEMPLATES))
         marker = f"annotations/{split}.json"
-        folder = find_root(root, name="circo", marker=marker, tree=TREE, source=card(text).source)
-        reader, files = Reader(folder), list_files(folder)
-        queries = _read_queries(reader, folder / marker, split, text)
-        info = first_file(files, [INFO])
+        reader = Reader.find(root, card(text), marker=marker, tree=TREE)
+        queries = _read_queries(reader, reader.root / marker, split, text)
+        info = reader.first(INFO)
         if info is None and images:
-            raise DataError(f"circo: there is no {INFO} below {folder}: it defines the gallery; expected: {TREE}")
+            raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
         kind = card(text, whole=info is not None)
         ids = _named(queries) if info is None else _read_gallery(reader, info)
-        _check_gallery(queries, set(ids), folder / marker)
-        galleries: dict[str, Sequence[str]] = {GROUP: ids}
-        remarks = kind.remarks(split, {GROUP: Counts(len(queries), len(ids))})
-        if info is None:
-            remarks += (f"there is no {INFO}: the gallery holds only the images that the annotations name",)
-        found: ImageFiles | None = None
-        missing: tuple[str, ...] = ()
-        if images:
-            found = ImageFiles.scan(folder, key=_number, files=files)
-            missing = found.require(ids, allow_missing=allow_missing)
-            queries, kept = without_missing(queries, galleries, set(missing))
-            galleries = dict(kept)
-        if not queries:
-            raise DataError(f"circo {split}: no query is left below {folder} ({len(missing)} images missing)")
-        names, groups = columns_of(galleries)
-        return cls(
-            card=kind,
-            split=split,
-            queries=queries,
-            images=names,
-            groups=groups,
-            content=reader.content,
-            files=found,
-            missing=missing,
-            remarks=remarks,
-        )
+        _check_gallery(queries, set(ids), reader.root / marker)
+        remark = f"there is no {INFO}: the gallery holds only the images that the annotations name"
+        remarks = (remark,) if info is None else ()
+        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content, remarks=remarks)
+        found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
+        return data.loaded(found, reader.root, allow_missing=allow_missing)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """The mAP over all ground truths, recall of the target alone, and mAP@10 of every aspect that has a query."""
-        values = {f"map_at_{k}": map_at_k(ranks.relevant_ranks, k) for k in CUTOFFS}
-        values |= {f"recall_at_{k}": recall_at_k(ranks.target_rank, k) for k in CUTOFFS}
-        aspects = ranks.aspects or ()
-        known = {name for names in aspects for name in names}
-        for aspect in (*(a for a in ASPECTS if a in known), *sorted(known.difference(ASPECTS))):
-            rows = ranks.select([row for row, names in enumerate(aspects) if aspect in names])
-            values[f"semantic/{aspect}/map_at_{ASPECT_CUTOFF}"] = map_at_k(rows.relevant_ranks, ASPECT_CUTOFF)
-        return values
+        known = {name for names in ranks.aspects or () for name in names}
+        aspects = (*(a for a in ASPECTS if a in known), *sorted(known.difference(ASPECTS)))
+        return _METRICS | {_of_aspect(a): Metric((precision(ASPECT_CUTOFF),), aspect=a) for a in aspects}
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """The file of CIRCO's test server: the numbers of the 50 best images of every query.
@@ -153,23 +127,11 @@ class Circo(Dataset):
             DataError: only a part of the split or of the gallery is loaded.
         """
         self.check_submission()
-        best = self.top(score_block, SUBMITTED).columns
-        lists = {
-            query.id: [int(self.images[column]) for column in row if column >= 0]
-            for query, row in zip(self.queries, best.tolist(), strict=True)
-        }
-        return {f"circo-{self.split}.json": lists}
+        lists = self.top_ids(score_block, SUBMITTED)
+        return {f"circo-{self.split}.json": {query: [int(i) for i in ids] for query, ids in lists.items()}}
 
-    def check_submission(self) -> None:
-        """Raise DataError where only a part of the split or of the gallery is loaded."""
-        problems = [
-            f"{len(self.missing)} images are missing" if self.missing else "",
-            f"only {self.part} is loaded" if self.part else "",
-            f"there is no {INFO}" if self.card.gallery != card().gallery else "",
-        ]
-        if any(problems):
-            lacking = " and ".join(filter(None, problems))
-            raise DataError(f"circo {self.split}: a submission needs every query and image, but {lacking}")
+    def _lacking(self) -> list[str]:
+        return [*super()._lacking(), *([f"there is no {INFO}"] if self.card.gallery != card().gallery else [])]
 
 
 def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
@@ -184,28 +146,23 @@ def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
         gallery="COCO 2017 unlabeled" if whole else "images that the annotations name",
         exclude_reference=False,  # the authors' evaluation keeps it
         text_template=TEMPLATES[text],
-        metrics=(
-            *(f"map_at_{k}" for k in CUTOFFS),
-            *(f"recall_at_{k}" for k in CUTOFFS),
-            *(f"semantic/{aspect}/map_at_{ASPECT_CUTOFF}" for aspect in ASPECTS),
-        ),
+        metrics=(*_METRICS, *map(_of_aspect, ASPECTS)),
         main="map_at_5",
         expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
     )
+
+
+def _of_aspect(aspect: str) -> str:
+    return f"semantic/{aspect}/map_at_{ASPECT_CUTOFF}"
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
 def _read_queries(reader: Reader, path: Path, split: str, text: TextMode) -> list[Query]:
-    queries = []
-    seen: dict[str, int] = {}
-    for index, entry in enumerate(reader.entries(path)):
-        query = _query(entry, f"{path}: entry {index}", split, text)
-        if query.id in seen:
-            raise DataError(f"{path}: query {query.id} is there twice (entries {seen[query.id]} and {index})")
-        seen[query.id] = index
-        queries.append(query)
+    entries = enumerate(reader.entries(path))
+    queries = [_query(entry, f"{path}: entry {index}", split, text) for index, entry in entries]
+    once([query.id for query in queries], "query", path)
     return queries
 
 
@@ -256,15 +213,11 @@ def _id(value: Any, where: str) -> str:
 
 
 def _read_gallery(reader: Reader, path: Path) -> list[str]:
-    data = typed(reader.json(path), dict, str(path))
-    ids: dict[str, int] = {}
-    for index, entry in enumerate(get(data, "images", list, str(path))):
+    ids = []
+    for index, entry in enumerate(get(typed(reader.json(path), dict, str(path)), "images", list, str(path))):
         where = f"{path}: key 'images'[{index}]"
-        name = _id(get(typed(entry, dict, where), "id", int, where), f"{where}: key 'id'")
-        if name in ids:
-            raise DataError(f"{path}: image {name} is there twice (entries {ids[name]} and {index})")
-        ids[name] = index
-    return list(ids)
+        ids.append(_id(get(typed(entry, dict, where), "id", int, where), f"{where}: key 'id'"))
+    return once(ids, "image", path)
 
 
 def _named(queries: Sequence[Query]) -> list[str]:

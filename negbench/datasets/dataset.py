@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from negbench.contracts import Query, check_option
-from negbench.datasets.card import DatasetCard
+from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric, PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
 from negbench.ragged import Ragged
@@ -27,7 +29,18 @@ if TYPE_CHECKING:
 
 ScoreBlock = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of", "without_missing"]
+__all__ = ["Dataset", "QueryRanks", "ScoreBlock", "Top", "columns_of"]
+
+
+class _Block(NamedTuple):
+    """Some queries of one group: `rows` [b], the group's `columns` [n], where each of N + 1 columns stands among them
+    (`local`, -1 where it does not; the last entry serves column -1), and `scores` [b, n].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    local: Tensor
+    scores: Tensor
 
 
 class Top(NamedTuple):
@@ -43,7 +56,8 @@ class Top(NamedTuple):
 class Dataset(ABC):
     """One split of one benchmark under one protocol.
 
-    A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `summarise`.
+    A data set plug-in is a module with `PAPER` and one concrete subclass that offers `load` and `metrics`: `load` reads
+    the annotation files, and `loaded` does the rest.
 
     Args:
         card: what the benchmark is and how it is scored.
@@ -60,6 +74,9 @@ class Dataset(ABC):
     Raises:
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
+
+    extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
+    test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
     card: DatasetCard
     split: str
@@ -80,16 +97,60 @@ class Dataset(ABC):
         """Read one split from disk; subclasses add their own keyword options, each with a default.
 
         Args:
-            root: folder of the benchmark; None takes the environment variable NEGBENCH_DATA.
+            root: folder of the benchmark, or the one above it that has it under its name; None takes the environment
+                variable NEGBENCH_DATA.
             split: name of the split.
             images: whether the image files must be there; False needs annotations only.
             allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
+
+        Raises:
+            DataError: files or images missing, or not in the format; one line with file, place and key.
+            OptionError: an option with an unknown value.
         """
 
     @classmethod
     @abstractmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
+
+    def loaded(self, files: ImageFiles | None, place: Path, *, allow_missing: bool = False) -> Self:
+        """This split as `load` returns it: compared with the published counts, its images found.
+
+        A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member
+        go when they are.
+
+        Args:
+            files: where the images lie; None leaves them unchecked.
+            place: folder or file that was read, for errors.
+            allow_missing: leave out what needs a missing image, instead of DataError.
+
+        Raises:
+            DataError: images are missing, or no query is left.
+        """
+        missing = self.missing if files is None else files.require(self.all_images, allow_missing=allow_missing)
+        queries, images, groups = self.queries, self.images, self.groups
+        if missing and files is not None:
+            gone = set(missing)
+            galleries = {name: [images[column] for column in columns] for name, columns in groups.items()}
+            images, groups = columns_of({name: _without(gone, ids) for name, ids in galleries.items()})
+            queries = [
+                dataclasses.replace(query, relevant=_without(gone, query.relevant), subset=_without(gone, query.subset))
+                for query in queries
+                if query.reference not in gone and query.target not in gone
+            ]
+        if not queries:
+            raise DataError(
+                f"{self.card.name} {self.split}: no query is left of {place} ({len(missing)} images missing)"
+            )
+        return dataclasses.replace(
+            self,
+            queries=queries,
+            images=images,
+            groups=groups,
+            files=self.files if files is None else files,
+            missing=missing,
+            remarks=(*self.card.remarks(self.split, self.counts), *self.remarks),
+        )
 
     def __post_init__(self) -> None:
         for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
@@ -121,6 +182,12 @@ class Dataset(ABC):
     def partial(self) -> bool:
         """Whether images are missing, so that results are not those of the published benchmark."""
         return bool(self.missing)
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """Group -> number of queries and of images."""
+        queries = Counter(query.group for query in self.queries)
+        return {name: Counts(queries[name], len(columns)) for name, columns in self.groups.items()}
 
     # --- columns -------------------------------------------------------------------------------------------------
 
@@ -188,11 +255,28 @@ class Dataset(ABC):
             row[columns] = True
         return members
 
-    # --- texts and images ----------------------------------------------------------------------------------------
+    # --- epochs and images ---------------------------------------------------------------------------------------
 
     def texts(self, epoch: int, seed: int) -> list[str]:
         """Q modification texts for one training epoch; here the fixed `Query.text`, whatever epoch and seed are."""
         return [query.text for query in self.queries]
+
+    @property
+    def redraws(self) -> bool:
+        """Whether `at_epoch` draws other queries, not only other texts for the same ones."""
+        return False
+
+    def at_epoch(self, epoch: int, seed: int) -> Self:
+        """This split as one training epoch sees it, a function of (epoch, seed) alone; itself where nothing is drawn.
+
+        As many queries, on the same `images` in the same order, so that feature rows and columns stay what they are.
+        Here only the texts can differ (`texts`); data sets of training pairs draw the queries anew.
+        """
+        texts = self.texts(epoch, seed)
+        if texts == [query.text for query in self.queries]:
+            return self
+        drawn = [dataclasses.replace(q, text=text) for q, text in zip(self.queries, texts, strict=True)]
+        return dataclasses.replace(self, queries=drawn)
 
     def open_image(self, image: str) -> Image:
         """PIL image of an id, in the mode of its file.
@@ -274,7 +358,6 @@ class Dataset(ABC):
         Raises:
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
-        check_option("block", block, block >= 1, ">= 1")
         count = len(self.queries)
         target_rank, size = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
         has_subset = any(query.subset for query in self.queries)
@@ -283,22 +366,16 @@ class Dataset(ABC):
         known = self.relevant
         order: list[Tensor] = []
         found: list[Ragged] = []
-        for group, columns in enumerate(self.groups.values()):
-            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)  # the last entry serves column -1
-            local[columns] = torch.arange(len(columns))
-            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
-                if not len(rows):
-                    continue
-                scores = self._scores(score_block, rows, columns)
-                target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
-                target_rank[rows] = target_ranks(scores, target, allowed).cpu()
-                size[rows] = len(columns) if allowed is None else allowed.sum(1)
-                if subset_rank is not None:
-                    subset_rank[rows] = target_ranks(scores, target, self._subset(rows, local, len(columns))).cpu()
-                if known is not None:
-                    mine = known.select(rows)
-                    found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
-                order.append(rows)
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
+            target_rank[rows] = target_ranks(scores, target, allowed).cpu()
+            size[rows] = len(columns) if allowed is None else allowed.sum(1)
+            if subset_rank is not None:
+                subset_rank[rows] = target_ranks(scores, target, self._subset(rows, local, len(columns))).cpu()
+            if known is not None:
+                mine = known.select(rows)
+                found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
+            order.append(rows)
         return QueryRanks(
             query=tuple(query.id for query in self.queries),
             group=tuple(query.group for query in self.queries),
@@ -325,23 +402,22 @@ class Dataset(ABC):
             NegbenchError: a block of the wrong shape, or a score that is NaN.
         """
         check_option("k", k, k >= 1, ">= 1")
-        check_option("block", block, block >= 1, ">= 1")
         found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
         values = torch.full(found.shape, -torch.inf)
-        for group, columns in enumerate(self.groups.values()):
-            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
-            local[columns] = torch.arange(len(columns))
-            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
-                if not len(rows) or not len(columns):
-                    continue
-                scores = self._scores(score_block, rows, columns)
-                masked = self._subset if within_subset else self._allowed
+        masked = self._subset if within_subset else self._allowed
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            if len(columns):
                 best = top_columns(scores, k, masked(rows, local, len(columns))).cpu()
                 width, there = best.shape[1], best >= 0
                 found[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
                 own = scores.float().cpu().gather(1, best.clamp(min=0))
                 values[rows, :width] = torch.where(there, own, -torch.inf)
         return Top(found, values)
+
+    def top_ids(self, score_block: ScoreBlock, k: int, *, within_subset: bool = False) -> dict[str, list[str]]:
+        """Query id -> ids of its k best images, best first; arguments and errors as `top`."""
+        best = self.top(score_block, k, within_subset=within_subset).columns.tolist()
+        return {q.id: [self.images[c] for c in row if c >= 0] for q, row in zip(self.queries, best, strict=True)}
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """File name -> JSON content of what the benchmark's test server takes. Raises as `check_submission`."""
@@ -350,7 +426,17 @@ class Dataset(ABC):
 
     def check_submission(self) -> None:
         """Raise DataError where there is no test server, or not all that it wants is loaded."""
-        raise DataError(f"{self.card.name} has no test server: there is no submission to write")
+        if not self.test_server:
+            raise DataError(f"{self.card.name} has no test server: there is no submission to write")
+        if lacking := self._lacking():
+            raise DataError(
+                f"{self.card.name} {self.split}: a submission needs every query and image, but {' and '.join(lacking)}"
+            )
+
+    def _lacking(self) -> list[str]:
+        """What is not loaded, in words."""
+        missing = [f"{len(self.missing)} images are missing"] if self.missing else []
+        return [*missing, *([f"only {self.part} is loaded"] if self.part else [])]
 
     @property
     def closed(self) -> bool:
@@ -389,6 +475,27 @@ class Dataset(ABC):
         device = scores.device
         return self.summarise(self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)]))
 
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+        return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
+
+    @classmethod
+    def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
+        """Per-query values of those of `names` that are declared as means over queries (`metrics`)."""
+        declared = cls.metrics(ranks)
+        return {name: declared[name].of(ranks) for name in names if name in declared}
+
+    def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[_Block]:
+        """Scores of every query against its own gallery, group by group, at most `block` queries at a time."""
+        check_option("block", block, block >= 1, ">= 1")
+        for group, columns in enumerate(self.groups.values()):
+            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
+            local[columns] = torch.arange(len(columns))
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+                if len(rows):
+                    yield _Block(rows, columns, local, self._scores(score_block, rows, columns))
+
     def _scores(self, score_block: ScoreBlock, rows: Tensor, columns: Tensor) -> Tensor:
         scores = score_block(rows, columns)
         if scores.shape != (len(rows), len(columns)):
@@ -423,24 +530,11 @@ class Dataset(ABC):
         return Ragged.of(members).mask(local, width)
 
 
-def without_missing(
-    queries: Iterable[Query], galleries: Mapping[str, Sequence[str]], missing: AbstractSet[str]
-) -> tuple[list[Query], dict[str, list[str]]]:
-    """Queries and galleries that need no missing image: what `allow_missing` leaves.
-
-    A query goes when its reference or its target is missing; a gallery entry, a relevant image and a subset member go
-    when they are.
-    """
-    kept = []
-    for query in queries:
-        if query.reference not in missing and query.target not in missing:
-            relevant = tuple(image for image in query.relevant if image not in missing)
-            subset = tuple(image for image in query.subset if image not in missing)
-            kept.append(dataclasses.replace(query, relevant=relevant, subset=subset))
-    return kept, {name: [image for image in ids if image not in missing] for name, ids in galleries.items()}
+def _without(gone: AbstractSet[str], ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(image for image in ids if image not in gone)
 
 
-def columns_of(galleries: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, Tensor]]:
+def columns_of(galleries: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, Tensor]]:
     """Galleries by id -> (`images`, `groups`): images in order of first appearance, groups as columns."""
     images = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
     column = {image: index for index, image in enumerate(images)}

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from functools import partial
+from pathlib import Path, PurePath, PurePosixPath
 from typing import ClassVar, Self
 
-from negbench.contracts import Query, check_option
-from negbench.datasets._paths import relative_path, without_extension
-from negbench.datasets._read import Reader, find_root, list_files, quoted
+from negbench.contracts import Query
+from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import (
-    GROUP,
     ClassDataset,
-    Draw,
     Labels,
+    Language,
+    Pairs,
     Source,
     Wording,
-    metrics_of,
+    recalls,
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.image_files import ImageFiles
+from negbench.datasets.image_files import ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
 
 PAPER = "Han et al., Automatic Spatially-aware Fashion Concept Discovery, ICCV 2017; queries by Vo et al., CVPR 2019"
@@ -47,6 +47,9 @@ _CITATION = """@inproceedings{han2017automatic,
 class Fashion200K(ClassDataset):
     """Fashion200K under TIRG's protocol: all test images are the gallery, every image with the target's caption counts
     as the target, and the reference is not ranked.
+
+    HyCoLe reports 30,960 queries over 3,356 images, which are not published: another gallery than TIRG's, so that its
+    numbers (protocol `hycole`) are comparable to no run here.
     """
 
     cutoffs: ClassVar[tuple[int, ...]] = RECALLS
@@ -63,41 +66,35 @@ class Fashion200K(ClassDataset):
         pairs: int | None = None,
         seed: int = 0,
     ) -> Self:
-        """Read one split of the published label files.
+        """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        Training pairs are two images whose captions differ in one word. There are tens of millions; `pairs` of them are
-        drawn when the split is loaded, none is listed that is not drawn, and every epoch goes over the same ones.
-        Image ids are the paths of the label files without extension.
+        Training pairs are two images one word apart. There are tens of millions: `pairs` of them are drawn for every
+        epoch (`at_epoch`), none is listed that is not drawn. Image ids are the paths of the label files without
+        extension.
 
         Args:
-            root: folder that holds `labels`, or the one above it named `fashion200k`; None takes NEGBENCH_DATA.
+            root: folder that holds `labels`.
             split: train or test; val, which a run reports, is test: nothing else is published.
-            images: whether the image files must be there.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
-            text: modification text of u -> v: `hycole` "is not u, is v.", `tirg` "replace u with v".
-            pairs: training pairs to draw; left out, as many as there are images.
-            seed: of that draw.
-
-        Raises:
-            DataError: files or images missing, or not in the format.
-            OptionError: an option with an unknown value.
+            text: `hycole`: modification "is not u, is v.", and pairs of one category whose sets of words differ in
+                exactly one word; `tirg`: "replace u with v", and pairs whose captions are equal without one word.
+            pairs: training pairs of an epoch; left out, as many as there are images.
+            seed: of their draw.
         """
-        split = resolve_split(split)
-        check_option("text", text, text in TEMPLATES, f"one of {', '.join(TEMPLATES)}")
-        draw = Draw(pairs, seed)
+        split = resolve_split(split, text, pairs, seed)
         kind = card(text)
-        folder = find_root(root, name=kind.name, marker="labels", tree=TREE, source=kind.source)
-        reader = Reader(folder)
-        labels, remarks = _read_labels(reader, split)
+        reader = Reader.find(root, kind, marker="labels", tree=TREE)
+        labels, remarks = _read_labels(reader, split, text)
         named = _read_queries(reader, labels) if split == "test" else []
-        found = _scan(folder, labels.images) if images else None
-        missing = () if found is None else found.require(labels.images, allow_missing=allow_missing)
-        labels = labels.without(missing)
-        source = Source(kind, folder, split, reader.content, labels, found, missing, remarks)
-        if split == "test":
-            return cls.of(source, _test_queries(labels, named, text))
-        queries = draw.queries(labels, families, lambda before, after: modification(before, after, text))
-        return cls.of(source, queries, draw.part(queries))
+        files = _scan(reader, labels.images) if images else None
+        source = Source(kind, split, reader.root, reader.content, labels, files, remarks)
+        language = Language(partial(families, text=text), partial(modification, text=text), description)
+        return cls.of_labels(
+            source,
+            lambda kept: (
+                _test_queries(kept, named, language) if split == "test" else Pairs(kept, language, pairs, seed)
+            ),
+            allow_missing=allow_missing,
+        )
 
 
 def card(text: Wording = "hycole") -> DatasetCard:
@@ -112,7 +109,7 @@ def card(text: Wording = "hycole") -> DatasetCard:
         gallery="all images of the split's label files; every image with the target's caption is correct; val is test",
         exclude_reference=True,  # TIRG scores the query's own image below all others
         text_template=TEMPLATES[text],
-        metrics=metrics_of(RECALLS),
+        metrics=tuple(recalls(RECALLS)),
         main="average",
     )
 
@@ -143,55 +140,71 @@ def modification(source: str, target: str, text: Wording) -> str:
     return f"replace {old} with {new}" if text == "tirg" else f"is not {old}, is {new}."
 
 
-def families(caption: str) -> list[tuple[str, str]]:
-    """(the other words in their order, the word taken out) for every word of a caption.
+def description(caption: str) -> str:
+    """HyCoLe's privileged text of a caption's words.
 
     Example:
-        >>> families("black biker jacket")[:2]
+        >>> description("green seamed a-line dress")
+        'is green, seamed, a-line, dress.'
+    """
+    return f"is {', '.join(caption.split())}."
+
+
+def families(caption: str, text: Wording) -> list[tuple[str, str]]:
+    """(the other words, the word taken out) for every word of a caption: in their order (TIRG), or as a set (HyCoLe).
+
+    Example:
+        >>> families("black biker jacket", "tirg")[:2]
         [('biker jacket', 'black'), ('black jacket', 'biker')]
+        >>> families("black a-line a-line", "hycole")
+        [('a-line', 'black'), ('black', 'a-line')]
     """
     words = caption.split()
+    if text == "hycole":
+        words = sorted(set(words), key=words.index)
+        return [(" ".join(sorted({*words} - {word})), word) for word in words]
     return [(" ".join(words[:place] + words[place + 1 :]), word) for place, word in enumerate(words)]
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_labels(reader: Reader, split: str) -> tuple[Labels, tuple[str, ...]]:
-    """Images and captions of every label file of a split, and what is odd about them."""
+def _read_labels(reader: Reader, split: str, text: Wording) -> tuple[Labels, tuple[str, ...]]:
+    """Images, captions and categories of every label file of a split, and what is odd about them."""
     folder = reader.root / "labels"
     paths = [p for p in sorted(folder.glob("*")) if split in p.name and p.name != QUERIES and p.is_file()]
     if not paths:
         raise DataError(f"{folder} has no file with '{split}' in its name: put the label files there")
     captions: dict[str, str] = {}
     repeated, conflicting = 0, 0
-    for path in paths:
-        for where, line in _lines(reader, path):
-            fields = line.split("\t")
-            if len(fields) != 3:
-                raise DataError(f"{where}: want path, score and caption between tabs, got {quoted(line)}")
-            image = without_extension(relative_path(fields[0], where))
-            caption = fields[2].strip()
-            if not caption:
-                raise DataError(f"{where}: image '{image}' has an empty caption")
-            if image in captions:
-                repeated += 1
-                conflicting += captions[image] != caption
-            else:
-                captions[image] = caption
-    labels = Labels(list(captions), list(captions.values()))
+    for where, line in (place for path in paths for place in reader.lines(path)):
+        fields = line.split("\t")
+        if len(fields) != 3:
+            raise DataError(f"{where}: want path, score and caption between tabs, got {quoted(line)}")
+        image = without_extension(relative_path(fields[0], where))
+        caption = fields[2].strip()
+        if not caption:
+            raise DataError(f"{where}: image '{image}' has an empty caption")
+        repeated += image in captions
+        conflicting += captions.setdefault(image, caption) != caption
+    kinds = [_category(image) for image in captions] if text == "hycole" else []
+    labels = Labels(list(captions), list(captions.values()), kinds)
     if not repeated:
         return labels, ()
     remark = f"{split}: {repeated:,} lines label an image again, {conflicting:,} of them otherwise: the first counts"
     return labels, (remark,)
 
 
+def _category(image: str) -> str:
+    """women/dresses/casual_and_day_dresses/51727804/51727804_0 -> 'women/dresses'."""
+    return PurePosixPath(*PurePosixPath(image).parts[:-1][:2]).as_posix()
+
+
 def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, str]]:
     """(source, its caption, target, its caption) of every test query."""
-    path = reader.root / QUERIES
     caption_of = dict(zip(labels.images, labels.captions, strict=True))
     found = []
-    for where, line in _lines(reader, path):
+    for where, line in reader.lines(reader.root / QUERIES):
         fields = line.split()
         if len(fields) != 2:
             raise DataError(f"{where}: want source path and target path, got {quoted(line)}")
@@ -207,14 +220,7 @@ def _read_queries(reader: Reader, labels: Labels) -> list[tuple[str, str, str, s
     return found
 
 
-def _lines(reader: Reader, path: Path) -> Iterable[tuple[str, str]]:
-    """(place, line) of every line of a text file that is not blank."""
-    for number, line in enumerate(reader.text(path).split("\n"), start=1):
-        if line.strip():
-            yield f"{path}: line {number}", line.rstrip("\r")
-
-
-def _scan(folder: Path, ids: list[str]) -> ImageFiles:
+def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
     """Files by the path of the label files, wherever the tree of images begins below the folder."""
     tops = {image.split("/", 1)[0] for image in ids}
 
@@ -222,30 +228,19 @@ def _scan(folder: Path, ids: list[str]) -> ImageFiles:
         start = next((place for place, part in enumerate(path.parts) if part in tops), 0)
         return without_extension(PurePath(*path.parts[start:]))
 
-    return ImageFiles.scan(folder, key=key, files=list_files(folder))
+    return ImageFiles.scan(reader.root, key=key, files=reader.files, tree=TREE)
 
 
 # --- queries -----------------------------------------------------------------------------------------------------
 
 
-def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], text: Wording) -> list[Query]:
+def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], language: Language) -> list[Query]:
     """The queries whose source is there and for which an image with the target's caption is."""
     there = set(labels.images)
     queries = []
     for number, (source, before, target, after) in enumerate(named):
         if target not in there:  # only where images are missing: another of its class stands in
             target = next((image for image in labels.of_class.get(after, ()) if image != source), "")
-        if source not in there or not target:
-            continue
-        queries.append(
-            Query(
-                id=f"test-{number:05d}",
-                reference=source,
-                text=modification(before, after, text),
-                target=target,
-                group=GROUP,
-                relevant=labels.relevant(target, after),
-                captions=(before, after),
-            )
-        )
+        if source in there and target:
+            queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), language))
     return queries

@@ -50,24 +50,18 @@ class FashionIQ(FashionIQFormat):
         corpus: Corpus = "targets",
         categories: tuple[str, ...] = CATEGORIES,
     ) -> Self:
-        """Read one split of the published annotation files.
+        """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
-            root: folder that holds `captions` and `image_splits`, or the one above it named `fashioniq`; None takes
-                NEGBENCH_DATA.
+            root: folder that holds `captions` and `image_splits`.
             split: train, val or test (test has no targets and cannot be scored).
-            images: whether the image files must be there.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
             protocol: gallery of val and test: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
                 the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
-            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `random4` (CLIP4Cir's training mix, see
-                `texts`; the same as joined outside train) or `single` (each caption is its own query).
+            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `comma` (HyCoLe), `random4` (CLIP4Cir's
+                training mix, see `texts`; the same as joined outside train) or `single` (each caption is its own
+                query).
             corpus: mining corpus of train: each training target of the category once, or all images of its split file.
             categories: which of dress, shirt and toptee to read.
-
-        Raises:
-            DataError: files or images missing, or not in the format.
-            OptionError: an option with an unknown value.
         """
         options = FashionIQOptions(split, images, allow_missing, protocol, caption_mode, corpus, categories)
         return cls.from_files(root, card(options), options)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
-from negbench.datasets._preferences import EXPECTED, METRICS, TEMPLATE, PreferenceFormat, Source
+from negbench.datasets._preferences import (
+    EXPECTED,
+    FLAGGED,
+    TEMPLATE,
+    Judgement,
+    PreferenceFormat,
+    Source,
+    metrics_of,
+)
 from negbench.datasets.card import DatasetCard
 
 PAPER = "QuRe sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
+VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the sanity check
 SOURCE = Source("hp_fashioniq", "hpfiq.json")
 
 _CITATION = """@inproceedings{kwak2025qure,
@@ -24,6 +34,8 @@ _CITATION = """@inproceedings{kwak2025qure,
 @dataclass(frozen=True, eq=False)
 class HPFashionIQ(PreferenceFormat):
     """HP-FashionIQ, on queries of FashionIQ's validation split (shirts and tops)."""
+
+    parts: ClassVar[tuple[str, ...]] = ("all", "consistent")
 
     @classmethod
     def load(
@@ -45,6 +57,17 @@ class HPFashionIQ(PreferenceFormat):
         """
         return cls.from_files(root, card(), (SOURCE,), split=split, images=images, allow_missing=allow_missing)
 
+    @classmethod
+    def filter_remarks(cls, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """QuRe's sanity check, and its flags, which the file lacks."""
+        dropped = sum(not judgement.consistent for judgement in judgements)
+        return (
+            f"consistent/ drops {dropped:,} of {len(judgements):,} judgements by QuRe's sanity check (the set rated "
+            "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
+            f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
+            "redundancy, and the file does not hold the flags",
+        )
+
 
 def card() -> DatasetCard:
     """Card of HP-FashionIQ."""
@@ -58,7 +81,7 @@ def card() -> DatasetCard:
         gallery="two sets of five images per judgement",
         exclude_reference=False,  # no set holds its query's reference
         text_template=TEMPLATE,
-        metrics=METRICS,
+        metrics=metrics_of(HPFashionIQ.parts),
         main="all/preference_rate",  # QuRe table 4, by the released evaluation
         expected=EXPECTED,
     )

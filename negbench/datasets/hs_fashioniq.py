@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from negbench.datasets import hp_fashioniq
-from negbench.datasets._preferences import EXPECTED, METRICS, TEMPLATE, PreferenceFormat, Source
+from negbench.datasets._preferences import (
+    EXPECTED,
+    FLAGGED,
+    TEMPLATE,
+    Judgement,
+    PreferenceFormat,
+    Source,
+    metrics_of,
+)
 from negbench.datasets.card import DatasetCard
 
 PAPER = "CIRQRS eq. 7-9, tables 2-3 (HS-FashionIQ)"
 
+VALID = 2743  # 3,050 less 307 flagged; QuRe's sanity check is no part of CIRQRS
 SOURCE = Source("hs_fashioniq", "hsfiq.json")
 
 _CITATION = """@misc{cirqrs2024,
@@ -33,7 +43,7 @@ class HSFashionIQ(PreferenceFormat):
         """Read `hsfiq.json`, or `hpfiq.json` where there is none (a remark then says so).
 
         CIRQRS published no file of its own that negbench knows of. HP-FashionIQ's holds what CIRQRS describes: Likert
-        scores of two sets of five images and a choice, with the same number of valid queries; that both are one
+        scores of two sets of five images and a choice, as many (3,050, of which 307 were flagged); that both are one
         collection is our reading. A file of your own goes into `hsfiq.json`, in the same format, with the keys
         `ref_img_paths`, `targ_img_paths`, `sentences`, `retrieved_set1`, `retrieved_set2` (`img_path`, `user_score`)
         and `preferred set`.
@@ -54,6 +64,14 @@ class HSFashionIQ(PreferenceFormat):
         sources = (SOURCE, hp_fashioniq.SOURCE)
         return cls.from_files(root, card(), sources, split=split, images=images, allow_missing=allow_missing)
 
+    @classmethod
+    def filter_remarks(cls, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """CIRQRS's flags, which the file lacks."""
+        return (
+            f"CIRQRS counts {VALID:,} valid queries: it drops {FLAGGED} that participants flagged, and the file does "
+            f"not hold the flags; all/ is over all {len(judgements):,} judgements",
+        )
+
 
 def card() -> DatasetCard:
     """Card of HS-FashionIQ."""
@@ -68,7 +86,7 @@ def card() -> DatasetCard:
         gallery="two sets of five images per judgement",
         exclude_reference=False,  # no set holds its query's reference
         text_template=TEMPLATE,
-        metrics=METRICS,
-        main="consistent/spearman",  # CIRQRS reports on what it calls valid queries
+        metrics=metrics_of(HSFashionIQ.parts),
+        main="all/spearman",  # CIRQRS table 2
         expected=EXPECTED,
     )

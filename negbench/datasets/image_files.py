@@ -1,13 +1,13 @@
-"""Where the images lie: found by id under any nesting and extension, checked, opened."""
+"""Where the images lie: found by id under any nesting and extension, checked, opened; ids that hold a path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
-from negbench.datasets._read import list_files
+from negbench.datasets._read import list_files, quoted
 from negbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,14 +23,29 @@ def stem(path: PurePath) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image id -> the files that bear it, in sorted order (more than one only where a tree holds copies)."""
+    """Image id -> the files that bear it, in sorted order (more than one only where a tree holds copies).
+
+    Args:
+        root: the folder.
+        paths: of each id.
+        tree: the expected files, in a few words, for errors.
+        places: id -> where the annotations put it, for errors; an id left out stands for itself.
+    """
 
     root: Path
     paths: dict[str, tuple[Path, ...]]
+    tree: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def scan(
-        cls, root: Path, *, key: Callable[[PurePath], str] = stem, files: Iterable[Path] | None = None
+        cls,
+        root: Path,
+        *,
+        key: Callable[[PurePath], str] = stem,
+        files: Iterable[Path] | None = None,
+        tree: str = "",
+        places: Mapping[str, str] | None = None,
     ) -> ImageFiles:
         """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
 
@@ -38,6 +53,8 @@ class ImageFiles:
             root: folder to walk.
             key: path relative to `root` -> image id; by default the file name without its extension.
             files: what `list_files(root)` gave, to save a second walk.
+            tree: for errors, as `ImageFiles.tree`.
+            places: for errors, as `ImageFiles.places`.
         """
         found: dict[str, tuple[Path, ...]] = {}
         by_stem = key is stem
@@ -45,7 +62,7 @@ class ImageFiles:
             if path.suffix.lower() in EXTENSIONS:
                 name = path.stem if by_stem else key(path.relative_to(root))
                 found[name] = (*found.get(name, ()), path)
-        return cls(root, found)
+        return cls(root, found, tree, places or {})
 
     def path(self, image: str) -> Path:
         """File of an image. Raises DataError where there is none."""
@@ -81,8 +98,8 @@ class ImageFiles:
         images = list(images)
         bad = self.missing(images)
         if bad and not allow_missing:
-            first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
-            more = ", ..." if len(bad) > 5 else ""
+            first = ", ".join(f"{self.places.get(image, image)} ({why})" for image, why in list(bad.items())[:5])
+            more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
             raise DataError(
                 f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}; put them there, "
                 "or leave them out with --allow-missing (allow_missing=True), which marks the result partial"
@@ -101,3 +118,31 @@ class ImageFiles:
         except (OSError, ValueError, SyntaxError, pil.DecompressionBombError) as error:
             reason = "empty file" if path.stat().st_size == 0 else str(error).splitlines()[0]
             raise DataError(f"image {path} cannot be decoded: {reason}") from error
+
+
+# --- ids that hold a path ----------------------------------------------------------------------------------------
+
+
+def relative_path(value: str, where: str) -> PurePosixPath:
+    """`value` as a path below the images' folder, in its shortest form.
+
+    Raises:
+        DataError: an empty path, an absolute one, one with '..', a backslash or a character that cannot be printed.
+    """
+    path = PurePosixPath(value)
+    good = bool(value) and value.isprintable() and "\\" not in value and bool(path.parts)
+    if not good or path.is_absolute() or ".." in path.parts:
+        raise DataError(
+            f"{where}: {quoted(value)} is no path below the images' folder: want a relative one, without '..'"
+        )
+    return path
+
+
+def without_extension(path: PurePath) -> str:
+    """Path without the extension of an image file; any other ending belongs to the name.
+
+    Example:
+        >>> without_extension(PurePosixPath("women/dresses/51_0.jpeg")), without_extension(PurePosixPath("a/v1.2"))
+        ('women/dresses/51_0', 'a/v1.2')
+    """
+    return (path.with_suffix("") if path.suffix.lower() in EXTENSIONS else path).as_posix()

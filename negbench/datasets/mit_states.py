@@ -5,32 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
-from negbench.contracts import Query, check_option
-from negbench.datasets._paths import relative_path, without_extension
-from negbench.datasets._read import find_root, list_files, quoted
+from negbench.contracts import Query
+from negbench.datasets._read import Reader, check_choice, quoted
 from negbench.datasets._tirg import (
-    GROUP,
     ClassDataset,
-    Draw,
     Labels,
+    Language,
+    Pairs,
     Source,
     Wording,
-    metrics_of,
+    recalls,
     resolve_split,
 )
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.image_files import EXTENSIONS, ImageFiles
+from negbench.datasets.image_files import EXTENSIONS, ImageFiles, relative_path, without_extension
 from negbench.errors import DataError
+from negbench.metrics.metric import Metric, by_answers
+from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "Isola et al., Discovering States and Transformations in Image Collections, CVPR 2015; split of Vo et al., 2019"
+
+Weighting = Literal["query", "pair"]
 
 RECALLS = (1, 5, 10)
 TREE = "images/ADJECTIVE NOUN/*.jpg"
 TEMPLATES: dict[Wording, str] = {
-    "hycole": "'is not u, is v.', u and v the adjectives of source and target (HyCoLe's words for Fashion200K)",
+    "hycole": "'is not u, is v.', u and v the adjectives of source and target (HyCoLe)",
     "tirg": "'v', the adjective of the target (TIRG)",
 }
 # the nouns that TIRG keeps for testing (google/tirg, datasets.py)
@@ -70,49 +74,55 @@ class MitStates(ClassDataset):
         text: Wording = "hycole",
         pairs: int | None = None,
         seed: int = 0,
+        weighting: Weighting = "query",
     ) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
 
-        Training pairs are two images of one noun in different states; `pairs` of them are drawn when the split is
-        loaded, none is listed that is not drawn, and every epoch goes over the same ones. Image ids are
-        'ADJECTIVE NOUN/FILE' without extension.
+        Training pairs are two images of one noun in different states: `pairs` of them are drawn for every epoch
+        (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
+        `allow_missing` is `Dataset.load`'s, for empty files.
 
         Args:
-            root: folder that holds `images`, or the one above it named `mit-states`; None takes NEGBENCH_DATA.
+            root: folder that holds `images`.
             split: train or test; val, which a run reports, is test: there is no other.
             images: whether image files must hold something; without it their names are enough.
-            allow_missing: leave out empty image files and mark the result partial, instead of DataError.
             text: modification text from state u to v: `hycole` "is not u, is v.", `tirg` "v".
-            pairs: training pairs to draw; left out, as many as there are images.
-            seed: of that draw.
-
-        Raises:
-            DataError: images missing, or folders not named as above.
-            OptionError: an option with an unknown value.
+            pairs: training pairs of an epoch; left out, as many as there are images.
+            seed: of their draw.
+            weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
+                class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
-        split = resolve_split(split)
-        check_option("text", text, text in TEMPLATES, f"one of {', '.join(TEMPLATES)}")
-        draw = Draw(pairs, seed)
-        kind = card(text)
-        folder = find_root(root, name=kind.name, marker="images", tree=TREE, source=kind.source) / "images"
-        files = list_files(folder)
-        labels = _labels(folder, files, split)
+        split = resolve_split(split, text, pairs, seed)
+        check_choice("weighting", weighting, ("query", "pair"))
+        kind = card(text, weighting)
+        reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
+        labels = _labels(reader, split)
         content = hashlib.sha256(json.dumps(labels.images).encode()).hexdigest()
-        found = ImageFiles.scan(folder, key=without_extension, files=files) if images else None
-        missing = () if found is None else found.require(labels.images, allow_missing=allow_missing)
-        labels = labels.without(missing)
-        source = Source(kind, folder, split, content, labels, found, missing)
-        if split == "test":
-            return cls.of(source, _test_queries(labels, text))
-        queries = draw.queries(labels, _families, lambda before, after: modification(before, after, text))
-        return cls.of(source, queries, draw.part(queries))
+        found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
+        language = Language(_families, partial(modification, text=text), "{}.".format)
+        return cls.of_labels(
+            Source(kind, split, reader.root, content, labels, found),
+            lambda kept: _test_queries(kept, language) if split == "test" else Pairs(kept, language, pairs, seed),
+            allow_missing=allow_missing,
+        )
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Recalls and `average` with equal weights for queries, and as `pair/...` with equal ones for image pairs."""
+        return _METRICS
 
 
-def card(text: Wording = "hycole") -> DatasetCard:
-    """Card of MIT-States with these texts."""
+_BY_QUERY = recalls(RECALLS)
+_METRICS = _BY_QUERY | {
+    f"pair/{name}": Metric(tuple(map(by_answers, metric.per_query))) for name, metric in _BY_QUERY.items()
+}
+
+
+def card(text: Wording = "hycole", weighting: Weighting = "query") -> DatasetCard:
+    """Card of MIT-States with these texts and this main metric."""
     return DatasetCard(
         name="mit-states",
-        protocol="tirg",
+        protocol="tirg" if weighting == "query" else "hycole",
         version="1",
         source="http://web.mit.edu/phillipi/Public/states_and_transformations/index.html",
         licence="none is stated with the data",
@@ -121,8 +131,8 @@ def card(text: Wording = "hycole") -> DatasetCard:
         "val is test",
         exclude_reference=True,  # TIRG scores the query's own image below all others
         text_template=TEMPLATES[text],
-        metrics=metrics_of(RECALLS),
-        main="average",
+        metrics=tuple(_METRICS),
+        main="average" if weighting == "query" else "pair/average",
     )
 
 
@@ -140,10 +150,11 @@ def modification(source: str, target: str, text: Wording) -> str:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _labels(folder: Path, files: list[Path], split: str) -> Labels:
+def _labels(reader: Reader, split: str) -> Labels:
     """Images of the split's nouns, sorted by class and name."""
     found: dict[str, str] = {}
-    for path in files:
+    folder = reader.root
+    for path in reader.files:
         inside = path.relative_to(folder)
         if len(inside.parts) != 2 or " " not in inside.parts[0] or path.suffix.lower() not in EXTENSIONS:
             continue
@@ -167,25 +178,18 @@ def _families(caption: str) -> list[tuple[str, str]]:
     return [(noun, adjective)]
 
 
-def _test_queries(labels: Labels, text: Wording) -> list[Query]:
+def _test_queries(labels: Labels, language: Language) -> list[Query]:
     """Every image with every other state of its noun; the first image of the class stands for the target."""
     states: dict[str, list[str]] = {}
     for caption in labels.of_class:
         states.setdefault(caption.split()[1], []).append(caption)
-    queries: list[Query] = []
-    for image, before in zip(labels.images, labels.captions, strict=True):
-        for after in states[before.split()[1]]:
-            if after != before:
-                target = labels.of_class[after][0]
-                queries.append(
-                    Query(
-                        id=f"test-{len(queries):06d}",
-                        reference=image,
-                        text=modification(before, after, text),
-                        target=target,
-                        group=GROUP,
-                        relevant=labels.relevant(target, after),
-                        captions=(before, after),
-                    )
-                )
-    return queries
+    asked = (
+        (image, before, after)
+        for image, before in zip(labels.images, labels.captions, strict=True)
+        for after in states[before.split()[1]]
+        if after != before
+    )
+    return [
+        labels.query(f"test-{number:06d}", (image, labels.of_class[after][0]), (before, after), language)
+        for number, (image, before, after) in enumerate(asked)
+    ]

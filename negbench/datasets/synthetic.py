@@ -20,7 +20,7 @@ from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, Manifest, 
 from negbench.datasets.card import DatasetCard
 from negbench.errors import OptionError
 from negbench.files import cache_dir
-from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 
 __all__ = ["Manifest", "Spec", "Synthetic", "synthesize"]
@@ -55,14 +55,13 @@ class Synthetic(FashionIQFormat):
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
         The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+        `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
             root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the
                 cache (NEGBENCH_CACHE, else ~/.cache/negbench).
             split: train or val.
-            images: whether the image files must be there.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
-            caption_mode: as FashionIQ's.
+            caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
             categories: which of dress, shirt and toptee to read.
             seed: of everything.
@@ -90,13 +89,11 @@ class Synthetic(FashionIQFormat):
         return cls.from_files(folder, card(spec, options), options)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """FashionIQ's recalls of the annotated target, and mAP@10 over all relevant images, each also averaged."""
-        values = super().summarise(ranks)
-        precisions = {name: map_at_k(ranks.of_group(name).relevant_ranks, _CUTOFF) for name in ranks.groups}
-        values |= {f"{name}/map_at_{_CUTOFF}": value for name, value in precisions.items()}
-        values[f"average/map_at_{_CUTOFF}"] = sum(precisions.values()) / len(precisions)
-        return values
+        value = (precision(_CUTOFF),)
+        each = {f"{name}/map_at_{_CUTOFF}": Metric(value, group=name) for name in ranks.groups}
+        return super().metrics(ranks) | each | {f"average/map_at_{_CUTOFF}": Metric(value, over="groups")}
 
 
 def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:

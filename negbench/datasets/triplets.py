@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._triplet_files import Row, Table, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
-from negbench.datasets.dataset import Dataset, columns_of, without_missing
+from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles
 from negbench.errors import DataError, OptionError
-from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.metric import Metric, hits, precision
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.recall import recall_at_k
 
 PAPER = "ours"
 
@@ -27,21 +26,15 @@ CUTOFF = 10  # of mAP
 GROUP = "all"
 
 
-@dataclass(frozen=True)
-class _Halves:
-    """The seeded split of a file that names none."""
-
-    fraction: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_option("val_fraction", self.fraction, 0 < self.fraction < 1, "between 0 and 1")
-        check_option("seed", self.seed, self.seed >= 0, ">= 0")
+_RECALLS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS}
+_PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 
 @dataclass(frozen=True, eq=False)
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
+
+    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".parquet")
 
     @classmethod
     def load(
@@ -57,7 +50,7 @@ class Triplets(Dataset):
         seed: int = 0,
         exclude_reference: bool = False,
     ) -> Self:
-        """Read one split of a file.
+        """Read one split of a file; `images` and `allow_missing` are `Dataset.load`'s.
 
         Columns: reference, text, target (required); relevant (every image that answers the query), group (queries of a
         group share a gallery) and split, where the file has them. An image is named by its path below `root` or below
@@ -67,53 +60,36 @@ class Triplets(Dataset):
             root: folder of the images; None takes the file's own folder.
             split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
                 go to val until it holds `val_fraction` of the rows.
-            images: whether the image files must be there.
-            allow_missing: leave out what needs a missing image and mark the result partial, instead of DataError.
             file: .jsonl, .csv or .parquet.
             gallery: text file with one image a line: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
             seed: of that order.
             exclude_reference: whether a query's own reference is left out when ranking.
-
-        Raises:
-            DataError: files or images missing, or not in the format; one line with row and column.
-            OptionError: an option with an unknown value.
         """
         if file is None:
             raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet) or dataset.file")
-        read = _read(file, gallery, split, _Halves(val_fraction, seed))
-        queries = [_query(row, split, exclude_reference) for row in read.rows]
-        galleries = _galleries(queries, read.added)
-        found: ImageFiles | None = None
-        missing: tuple[str, ...] = ()
-        if images:
-            needed = list(dict.fromkeys(image for ids in galleries.values() for image in ids))
-            found = _find_images(needed, [file.parent] if root is None else [root, file.parent])
-            missing = found.require(needed, allow_missing=allow_missing)
-            queries, galleries = without_missing(queries, galleries, set(missing))
-        if not queries:
-            raise DataError(f"triplets {split}: no query of {file} is left ({len(missing)} images missing)")
-        names, groups = columns_of(galleries)
-        return cls(
-            card=card(exclude_reference, with_gallery=gallery is not None, with_relevant=_knows_more(queries)),
-            split=split,
-            queries=queries,
-            images=names,
-            groups=groups,
-            content=read.content,
-            files=found,
-            missing=missing,
-            remarks=read.remarks,
-            part=read.part,
-        )
+        check_option("val_fraction", val_fraction, 0 < val_fraction < 1, "between 0 and 1")
+        check_option("seed", seed, seed >= 0, ">= 0")
+        table = read_triplets(file)
+        rows, part = _of_split(table, split, val_fraction, seed, file)
+        added, content = list[str](), table.content
+        if gallery is not None:
+            added, of_gallery = read_names(gallery)
+            content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
+        unread = ", ".join(repr(name) for name in table.unread)
+        queries = [_query(row, split, exclude_reference) for row in rows]
+        more = any(len(query.relevant) > 1 for query in queries)
+        kind = card(exclude_reference, with_gallery=gallery is not None, with_relevant=more)
+        remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
+        names, groups = columns_of(_galleries(queries, added))
+        data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
+        found = _find_images(names, [file.parent] if root is None else [root, file.parent]) if images else None
+        return data.loaded(found, file, allow_missing=allow_missing)
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """R@1, 5, 10 and 50 of the target; mAP@10 too where one of these queries has more than one relevant image."""
-        values = {f"recall_at_{k}": recall_at_k(ranks.target_rank, k) for k in RECALLS}
-        if bool((ranks.relevant_ranks.lengths > 1).any()):
-            values[f"map_at_{CUTOFF}"] = map_at_k(ranks.relevant_ranks, CUTOFF)
-        return values
+        return _RECALLS | (_PRECISION if bool((ranks.relevant_ranks.lengths > 1).any()) else {})
 
 
 def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_relevant: bool = False) -> DatasetCard:
@@ -128,7 +104,7 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
         gallery="all images that the group's rows of the split name" + (", and the gallery file" * with_gallery),
         exclude_reference=exclude_reference,
         text_template="as written, stripped",
-        metrics=(*(f"recall_at_{k}" for k in RECALLS), *([f"map_at_{CUTOFF}"] if with_relevant else [])),
+        metrics=(*_RECALLS, *(_PRECISION if with_relevant else ())),
         main="recall_at_10",
     )
 
@@ -136,30 +112,7 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Read:
-    """One split of a file: its rows, the images of the gallery file, the hash of both, and how rows were chosen."""
-
-    rows: list[Row]
-    added: list[str]
-    content: str
-    part: str
-    remarks: tuple[str, ...]
-
-
-def _read(file: Path, gallery: Path | None, split: str, halves: _Halves) -> _Read:
-    table = read_triplets(file)
-    rows, part = _of_split(table, split, halves, file)
-    added, content = list[str](), table.content
-    if gallery is not None:
-        added, of_gallery = read_names(gallery)
-        content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
-    unread = ", ".join(repr(name) for name in table.unread)
-    remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
-    return _Read(rows, added, content, part, remarks)
-
-
-def _of_split(table: Table, split: str, halves: _Halves, file: Path) -> tuple[list[Row], str]:
+def _of_split(table: Table, split: str, fraction: float, seed: int, file: Path) -> tuple[list[Row], str]:
     """Rows of a split, and how they were chosen where the file does not say."""
     names = list(dict.fromkeys(row.split for row in table.rows if row.split is not None))
     if names:
@@ -170,27 +123,27 @@ def _of_split(table: Table, split: str, halves: _Halves, file: Path) -> tuple[li
             raise DataError(f"{file}: no row of split {split!r}: it has {', '.join(map(repr, names))}")
         return [row for row in table.rows if row.split == split], ""
     check_option("split", split, split in ("train", "val"), f"train or val ({file.name} has no column 'split')")
-    in_val = _val_targets(table.rows, halves, file)
+    in_val = _val_targets(table.rows, fraction, seed, file)
     rows = [row for row in table.rows if (row.target in in_val) == (split == "val")]
-    return rows, f"{split} of a split by target: {halves.fraction} to val, seed {halves.seed}"
+    return rows, f"{split} of a split by target: {fraction} to val, seed {seed}"
 
 
-def _val_targets(rows: Sequence[Row], halves: _Halves, file: Path) -> set[str]:
+def _val_targets(rows: Sequence[Row], fraction: float, seed: int, file: Path) -> set[str]:
     """Targets that go to val, all rows of one together."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.target] = counts.get(row.target, 0) + 1
     targets = sorted(counts)
-    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(halves.seed)).tolist()
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(seed)).tolist()
     chosen: set[str] = set()
-    taken, quota = 0, round(halves.fraction * len(rows))
+    taken, quota = 0, round(fraction * len(rows))
     for position in order:
         if taken < quota:
             chosen.add(targets[position])
             taken += counts[targets[position]]
     if not chosen or len(chosen) == len(targets):
         raise DataError(
-            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to make val of {halves.fraction}: give "
+            f"{file}: {len(rows)} rows with {len(targets)} targets are too few to make val of {fraction}: give "
             "it a column 'split'"
         )
     return chosen
@@ -208,10 +161,6 @@ def _query(row: Row, split: str, exclude_reference: bool) -> Query:
         relevant=tuple(dict.fromkeys((row.target, *row.relevant))) if row.relevant else (),
         captions=(row.text,),
     )
-
-
-def _knows_more(queries: Iterable[Query]) -> bool:
-    return any(len(query.relevant) > 1 for query in queries)
 
 
 def _galleries(queries: Sequence[Query], added: Sequence[str]) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from negbench.contracts import check_option
 from negbench.datasets._decode import Decoded, decode_all
-from negbench.datasets.card import Counts
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, OptionError
@@ -146,8 +144,7 @@ def verify(
 
 def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
     """Counts against the card; relevant images that are in no gallery are noted: they are left out of scores."""
-    per_group = Counter(query.group for query in data.queries)
-    counts = {group: Counts(per_group[group], len(columns)) for group, columns in data.groups.items()}
+    counts = data.counts
     remarks = data.card.remarks(data.split, counts)
     found.problems.extend(Problem("counts", (split,), (), remark) for remark in remarks)
     found.notes.extend(remark for remark in data.remarks if remark not in remarks)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from negbench.config import RunConfig, build_config, dataset_section
+from negbench.config import RunConfig, build_config, plugin_section
 from negbench.errors import OptionError
 
 
@@ -38,33 +39,18 @@ class Grid:
         return found
 
 
-def parse_plugin(text: str) -> dict[str, Any]:
-    """'qure:variant=release' -> {"name": "qure", "variant": "release"}; values are read as those of --set."""
-    from negbench.config import parse_set
-
-    name, *options = text.split(":")
-    section: dict[str, Any] = {"name": name.strip()}
-    for option in options:
-        path, value = parse_set(option)
-        if len(path) != 1:
-            raise OptionError(f"'{text}': want NAME:option=value:option=value")
-        section[path[0]] = value
-    return section
-
-
 def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """'all' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections."""
     from negbench.registry import registry
 
     if isinstance(given, str):
-        given = [part for part in given.split(",") if part.strip()]
+        given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
     sections: list[dict[str, Any]] = []
     for item in given:
         if item == "all":
             sections.extend({"name": name} for name in registry.plugins(kind))
         else:
-            section = dict(item) if isinstance(item, Mapping) else parse_plugin(str(item))
-            sections.append({**section, **dataset_section(section["name"])} if kind == "datasets" else section)
+            sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
     for section in sections:
         registry.find(kind, str(section.get("name")))
     return tuple(sections)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from negbench.config import RunConfig
+from negbench.config import ResolvedConfig, RunConfig
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.executors import Executor, Report
@@ -28,7 +28,7 @@ class Cell:
     `data` names the data set and the frozen part of the backbone: cells of one value share features.
     """
 
-    config: RunConfig
+    config: ResolvedConfig
     hash: str
     labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
     data: str
@@ -81,7 +81,7 @@ def plan(
     return cells
 
 
-def _labels(config: RunConfig) -> dict[str, str]:
+def _labels(config: ResolvedConfig) -> dict[str, str]:
     labels = {}
     plugins = (("strategies", config.strategy), ("losses", config.loss), ("backbones", config.backbone))
     for kind, plugin in plugins:
@@ -125,14 +125,14 @@ class Task:
     """A cell as a worker is told it; picklable.
 
     Args:
-        config: resolved.
+        config: of the cell.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
         overwrite: see `negbench.runfolder.Overwrite`.
     """
 
-    config: RunConfig
+    config: ResolvedConfig
     runs: Path
     uri: str | None
     tags: Mapping[str, str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from negbench.config import RunConfig
+from negbench.config import ResolvedConfig
 from negbench.errors import OptionError
 from negbench.features.store import EncodeReport, FeatureStore, encoding_estimate, store_of
 from negbench.scene import load_backbone, load_split
@@ -31,7 +31,7 @@ class EncodingPlan:
 
 
 def encode(
-    config: RunConfig,
+    config: ResolvedConfig,
     splits: Sequence[str],
     device: torch.device,
     *,
@@ -41,7 +41,7 @@ def encode(
     """Store the features of every image of some splits of the configured data set under the configured backbone.
 
     Args:
-        config: resolved; its strategy, loss and schedule play no part.
+        config: its strategy, loss and schedule play no part.
         splits: e.g. ("train", "val").
         device: where the backbone runs.
         planned: called once, before anything is encoded.

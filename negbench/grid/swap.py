@@ -124,7 +124,7 @@ def _swapped(layers: Sequence[Layer], section: Layer, seed: int) -> RunConfig:
 def _corners(
     chosen: System, base: Sequence[Layer], seeds: Sequence[int], scenes: Scenes
 ) -> dict[frozenset[str], list[RunConfig]]:
-    """Every choice of factors from the system, the others from the plain one; those that change nothing are left out."""
+    """Every choice of factors from the system, the others from the plain one; none that could change nothing."""
     plain = system(PLAIN)
     parts, _ = chosen.carried(base, scenes)
     factors = [f for f in FACTORS if f != "architecture" or any(part.factor == f for part in parts)]

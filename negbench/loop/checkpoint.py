@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from negbench.contracts import Backbone
+from negbench.loop.objective import Objective
 from negbench.runfolder import RunFolder
 from negbench.scene import trained_state
 
@@ -42,12 +42,12 @@ class Moving:
     """What is trained and what it draws from: saved and restored together with a `State`.
 
     Attributes:
-        backbone: its trained parameters and buffers.
+        objective: its backbone's trained parameters and buffers, and its temperatures.
         optimizer, schedule: with `state_dict`.
         streams: purpose -> generator.
     """
 
-    backbone: Backbone
+    objective: Objective
     optimizer: Any
     schedule: Any
     streams: Mapping[str, torch.Generator]
@@ -61,7 +61,8 @@ class Moving:
         folder.write_checkpoint(
             {
                 "state": vars(state),
-                "weights": trained_state(self.backbone),
+                "weights": trained_state(self.objective.backbone),
+                "temperatures": self.objective.temperatures.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
             }
@@ -72,7 +73,8 @@ class Moving:
         saved = folder.checkpoint()
         if saved is None:
             return None
-        self.backbone.load_state_dict(saved["weights"], strict=False)
+        self.objective.backbone.load_state_dict(saved["weights"], strict=False)
+        self.objective.temperatures.load_state_dict(saved["temperatures"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
         state = State(**saved["state"])

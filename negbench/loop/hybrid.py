@@ -1,31 +1,39 @@
 """HyCoLe's hybrid terms: text composition and cross-modal matching, from texts that only training sees.
 
-With T_r and T_t the privileged texts of reference and target, and L the run's loss on negatives from the batch::
+HyCoLe-HNM (Wang et al., Findings of EMNLP 2022), sec. 2.2-2.3. With T_r and T_t the privileged texts of reference and
+target, L the run's loss (InfoNCE in the paper) on negatives from the batch, and f the backbone's composition::
 
-    total = L(image composition) + alpha * TCM + beta * (RITM + TITM)
+    total = ICM + alpha * TCM + beta * (RITM + TITM)                                                    (eq. 5)
 
-    TCM   L of compose(T_r, modification) against the embedding of T_t, corrupted in the strategy's slots
-    RITM  L of matching reference image and T_r, the mean over both directions
-    TITM  the same of target image and T_t
+    ICM   the run's own loss: f(reference, modification) against the target image, corrupted by the strategy    (eq. 3)
+    TCM   the same of texts: f(T_r, modification) against T_t                                                   (eq. 4)
+    RITM  L of matching reference image and T_r, the sum of both directions                                     (eq. 1)
+    TITM  the same of target image and T_t                                                                      (eq. 1)
 
-HyCoLe-HNM (Wang et al., Findings of EMNLP 2022) publishes alpha 0.4 and beta 0.1. Its paper was not at hand: the names
-and the weights of the terms are its own, their form is our reading.
+Published: alpha 0.4, beta 0.1, and a trainable temperature for each of the four, initially e^-1 (`Temperatures`).
+ICM and TCM have one softmax for each corrupted slot, added; the body of eq. 3 and 4 is damaged in our text, and
+`hybrid.slots = "joint"` is the other reading.
+Departures: the paper does not mention that equal members of a batch are masked. Here a text, a reference or a target
+that is the query's own again is no negative, nor is what the run excludes. Queries without a text take no part in the
+terms that need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from negbench.config import HybridConfig
-from negbench.contracts import Backbone, Loss, Slot, relevance
+from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError
+from negbench.errors import DataError, OptionError
+from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
+from negbench.scene import Tokens, allowed_triples
 
-Tokens = dict[str, Tensor]
+MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 
 def check_hybrid(config: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
@@ -47,6 +55,43 @@ def check_hybrid(config: HybridConfig, backbone: Backbone, dataset: Dataset) -> 
         backbone.compose_texts((), ())  # raises
 
 
+class Temperatures(nn.Module):
+    """A trainable temperature for each term (HyCoLe-HNM eq. 1, 3, 4): initially e^-1, at least 0.01 (as CLIP's).
+
+    Where the bound holds the gradient is that of the value without it, so that a temperature can rise again.
+    """
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        super().__init__()
+        self.log = nn.ParameterDict({term: nn.Parameter(torch.tensor(-1.0)) for term in terms})
+
+    @classmethod
+    def of(cls, config: HybridConfig, loss: Loss) -> Temperatures:
+        """Those that a run trains, none where the backbone's serves all.
+
+        Raises:
+            OptionError: temperatures of their own are asked for with a loss that fixes `tau`.
+        """
+        if config.temperature == "own" and loss.tau is not None:
+            raise OptionError(
+                f"hybrid.temperature = 'own', but loss.tau = {loss.tau} fixes the temperature: leave one of them out"
+            )
+        if config.temperature == "backbone" or loss.tau is not None:
+            return cls(())
+        if config.temperature == "auto" and not config.active:
+            return cls(())
+        return cls(("icm",) + ("tcm",) * (config.alpha > 0) + ("ritm", "titm") * (config.beta > 0))
+
+    def values(self) -> dict[str, float]:
+        """Term -> temperature, for records."""
+        return {term: float(self(term).detach()) for term in self.log}
+
+    def forward(self, term: str) -> Tensor:
+        """Scalar > 0. Raises KeyError for a term without one."""
+        free: Tensor = self.log[term].exp()
+        return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
+
+
 @dataclass(frozen=True)
 class Members:
     """A batch as its images' side has it already.
@@ -56,7 +101,8 @@ class Members:
         tokens: of their modifications, on the model's device.
         reference: [B, L, C] features of the reference images.
         target: [B, T, D] candidate tokens of the target images.
-        allowed: slot -> [B, B] bool, which members corrupt the triple in that slot.
+        allowed: slot -> [B, B] bool, which members corrupt the triple in that slot ([B, B, B] for "triple", which
+            needs "modification" beside it).
     """
 
     rows: Tensor
@@ -96,65 +142,94 @@ class HybridTerms:
     """alpha * TCM + beta * (RITM + TITM) of a batch. Queries without a text take no part in the terms that need it.
 
     Args:
-        config: the two weights.
+        config: the two weights, and how several slots enter TCM.
         backbone: scores, and tokenises the privileged texts once.
         loss: the run's.
         dataset: the train split.
-        corrupts: slots of the run's strategy.
+        strategy: the run's; TCM corrupts its slots, with every member of the batch (all three at once: as it chooses).
 
     Raises as `check_hybrid` does.
     """
 
     def __init__(
-        self, config: HybridConfig, backbone: Backbone, loss: Loss, dataset: Dataset, corrupts: Sequence[Slot]
+        self,
+        config: HybridConfig,
+        backbone: Backbone,
+        loss: Loss,
+        dataset: Dataset,
+        strategy: Strategy,
     ) -> None:
         check_hybrid(config, backbone, dataset)
-        self.config, self.backbone, self.loss, self.corrupts = config, backbone, loss, tuple(corrupts)
-        self._reference = _Texts.of([query.reference_text for query in dataset.queries], backbone)
-        self._target = _Texts.of([query.target_text for query in dataset.queries], backbone)
+        self.config, self.backbone, self.loss, self.strategy = config, backbone, loss, strategy
+        self.read(dataset)
 
-    def __call__(self, members: Members) -> Tensor:
-        """Scalar."""
+    def read(self, dataset: Dataset) -> None:
+        """Take the texts of this train split from here on: another epoch's pairs."""
+        self._reference = _Texts.of([query.reference_text for query in dataset.queries], self.backbone)
+        self._target = _Texts.of([query.target_text for query in dataset.queries], self.backbone)
+
+    def __call__(self, members: Members, temperature: Callable[[str], Tensor]) -> Tensor:
+        """Scalar; `temperature` gives that of "tcm", "ritm" and "titm"."""
         device = members.target.device
         reference, target = (texts.rows(members.rows, device) for texts in (self._reference, self._target))
-        embedded = self.backbone.text_embeddings(target.tokens)
+        embedded = self.backbone.text_embeddings(target.tokens).float()
         total = embedded.new_zeros(())
         if self.config.alpha > 0:
-            total = total + self.config.alpha * self._text_composition(members, reference, target, embedded)
+            composed = self._text_composition(members, reference, target, embedded, temperature("tcm"))
+            total = total + self.config.alpha * composed
         if self.config.beta > 0:
-            images = self.backbone.candidates(members.reference)
-            reference_match = self._matching(self.backbone.text_embeddings(reference.tokens), images, reference)
-            total = total + self.config.beta * (reference_match + self._matching(embedded, members.target, target))
+            images = self.backbone.candidates(members.reference).float()
+            texts = self.backbone.text_embeddings(reference.tokens).float()
+            matched = self._matching(texts, images, reference, temperature("ritm"))
+            matched = matched + self._matching(embedded, members.target, target, temperature("titm"))
+            total = total + self.config.beta * matched
         return total
 
-    def _text_composition(self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor) -> Tensor:
-        """TCM: what a composed text scores against the target's text, and the same triple corrupted slot by slot."""
-        by_slot: dict[Slot, Tensor] = {}
-        if set(self.corrupts) - {"target"}:
-            # cross[r, p] composes text r with modification p, and is scored against the target that the triple keeps
-            cross = self.backbone.cross_texts(reference.tokens, members.tokens)
+    def _text_composition(
+        self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor, temperature: Tensor
+    ) -> Tensor:
+        """TCM: what a composed text scores against the target's text, and the same triple corrupted by the strategy."""
+        corrupts, device = self.strategy.corrupts, embedded.device
+        cross = None
+        if set(corrupts) - {"target"}:
+            # cross[r, p] composes text r with modification p
+            cross = self.backbone.cross_texts(reference.tokens, members.tokens).float()
             composed = cross.diagonal().T
-            by_slot["modification"] = torch.einsum("ijd,id->ij", cross, embedded)
-            by_slot["reference"] = torch.einsum("jid,id->ij", cross, embedded)
         else:
-            composed = self.backbone.compose_texts(reference.tokens, members.tokens)
-        by_slot["target"] = composed @ embedded.T
-        valid = {
-            "target": target.distinct,
-            "reference": reference.distinct,
-            "modification": torch.ones_like(target.distinct),
-        }
+            composed = self.backbone.compose_texts(reference.tokens, members.tokens).float()
         rows = (reference.present & target.present)[:, None]
-        mask = torch.cat([members.allowed[slot].cpu() & valid[slot] & rows for slot in self.corrupts], dim=1)
-        negatives = torch.cat([by_slot[slot] for slot in self.corrupts], dim=1)
-        return self._loss(by_slot["target"].diagonal(), negatives, mask)
+        with torch.autocast(device.type, enabled=False):
+            scores = composed @ embedded.T
+            slots: dict[Slot, Corrupted] = {}
+            for slot in corrupts:
+                if slot == "triple":
+                    assert cross is not None
+                    slots[slot] = self._triples(members, reference, target, cross, embedded, rows)
+                    continue
+                if slot == "target":
+                    found, valid = scores, target.distinct
+                else:
+                    assert cross is not None
+                    found = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)
+                    valid = reference.distinct if slot == "reference" else torch.ones_like(rows)
+                slots[slot] = Corrupted(found, (members.allowed[slot].cpu() & valid & rows).to(device))
+            return loss_of_slots(self.loss, self.config.slots, scores.diagonal(), slots, temperature)
 
-    def _matching(self, texts: Tensor, images: Tensor, own: _Texts) -> Tensor:
-        """RITM or TITM: [B, D] texts with [B, T, D] images, text to image and image to text."""
-        scores = relevance(texts, images)
-        mask = own.distinct & own.present[:, None]
-        return (self._loss(scores.diagonal(), scores, mask) + self._loss(scores.diagonal(), scores.T, mask)) / 2
+    def _triples(
+        self, members: Members, reference: _Texts, target: _Texts, cross: Tensor, embedded: Tensor, rows: Tensor
+    ) -> Corrupted:
+        """What the strategy chooses of all triples of texts whose members are there, for the queries that have both."""
+        same = [text.number[:, None] == text.number[None, :] for text in (reference, target)]
+        allowed = allowed_triples(same[0], ~members.allowed["modification"].cpu(), same[1])
+        allowed = allowed & members.allowed["triple"].cpu() & reference.present[:, None, None] & target.present
+        cube = torch.einsum("abd,cd->abc", cross, embedded)
+        chosen = corrupted_triples(self.strategy, cube, allowed.to(cube.device))
+        return Corrupted(chosen.scores, chosen.mask & rows.to(cube.device), chosen.weights)
 
-    def _loss(self, positive: Tensor, negatives: Tensor, mask: Tensor) -> Tensor:
-        mask = mask.to(negatives.device)
-        return self.loss(positive.float(), negatives.float(), mask, temperature=self.backbone.temperature)
+    def _matching(self, texts: Tensor, images: Tensor, own: _Texts, temperature: Tensor) -> Tensor:
+        """RITM or TITM: [B, D] texts with [B, T, D] images, text to image and image to text, added."""
+        with torch.autocast(texts.device.type, enabled=False):
+            scores = relevance(texts, images)
+            mask = (own.distinct & own.present[:, None]).to(scores.device)
+            ways = [self.loss(scores.diagonal(), way, mask, temperature=temperature) for way in (scores, scores.T)]
+            return ways[0] + ways[1]

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from negbench.config import HybridConfig, MiningConfig
-from negbench.contracts import AspectScores, Backbone, Loss, ScoreView, Slot, Strategy, paired_relevance, relevance
-from negbench.loop.hybrid import HybridTerms, Members
+from negbench.contracts import (
+    AspectScores,
+    Backbone,
+    Loss,
+    ScoreView,
+    Slot,
+    Strategy,
+    SubQuery,
+    paired_relevance,
+    relevance,
+)
+from negbench.datasets.dataset import Dataset
+from negbench.errors import OptionError
+from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
+from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
+from negbench.mining.draws import keep
 from negbench.mining.mine import batch_statistics
 from negbench.scene import Scene, Tokens
-
-# stands for "no negative" under an aspect: below every cosine, so that no hinge with a margin below 2 is active there
-_NO_SCORE = -4.0
 
 
 @dataclass(frozen=True)
@@ -26,11 +38,15 @@ class Batch:
         rows: [B] int64 train queries.
         negatives: [B, M] int64 columns of the corpus drawn for them; None for batch strategies.
         tokens: tokenised texts of the rows.
+        kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
+        seed: [B] int64, each query's stream for that.
     """
 
     rows: Tensor
     negatives: Tensor | None
     tokens: Tokens
+    kept: int | None = None
+    seed: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,24 +60,61 @@ class StepResult:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of a step: positives [B], negatives [B, M] with mask and weights, the same under each aspect.
+    """Scores of a step: positives [B], negatives by slot, what some losses take beside them.
 
     `members` is what they were made of, for further terms; None where there are none.
     """
 
     positive: Tensor
-    negatives: Tensor
-    mask: Tensor | None
-    weights: Tensor | None
-    aspects: Sequence[AspectScores]
+    slots: dict[Slot, Corrupted]
+    beside: Beside
     statistics: dict[str, float]
     members: Members | None = None
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """Features [B, L, C] of the references, tokens on the model's device, queries [B, D], sub-queries by aspect."""
+
+    reference: Tensor
+    tokens: Tokens
+    query: Tensor
+    subs: dict[str, SubQuery]
+
+
+def check_objective(loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+    """What can be known of a run's objective before any image is encoded.
+
+    Raises:
+        OptionError: a loss over the corpus without stored features, or two temperatures for one thing.
+        DataError, NegbenchError: as `check_hybrid`.
+    """
+    check_hybrid(hybrid, backbone, dataset)
+    Temperatures.of(hybrid, loss)
+    if loss.candidate_set == "corpus" and not backbone.frozen_images:
+        raise OptionError(
+            "loss.kl_over = 'corpus' scores the whole corpus in every step, which needs stored image features, and "
+            f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take 'batch'"
+        )
 
 
 class Objective(nn.Module):
     """Loss of a batch under a strategy.
 
-    A module, so that `accelerate` can wrap it for several processes; its parameters are the backbone's.
+    A module, so that `accelerate` can wrap it for several processes. Its parameters are the backbone's, and those of
+    `temperatures`, which an optimiser gets from `parameter_groups` and a checkpoint has to hold. Embeddings are
+    computed in the precision around it, scores and losses in float32: bfloat16 cannot tell 0.800 from 0.802, which a
+    temperature of 0.01 makes a factor of 1.2.
+
+    Args:
+        backbone: trained.
+        strategy: of either scope.
+        loss: of any kind.
+        scene: data and features.
+        mining: what may be a negative.
+        hybrid: further terms, temperatures, and how slots are put together.
+
+    Raises as `check_objective` does.
     """
 
     def __init__(
@@ -74,100 +127,239 @@ class Objective(nn.Module):
         hybrid: HybridConfig | None = None,
     ) -> None:
         super().__init__()
+        hybrid = hybrid or HybridConfig()
+        check_objective(loss, hybrid, backbone, scene.train.dataset)
         self.backbone = backbone
         self.strategy = strategy
         self.loss = loss
         self.scene = scene
         self.mining = mining
+        self.slots = hybrid.slots
+        self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
         self.hybrid: HybridTerms | None = None
-        if hybrid is not None and hybrid.active:
-            self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy.corrupts)
+        if hybrid.active:
+            self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
+        if loss.candidate_set == "corpus":
+            dataset = scene.train.dataset
+            self._in_group = _group_members(len(dataset.images), dataset.groups.values())
+
+    def see(self, scene: Scene) -> None:
+        """Go on with another epoch's train split; its images are those of the scene before."""
+        if self.hybrid is not None and scene.train is not self.scene.train:
+            self.hybrid.read(scene.train.dataset)
+        self.scene = scene
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """AdamW groups of what trains beside the backbone: temperatures, at the full rate and without decay."""
+        own = list(self.temperatures.parameters())
+        return [{"params": own, "lr": lr, "weight_decay": 0.0}] if own else []
+
+    def temperature(self, term: str) -> Tensor:
+        """Scalar > 0: that of "icm" (the loss on images), "tcm", "ritm" or "titm", or the backbone's for all."""
+        return self.temperatures(term) if term in self.temperatures.log else self.backbone.temperature
 
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
-        value = self.loss(
-            scores.positive.float(),
-            scores.negatives.float(),
-            scores.mask,
-            scores.weights,
-            temperature=self.backbone.temperature,
-            aspects=scores.aspects,
-        )
+        with self._full_precision():
+            value = loss_of_slots(
+                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
+            )
         if self.hybrid is not None and scores.members is not None:
-            value = value + self.hybrid(scores.members)
-        count = scores.negatives.numel() if scores.mask is None else int(scores.mask.sum())
+            value = value + self.hybrid(scores.members, self.temperature)
+        count = sum(int(part.mask.sum()) for part in scores.slots.values())
         return StepResult(value, count, scores.statistics)
+
+    def _full_precision(self) -> torch.autocast:
+        return torch.autocast(self.backbone.temperature.device.type, enabled=False)
+
+    def _queries(self, batch: Batch) -> _Queries:
+        device = self.backbone.temperature.device
+        reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
+        tokens = {name: value.to(device) for name, value in batch.tokens.items()}
+        query = self.backbone.queries(reference, tokens).float()
+        subs = self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
+        return _Queries(reference, tokens, query, subs)
+
+    def _embedded(self, columns: Tensor) -> Tensor:
+        """[C, T, D] candidate tokens of corpus images."""
+        split = self.scene.train
+        return self.backbone.candidates(self.scene.features(self.backbone, split.images[columns])).float()
 
     # --- corpus strategies: one positive and M drawn negatives a query --------------------------------------------
 
     def _corpus_scores(self, batch: Batch) -> _Scores:
-        split, device = self.scene.train, self.backbone.temperature.device
         assert batch.negatives is not None
-        reference = self.scene.features(self.backbone, split.references[batch.rows])
-        tokens = {name: value.to(device) for name, value in batch.tokens.items()}
-        query = self.backbone.queries(reference, tokens)
-        columns = torch.cat([split.dataset.target_columns[batch.rows][:, None], batch.negatives], dim=1)
-        distinct, position = torch.unique(columns, return_inverse=True)
-        candidates = self.backbone.candidates(self.scene.features(self.backbone, split.images[distinct]))
-        chosen = candidates[position.to(candidates.device)]  # [B, 1 + M, T, D]
-        scores = paired_relevance(query, chosen)
-        aspects = [
-            AspectScores(name, found[:, 0], found[:, 1:], weight)
-            for name, (sub, weight) in self._sub_queries(reference, tokens).items()
-            for found in [paired_relevance(sub, chosen)]
-        ]
+        made = self._queries(batch)
+        targets = self.scene.train.dataset.target_columns[batch.rows]
+        columns = torch.cat([targets[:, None], batch.negatives], dim=1)
+        wanted = torch.cat([columns.flatten(), self._corpus_of(batch.rows)])
+        distinct, position = torch.unique(wanted, return_inverse=True)
+        embedded = self._embedded(distinct)
+        position = position[: columns.numel()].reshape(columns.shape)
+        with self._full_precision():
+            chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
+            scores = paired_relevance(made.query, chosen)
+            aspects = [
+                AspectScores(name, found[:, 0], found[:, 1:], sub.weight, sub.present)
+                for name, sub in made.subs.items()
+                for found in [paired_relevance(sub.embeddings.float(), chosen)]
+            ]
+            taken = self._nowhere(batch.rows).scatter_(1, batch.negatives, True)
+            beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
         members = None
         if self.hybrid is not None:
-            allowed: dict[Slot, Tensor] = {
-                "target": split.batch_allowed("target", batch.rows, batch.tokens, self.mining)
-            }
-            members = Members(batch.rows, tokens, reference, chosen[:, 0], allowed)
-        return _Scores(scores[:, 0], scores[:, 1:], None, None, aspects, {}, members)
+            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch)}
+            members = Members(batch.rows, made.tokens, made.reference, chosen[:, 0], allowed)
+        drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
+        return _Scores(scores[:, 0], {"target": drawn}, beside, {}, members)
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
     def _batch_scores(self, batch: Batch) -> _Scores:
-        split, device = self.scene.train, self.backbone.temperature.device
-        reference = self.scene.features(self.backbone, split.references[batch.rows])
-        tokens = {name: value.to(device) for name, value in batch.tokens.items()}
-        query = self.backbone.queries(reference, tokens)
-        targets = split.dataset.target_columns[batch.rows]
-        candidates = self.backbone.candidates(self.scene.features(self.backbone, split.images[targets]))
-        own = torch.arange(len(batch.rows), device=device)
-        by_slot: dict[Slot, Tensor] = {"target": relevance(query, candidates)}
-        if set(self.strategy.corrupts) - {"target"}:
+        made = self._queries(batch)
+        targets = self.scene.train.dataset.target_columns[batch.rows]
+        embedded = self._embedded(targets)
+        by_slot = self._slot_scores(made, embedded)
+        positive = by_slot["target"].diagonal()
+        known = self.scene.train.batch_relevant(batch.rows)
+        corrupts = set(self.strategy.corrupts)
+        if "triple" in corrupts:
+            corrupts.add("modification")
+        allowed = {slot: self._allowed(slot, batch) for slot in corrupts}
+        slots, statistics = self._pools(batch, by_slot, allowed, known)
+        with self._full_precision():
+            aspects = [
+                AspectScores(name, found.diagonal(), found, sub.weight, sub.present)
+                for name, sub in made.subs.items()
+                for found in [relevance(sub.embeddings.float(), embedded)]
+            ]
+            taken = self._nowhere(batch.rows)
+            if "target" in slots:
+                row, member = slots["target"].mask.cpu().nonzero(as_tuple=True)
+                taken[row, targets[member]] = True
+            columns = self._corpus_of(batch.rows)
+            if len(columns):
+                tokens = self._embedded(columns)
+            else:
+                columns, first = _first_of_each(targets)
+                tokens = embedded[first.to(embedded.device)]
+            beside = self._beside(aspects, batch.rows, made.query, taken, columns, tokens)
+        members = Members(batch.rows, made.tokens, made.reference, embedded, allowed)
+        return _Scores(positive, slots, beside, statistics, members)
+
+    def _slot_scores(self, made: _Queries, embedded: Tensor) -> dict[Slot, Tensor]:
+        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always."""
+        corrupts = set(self.strategy.corrupts)
+        cross = None
+        if corrupts - {"target"}:
             # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-            cross = self.backbone.cross_queries(reference, tokens)
-            by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, candidates).amax(-1)
-            by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, candidates).amax(-1)
-        pools, statistics = [], dict[str, float]()
-        known = split.batch_relevant(batch.rows)
-        allowed = {
-            slot: split.batch_allowed(slot, batch.rows, batch.tokens, self.mining) for slot in self.strategy.corrupts
-        }
+            cross = self.backbone.cross_queries(made.reference, made.tokens).float()
+        with self._full_precision():
+            by_slot: dict[Slot, Tensor] = {"target": relevance(made.query, embedded)}
+            if cross is not None and corrupts & {"modification", "reference"}:
+                by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
+                by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
+            if cross is not None and "triple" in corrupts:
+                count, tokens = embedded.shape[:2]
+                check_triples(count, count * count * tokens, "strategy over all triples")
+                by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
+        return by_slot
+
+    def _pools(
+        self, batch: Batch, by_slot: dict[Slot, Tensor], allowed: dict[Slot, Tensor], known: Tensor | None
+    ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
+        """What the strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
+
+        The slot is the target where the strategy corrupts it: only then is known what a false negative is.
+        """
+        device = by_slot["target"].device
+        own = torch.arange(len(batch.rows), device=device)
+        slots, views = dict[Slot, Corrupted](), dict[Slot, tuple[ScoreView, Tensor | None]]()
         for slot in self.strategy.corrupts:
+            if slot == "triple":
+                slots[slot] = corrupted_triples(self.strategy, by_slot[slot], allowed[slot].to(device))
+                table = torch.cat([by_slot["target"].diagonal()[:, None], slots[slot].scores], dim=1).detach()
+                views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
+                continue
             oracle = known if slot == "target" and self.strategy.reads_truth else None
-            view = ScoreView(by_slot[slot].detach().float(), own, allowed[slot].to(device), 0, oracle)
-            pools.append(self.strategy.pool(view))
-            if slot == "target":
-                statistics = batch_statistics(view, pools[-1], None if known is None else known.to(device))
-        pool = torch.cat([p.float() if any(q.is_floating_point() for q in pools) else p for p in pools], dim=1)
-        mask = pool > 0 if pool.is_floating_point() else pool
-        negatives = torch.cat([by_slot[slot] for slot in self.strategy.corrupts], dim=1)
-        aspects = [
-            AspectScores(name, found.diagonal(), self._target_slot_only(found), weight)
-            for name, (sub, weight) in self._sub_queries(reference, tokens).items()
-            for found in [relevance(sub, candidates)]
-        ]
-        weights = pool if pool.is_floating_point() else None
-        members = Members(batch.rows, tokens, reference, candidates, allowed)
-        return _Scores(by_slot["target"].diagonal(), negatives, mask, weights, aspects, statistics, members)
+            view = ScoreView(by_slot[slot].detach(), own, allowed[slot].to(device), 0, oracle)
+            slots[slot] = Corrupted.of(by_slot[slot], self.strategy.pool(view))
+            views[slot] = (view, None if known is None or slot != "target" else known.to(device))
+        kept = _kept(slots, batch)
+        shown: Slot = "target" if "target" in slots else self.strategy.corrupts[0]
+        statistics = _statistics(*views[shown], slots[shown])
+        if kept is not slots:
+            drawn = _statistics(*views[shown], kept[shown])
+            statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
+        return kept, statistics
 
-    def _sub_queries(self, reference: Tensor, tokens: Tokens) -> dict[str, tuple[Tensor, Tensor]]:
-        return self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
+    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
+        return self.scene.train.batch_allowed(slot, batch.rows, batch.tokens, self.mining)
 
-    def _target_slot_only(self, found: Tensor) -> Tensor:
-        """[B, B * slots]: aspect scores where the target is corrupted; other slots' triples have no sub-query."""
-        empty = torch.full_like(found, _NO_SCORE)
-        return torch.cat([found if slot == "target" else empty for slot in self.strategy.corrupts], dim=1)
+    # --- what some losses take beside the negatives ----------------------------------------------------------------
+
+    def _corpus_of(self, rows: Tensor) -> Tensor:
+        """[C] int64, columns of the rows' gallery groups where the loss takes the whole corpus; else none."""
+        if self.loss.candidate_set != "corpus":
+            return torch.empty(0, dtype=torch.int64)
+        groups = self.scene.train.dataset.group_index[rows].unique()
+        return self._in_group[groups].any(0).nonzero().squeeze(1)
+
+    def _nowhere(self, rows: Tensor) -> Tensor:
+        """[B, N] bool, all False."""
+        return torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
+
+    def _beside(
+        self, aspects: list[AspectScores], rows: Tensor, query: Tensor, taken: Tensor, columns: Tensor, embedded: Tensor
+    ) -> Beside:
+        """The aspects with the candidates that the loss ranks the target against, beside the negatives.
+
+        Args:
+            aspects: scores under sub-queries.
+            rows: [B] queries.
+            query: [B, D].
+            taken: [B, N] bool, images that are among the query's negatives already.
+            columns: [C] int64 images, without repeats; of these the batch's targets, or the query's corpus, count.
+            embedded: [C, T, D].
+        """
+        kind, dataset = self.loss.candidate_set, self.scene.train.dataset
+        if kind == "pair":
+            return Beside(aspects)
+        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken[:, columns]
+        if kind == "batch":
+            some = torch.isin(columns, dataset.target_columns[rows])
+            mask, embedded = mask[:, some], embedded[some.to(embedded.device)]
+        else:
+            mask &= self._in_group[dataset.group_index[rows]][:, columns]
+        return Beside(aspects, relevance(query, embedded), mask.to(query.device))
+
+
+def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
+    """[B] -> [C] int64 columns without repeats, and [C] where each stands first."""
+    distinct, position = torch.unique(columns, return_inverse=True)
+    places = torch.arange(len(columns))
+    return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
+
+
+def _kept(slots: dict[Slot, Corrupted], batch: Batch) -> dict[Slot, Corrupted]:
+    """`batch.kept` of each query's negatives, of all slots together, each as likely as any; weights stay."""
+    if batch.kept is None:
+        return slots
+    assert batch.seed is not None
+    mask = torch.cat([part.mask for part in slots.values()], dim=1)
+    kept = keep(mask, batch.seed.to(mask.device), batch.kept).split([part.mask.shape[1] for part in slots.values()], 1)
+    return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
+
+
+def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted) -> dict[str, float]:
+    """`batch_statistics` of one slot; a view with one column more than the slot has the target in front."""
+    weights = part.mask if part.weights is None else part.weights * part.mask
+    if weights.shape[1] < view.scores.shape[1]:
+        weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
+    return batch_statistics(view, weights, known)
+
+
+def _group_members(images: int, groups: Iterable[Tensor]) -> Tensor:
+    """[G, N] bool: which images each gallery group has."""
+    return torch.stack([torch.zeros(images, dtype=torch.bool).index_fill_(0, group, True) for group in groups])

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from negbench.config import code_version
+from negbench.identity import code_version
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import QueryRanks
     from negbench.loop.checkpoint import State
+    from negbench.loop.objective import Objective
     from negbench.loop.runs import OpenRun
+
+MOVES_SCORES = False  # writes down what was computed
 
 _PACKAGES = ("negbench", "torch", "transformers", "open_clip_torch", "accelerate", "mlflow", "optuna", "numpy")
 
@@ -30,11 +33,12 @@ def manifest(run: OpenRun) -> dict[str, Any]:
     return {
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
-        "code": code_version(),
+        "code": code_version(run.config),
         "dataset": {
             "train": train.identity,
             "val": val.identity,
             "scored": run.scene.scored,
+            "split": val.split,
             "gallery": {name: len(columns) for name, columns in val.groups.items()},
             "corpus": {name: len(columns) for name, columns in train.groups.items()},
             "train_queries": len(train.queries),
@@ -68,7 +72,7 @@ def tags(run: OpenRun) -> dict[str, str]:
         "backbone.parameters": str(identity.parameters),
         "backbone.preprocessing": identity.preprocessing,
         "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
-        "code": code_version(),
+        "code": code_version(run.config),
         "strategy": config.strategy.name,
         "loss": config.loss.name,
         "backbone": config.backbone.name,
@@ -79,12 +83,17 @@ def tags(run: OpenRun) -> dict[str, str]:
 
 
 def details(
-    run: OpenRun, state: State, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]
+    run: OpenRun,
+    objective: Objective,
+    state: State,
+    ranks: QueryRanks,
+    baselines: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """result.json: metrics, behaviour of the strategy, cost.
 
     Args:
         run: as it was trained.
+        objective: that it was trained with.
         state: at the end.
         ranks: of the reported epoch on the reported split.
         baselines: name -> metrics of what stands beside it.
@@ -98,7 +107,12 @@ def details(
         "selected_on": config.eval.select,
         "behaviour": mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
-        "refresh_epochs": list(config.schedule.refresh_epochs or ()),
+        "refresh_epochs": list(config.schedule.refresh_epochs),
+        "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
+        "draws": {
+            "per_query": config.train.num_negatives,
+            "replacement": config.mining.replacement if objective.strategy.scope == "corpus" else None,
+        },
         "steps": state.step,
         "negatives_seen": state.negatives_seen,
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from negbench import files
-from negbench.config import RunConfig, code_version, config_hash, resolved
+from negbench.config import ResolvedConfig, RunConfig, resolved
 from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
+from negbench.identity import code_version, config_hash
 from negbench.loop import record
-from negbench.loop.hybrid import check_hybrid
-from negbench.loop.train import train
+from negbench.loop.objective import check_objective
+from negbench.loop.train import accelerator_of, train
+from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
-from negbench.scene import Scene, Scenes, Splits, device_of, threads
+from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, Tracker
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ class PlannedRun:
     """A run that is known by its hash; nothing is encoded for it yet.
 
     Attributes:
-        config: resolved.
+        config: complete.
         splits: its data sets.
         data: names the splits and the frozen part of the backbone: runs of one value share features.
         hash: of the configuration, the code, and `data`.
     """
 
-    config: RunConfig
+    config: ResolvedConfig
     splits: Splits
     data: str
     hash: str
@@ -78,7 +78,8 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     full = resolved(config)
     backbone = scenes.backbone(full)
     splits = scenes.splits(full, backbone)
-    check_hybrid(full.hybrid, backbone, splits.train)
+    loss = registry.make("losses", full.loss.name, **full.loss.options)
+    check_objective(loss, full.hybrid, backbone, splits.train)
     data = f"{splits.identity} {backbone.feature_key}"
     return PlannedRun(full, splits, data, config_hash(full, data=data))
 
@@ -88,24 +89,10 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
     display.seconds.clear()  # what is counted is one run's
     with display.stage("prepare"):
         planned = plan_run(config, scenes)
-        accelerator = _accelerator(planned.config)
+        accelerator = accelerator_of(planned.config)
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
     return OpenRun(planned.config, planned.splits, planned.data, planned.hash, backbone, scene, accelerator, display)
-
-
-def _accelerator(config: RunConfig) -> Accelerator:
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.state import AcceleratorState
-
-    precision = config.train.precision
-    on_gpu = device_of(config).type == "cuda"
-    if precision == "auto":
-        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
-    AcceleratorState._reset_state()  # a process may compute runs of different precision
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
-    mixed = "no" if precision == "fp32" else precision
-    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -134,6 +121,11 @@ class RunResult:
     def metrics(self) -> dict[str, float]:
         """Metric name -> value on the reported split, at the reported epoch."""
         return dict(self.details["metrics"])
+
+    def __repr__(self) -> str:
+        """The run's name, and a line for each metric."""
+        width = max(map(len, self.metrics), default=0)
+        return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +205,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     if run.hash != folder.manifest["hash"]:
         raise RunError(
             f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
-            f"{folder.manifest['code']} then, {code_version()} now); run it again from the start"
+            f"{folder.manifest['code']} then, {code_version(run.config)} now); run it again from the start"
         )
     if not run.accelerator.is_main_process:
         return compute_run(run, folder, bench, watch)

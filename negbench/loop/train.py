@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.config import RunConfig
+from negbench.config import ResolvedConfig
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
@@ -24,11 +24,12 @@ from negbench.loop import record
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.mining import curves
+from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import trained_state
+from negbench.scene import Scene, device_of, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -49,20 +50,17 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         log: called with (values by name, step, epoch) for each point of a curve.
     """
     config, backbone, scene = run.config, run.backbone, run.scene
-    epochs, main = int(config.train.epochs or 0), run.accelerator.is_main_process
+    epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
-    optimizer = torch.optim.AdamW(
-        backbone.parameter_groups(float(config.train.lr or 0), float(config.train.weight_decay or 0))
-    )
-    schedule = cosine(
-        optimizer, config, math.ceil(len(scene.train.dataset.queries) / int(config.train.batch_size or 0))
-    )
+    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+    schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
     # the schedule is not prepared: accelerate would step it once per process, and it counts batches
     model, optimizer = run.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
-    moving = Moving(backbone, optimizer, schedule, streams)
+    moving = Moving(objective, optimizer, schedule, streams)
     with own_randomness(config.seed, run.accelerator.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
@@ -92,7 +90,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with run.display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
-        details = record.details(run, state, ranks, loop.baselines())
+        details = record.details(run, objective, state, ranks, loop.baselines())
         if main:
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
@@ -118,18 +116,22 @@ class Loop:
         """Define the pools of the interval that starts now, and draw all its negatives."""
         run, state, config = self.run, self.state, self.run.config
         epoch = state.epoch
-        end = min((b for b in boundaries(config) if b > epoch), default=int(config.train.epochs or 0))
-        warming = epoch not in (config.schedule.refresh_epochs or ())
+        end = min((b for b in boundaries(config) if b > epoch), default=config.train.epochs)
+        warming = epoch not in config.schedule.refresh_epochs
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        queries = len(run.scene.train.dataset.queries)
+        scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
+        if scene.train.dataset.redraws:
+            scene = scene.at_epoch(run.backbone, epoch, config.seed)
+        queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             mined = mine(
-                mining_task(run.backbone, run.scene, config.mining),
+                mining_task(run.backbone, scene, config.mining),
                 used,
                 refresh=max(state.refresh, 0),
-                draws=(end - epoch) * config.train.num_negatives,
+                draws=(end - epoch) * int(config.train.num_negatives or 1),
+                per_epoch=config.train.num_negatives if config.mining.replacement else None,
                 generator=self.moving.streams["draws"],
                 previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
                 pools=self._pools_file(state.refresh) if main and not warming else None,
@@ -172,9 +174,12 @@ class Loop:
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        tokens, draws = self._tokens(), self._draws()
-        queries = len(run.scene.train.dataset.queries)
-        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size or 0)
+        scene, draws = self._scene(), self._draws()
+        self.moving.objective.see(scene)
+        tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
+        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
+        kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+        base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
@@ -182,7 +187,8 @@ class Loop:
             for chunk in chunks:
                 rows = _shard(chunk, run.accelerator)
                 own = {name: value[rows] for name, value in tokens.items()}
-                result = self._step(Batch(rows, None if draws is None else draws[rows], own))
+                seed = None if base is None else splitmix(base, rows)
+                result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
                 losses.append(result.loss.detach())
                 state.step += 1
                 state.negatives_seen += result.negatives * run.accelerator.num_processes
@@ -199,6 +205,8 @@ class Loop:
             "train/lr": float(self.moving.schedule.get_last_lr()[0]),
             "train/temperature": float(run.backbone.temperature.detach()),
         }
+        own_temperatures = self.moving.objective.temperatures.values()
+        values |= {f"train/temperature_{term}": value for term, value in own_temperatures.items()}
         self.log(values | self._batch_behaviour(found), state.step, state.epoch)
 
     def _step(self, batch: Batch) -> StepResult:
@@ -214,31 +222,30 @@ class Loop:
         return result
 
     def _batch_behaviour(self, found: list[dict[str, float]]) -> dict[str, float]:
-        """Means over the epoch's batches of what a batch strategy did, kept and named for the log."""
+        """Means over the epoch's batches of what a batch strategy did, kept and named for the log.
+
+        A batch without a value counts as 0; what no batch has a value of is unknown.
+        """
         if not found:
             return {}
-        behaviour = {
-            name: sum(0.0 if math.isnan(batch[name]) else batch[name] for batch in found) / len(found)
-            for name in found[0]
-        }
-        if self.run.scene.train.dataset.relevant is None:
-            behaviour.update(false_negative_rate_pool=math.nan, false_negative_rate_draws=math.nan)
+        behaviour = {}
+        for name in found[0]:
+            known = [batch[name] for batch in found if not math.isnan(batch[name])]
+            behaviour[name] = sum(known) / len(found) if known else math.nan
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
     def _draws(self) -> Tensor | None:
         """[Q, num_negatives] columns of this epoch; None for a batch strategy."""
-        state, count = self.state, self.run.config.train.num_negatives
+        state, count = self.state, int(self.run.config.train.num_negatives or 1)
         start = (state.epoch - state.interval_start) * count
         return None if state.negatives is None else state.negatives[:, start : start + count]
 
-    def _tokens(self) -> dict[str, Tensor]:
-        """Tokens of the epoch's texts; tokenised again only where they are not the fixed ones."""
-        split = self.run.scene.train
-        texts = split.dataset.texts(self.state.epoch, self.run.config.seed)
-        if all(text == query.text for text, query in zip(texts, split.dataset.queries, strict=True)):
-            return split.tokens
-        return self.run.backbone.tokenize(texts)
+    def _scene(self) -> Scene:
+        """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
+        run, state, data = self.run, self.state, self.run.scene.train.dataset
+        kept = data.redraws and self.strategy.scope == "corpus"
+        return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 
@@ -291,14 +298,29 @@ class Loop:
 # --- schedules -------------------------------------------------------------------------------------------------------
 
 
-def boundaries(config: RunConfig) -> list[int]:
+def boundaries(config: ResolvedConfig) -> list[int]:
     """Epochs before which negatives are drawn: the start and every refresh."""
-    return sorted({0, *(config.schedule.refresh_epochs or ())})
+    return sorted({0, *config.schedule.refresh_epochs})
 
 
-def cosine(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
+def accelerator_of(config: ResolvedConfig) -> Accelerator:
+    """Device and precision of a run."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    precision = config.train.precision
+    on_gpu = device_of(config).type == "cuda"
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    AcceleratorState._reset_state()  # a process may compute runs of different precision
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
+
+
+def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
     """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
-    total = int(config.train.epochs or 0) * steps_per_epoch
+    total = config.train.epochs * steps_per_epoch
     rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
     floor = config.train.min_lr_ratio
 

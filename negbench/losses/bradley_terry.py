@@ -6,13 +6,12 @@ Departures: the papers draw one negative per query; here a query's negatives are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import AspectScores, Loss
+from negbench.contracts import Loss, LossInput
 from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
 
 PAPER = "QuRe eq. 3; CIRQRS eq. 3"
@@ -33,15 +32,7 @@ class BradleyTerry(Loss):
     by their sum over the query's valid negatives.
     """
 
-    def value(
-        self,
-        positive: Tensor,
-        negatives: Tensor,
-        mask: Tensor,
-        weights: Tensor,
-        temperature: Tensor | float,
-        aspects: Sequence[AspectScores],
-    ) -> Tensor:
+    def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        gap = without_masked(negatives, mask) - at_least_float32(positive)[:, None]
-        return mean_over_rows(softplus(gap / temperature), mask, weights)
+        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
+        return mean_over_rows(softplus(gap / given.temperature), given.mask, given.weights)

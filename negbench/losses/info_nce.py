@@ -1,19 +1,17 @@
 """InfoNCE: cross-entropy of the target against its negatives.
 
 Paper: HyCoLe-HNM, eq. 1-4; van den Oord et al., arXiv:1807.03748, eq. 4.
-Departures: none for negatives of one slot; whoever corrupts several slots adds up one value for each.
+Departures: none; how the negatives of several slots are put together is the run's choice (`hybrid.slots`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from negbench.contracts import AspectScores, Loss
-from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+from negbench.contracts import Loss, LossInput
+from negbench.losses._rows import cross_entropy
 
 PAPER = "HyCoLe-HNM eq. 1-4"
 
@@ -33,22 +31,6 @@ class InfoNCE(Loss):
     are absolute: doubling them equals listing each negative twice.
     """
 
-    def value(
-        self,
-        positive: Tensor,
-        negatives: Tensor,
-        mask: Tensor,
-        weights: Tensor,
-        temperature: Tensor | float,
-        aspects: Sequence[AspectScores],
-    ) -> Tensor:
+    def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""
-        gap = without_masked(negatives, mask) - at_least_float32(positive)[:, None]
-        counts = mask & (weights > 0)
-        log_weight = torch.where(counts, weights.to(gap.dtype), 1.0).log()
-        terms = (gap / temperature + log_weight).masked_fill(~counts, -torch.inf)
-        # relative to the target, whose own term is exp(0): the sum is never empty, so its gradient is never NaN
-        own = terms.new_zeros(terms.shape[0], 1)
-        rows = torch.cat([own, terms], dim=1).logsumexp(1, keepdim=True)
-        some = counts.any(1, keepdim=True)
-        return mean_over_rows(rows, some, torch.ones_like(rows))
+        return cross_entropy(given.positive, given.negatives, given.mask, given.weights, given.temperature)

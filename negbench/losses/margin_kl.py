@@ -1,77 +1,97 @@
-"""Margin + KL: a two-way KL term, a margin on the scores and one margin for each attribute sub-query.
+"""Margin + KL: a softmax over the target and many candidates, a margin on the scores, and one for each sub-query.
 
 Paper: DQE-CIR (arXiv:2603.04037), eq. 5-8.
-Departures: the paper's margins and lambda_rank are not known to us, so the defaults are ours. Several negatives of a
-query are averaged.
+Departures: the paper's margins, lambda_rank and temperature are printed nowhere, so the defaults are ours, and so is
+the reading of eq. 5's sum, over the batch (`kl_over`): the paper does not say how many candidates a step has. Several
+negatives of a query are averaged. Queries whose text has no word of an aspect are left out of its term.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from negbench.contracts import AspectScores, Loss, check_option, tunable
-from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+from negbench.contracts import CandidateSet, Loss, LossInput, check_option, tunable
+from negbench.losses._rows import at_least_float32, cross_entropy, mean_over_rows, without_masked
 
 PAPER = "DQE-CIR eq. 5-8"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarginKL(Loss):
-    """KL([1, 0] || softmax([s+, s-] / tau)) + lambda_rank max(0, m - s+ + s-) + sum of w_a max(0, m_a - s+_a + s-_a).
+    """L_KL + lambda_rank max(0, m - s+ + s-) + sum over aspects a of w_a max(0, m_a - s+_a + s-_a).
 
-    Each term is averaged over the (weighted) negatives of a query, then over the queries. The margins act on scores as
-    they are, before the temperature. The last sum runs over the sub-queries (colour, shape) that the backbone has.
+    L_KL = KL([1, 0, ..., 0] || softmax([s+, {s_j}] / tau)) = log(1 + sum over j of exp((s_j - s+) / tau)). The margins
+    act on the negatives alone, on scores as they are, before the temperature; each is averaged over the (weighted)
+    negatives of a query, then over the queries. The last sum runs over the sub-queries (colour, shape) that the
+    backbone has, w_a being the weight with which eq. 1 adds the sub-query to the query. As dL/dw_a holds the aspect's
+    own margin term, which is never below 0, this loss alone can only lower w_a: what raises it is that q_a helps s+.
 
     Args:
         tau: temperature of the KL term, > 0; left out, it is the one that the caller passes, or 0.07.
+        kl_over: what j runs over. "batch" (eq. 5): the negatives and the other targets of the batch; "corpus": the
+            negatives and all other images of the query's gallery group, scored with the current model in every step
+            (for backbones with stored features); where a caller hands no candidates, the negatives alone. "pair": each
+            negative alone, the values averaged: QuRe's eq. 3, not DQE-CIR's loss.
         margin: m, score units, >= 0.
         margin_aspect: m_a of every sub-query, score units, >= 0.
         lambda_rank: weight of the second term, >= 0.
 
     Inputs:
-        | positive | negatives | mask          | weights                   | aspects                         |
-        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None (= 1) | [B], [B, M] and a scalar w_a each |
+        | positive | negatives | mask           | weights             | candidates     | aspects                   |
+        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None | [B, C] or None | [B], [B, M], w_a, present |
 
-    `mask` and `weights` hold for the sub-queries too. A query without a valid negative, or whose weights are all 0,
-    adds nothing.
+    `mask` and `weights` hold for the sub-queries too. In the softmax weights are absolute (as in InfoNCE), in "pair"
+    and in the margins relative. A query without a valid negative, or whose weights are all 0, adds nothing to a margin;
+    to L_KL it does where it has a candidate.
     """
 
     uses_aspects: ClassVar[bool] = True
 
+    kl_over: CandidateSet = "batch"
     margin: float = tunable(0.2, low=0.0, high=0.5)
     margin_aspect: float = tunable(0.2, low=0.0, high=0.5)
     lambda_rank: float = tunable(1.0, low=0.1, high=10.0, log=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        kinds = get_args(CandidateSet)
+        check_option("kl_over", self.kl_over, self.kl_over in kinds, f"one of {', '.join(kinds)}")
         for name in ("margin", "margin_aspect", "lambda_rank"):
             value = getattr(self, name)
             check_option(name, value, isinstance(value, int | float) and value >= 0, "a number >= 0")
 
-    def value(
-        self,
-        positive: Tensor,
-        negatives: Tensor,
-        mask: Tensor,
-        weights: Tensor,
-        temperature: Tensor | float,
-        aspects: Sequence[AspectScores],
-    ) -> Tensor:
+    @property
+    def candidate_set(self) -> CandidateSet:
+        """`kl_over`."""
+        return self.kl_over
+
+    def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider. Raises ValueError where an aspect's scores do not fit the negatives."""
-        gap = without_masked(negatives, mask) - at_least_float32(positive)[:, None]
-        total = mean_over_rows(softplus(gap / temperature), mask, weights)
-        total = total + self.lambda_rank * mean_over_rows((self.margin + gap).relu(), mask, weights)
-        for aspect in aspects:
-            if aspect.positive.shape != positive.shape or aspect.negatives.shape != negatives.shape:
+        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
+        total = self._divergence(given, gap)
+        total = total + self.lambda_rank * mean_over_rows((self.margin + gap).relu(), given.mask, given.weights)
+        for aspect in given.aspects:
+            if aspect.positive.shape != given.positive.shape or aspect.negatives.shape != given.negatives.shape:
                 raise ValueError(
-                    f"aspect '{aspect.name}' must be {tuple(positive.shape)} and {tuple(negatives.shape)}, "
+                    f"aspect '{aspect.name}' must be {tuple(given.positive.shape)} and {tuple(given.negatives.shape)}, "
                     f"got {tuple(aspect.positive.shape)} and {tuple(aspect.negatives.shape)}"
                 )
+            mask = given.mask & aspect.present[:, None]
             gap = without_masked(aspect.negatives, mask) - at_least_float32(aspect.positive)[:, None]
-            total = total + aspect.weight * mean_over_rows((self.margin_aspect + gap).relu(), mask, weights)
+            hinge = (self.margin_aspect + gap).relu()
+            total = total + aspect.weight * mean_over_rows(hinge, mask, given.weights)
         return total
+
+    def _divergence(self, given: LossInput, gap: Tensor) -> Tensor:
+        """L_KL; `gap` [B, M] is s- - s+."""
+        if self.kl_over == "pair":
+            return mean_over_rows(softplus(gap / given.temperature), given.mask, given.weights)
+        others = torch.cat([given.negatives, given.candidates], dim=1)
+        mask = torch.cat([given.mask, given.candidate_mask], dim=1)
+        weights = torch.cat([given.weights, torch.ones_like(given.candidates)], dim=1)
+        return cross_entropy(given.positive, others, mask, weights, given.temperature)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from negbench.contracts import check_option
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, check_option
 from negbench.metrics.ranks import sorted_rows
 from negbench.ragged import Ragged
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.contracts import check_option
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, check_option
 from negbench.statistics import Interval
 
 RESAMPLES = 10_000
@@ -62,9 +61,9 @@ def preference_rate(scores: Tensor, first: Tensor, *, ties: bool = False, among:
 
     .. math:: P(1 \succ 2 \mid S_1 > S_2)
 
-    is QuRe eq. 9. With `ties` the condition is :math:`S_1 \ge S_2` (CIRQRS eq. 8), and `among` restricts the judgements
-    further, in CIRQRS eq. 9 to those whose sets have equal recall. A scorer that knows nothing scores the share of
-    `first`, which need not be one half.
+    is QuRe eq. 9. With `ties` the condition is :math:`S_1 \ge S_2`, CIRQRS eq. 8. CIRQRS eq. 9 is the strict condition
+    `among` the judgements whose sets have equal recall. A scorer that knows nothing scores the share of `first`, which
+    need not be one half.
 
     Args:
         scores: [Q, 2] scores of the sets.
@@ -156,3 +155,42 @@ def spearman(scores: Tensor, ratings: Tensor) -> Correlation:
         return Correlation(float("nan"), float("nan"))
     found = spearmanr(x, y)
     return Correlation(float(found.statistic), float(found.pvalue))
+
+
+def simulated_choices(grades: Tensor, sharpness: float | None, generator: torch.Generator) -> Tensor:
+    r"""Choices of a simulated participant, where the true worth of every set is known (precision at k, say).
+
+    .. math:: P(1 \succ 2) = \sigma(\beta\, (g_1 - g_2))
+
+    A Bradley-Terry participant, so that a scorer's agreement with people can be studied on data without people.
+
+    Args:
+        grades: [Q, 2] true worth of both sets, any sign.
+        sharpness: beta >= 0, how sure the participant is: 0 chooses by a coin; None takes the better set always, and a
+            coin's where they are equal.
+        generator: gives Q uniform numbers.
+
+    Returns:
+        [Q] bool, whether set 1 was chosen.
+
+    Raises:
+        OptionError: a sharpness below 0.
+    """
+    check_option("sharpness", sharpness, sharpness is None or sharpness >= 0, ">= 0, or None")
+    gap = (grades[:, 0] - grades[:, 1]).double()
+    chance = (1 + gap.sign()) / 2 if sharpness is None else (sharpness * gap).sigmoid()
+    return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance
+
+
+def preference_rate_by_epoch(scores: Tensor, first: Tensor, *, ties: bool = False) -> list[float]:
+    """`preference_rate` of a model at each of E epochs, for the plateau that QuRe's training should not show early.
+
+    Args:
+        scores: [E, Q, 2] scores of the sets (`set_scores`) at each epoch.
+        first: [Q] bool, whether set 1 was chosen.
+        ties: as for `preference_rate`.
+
+    Returns:
+        E values in [0, 1] or nan.
+    """
+    return [preference_rate(each, first, ties=ties) for each in scores]

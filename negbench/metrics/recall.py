@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from negbench.contracts import check_option
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, check_option
 
 
 def hits_at_k(ranks: Tensor, k: int) -> Tensor:

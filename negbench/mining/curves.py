@@ -19,8 +19,11 @@ from torch import Tensor
 from negbench.contracts import Strategy, check_option, relevance
 from negbench.errors import NegbenchError
 from negbench.files import atomic_write
+from negbench.metrics.drops import drops
 from negbench.metrics.ranks import descending
 from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
+
+MOVES_SCORES = False  # draws for the report, from no stream of the run
 
 MOMENTS = ("start", "warm", "end")  # before training, before the first refresh after the warm-up, after training
 
@@ -192,9 +195,7 @@ def _measure(
     places = (grid[None].double() * (length[:, None] - 1)).round().long()
     found["sampled"][rows] = curve.gather(1, places)
     if curve.shape[1] > 1:
-        place = torch.arange(curve.shape[1] - 1)
-        real = (place >= below[:, None]) & (place < length[:, None] - 1)
-        drop = (curve[:, :-1] - curve[:, 1:]).masked_fill(~real, -1.0)
+        drop = drops(curve, below[:, None], (length - below)[:, None])
         for number in range(2):
             steepest = drop.argmax(1, keepdim=True)  # of equal drops the first
             there = drop.gather(1, steepest) >= 0

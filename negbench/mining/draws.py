@@ -1,4 +1,4 @@
-"""Drawing from pools without repeats, from numbers that depend on (seed, query, step) only.
+"""Drawing from pools, from numbers that depend on (seed, query, step) only.
 
 Every random number is a pure function of a seed and a counter, so a draw is the same for any block size, any order of
 the queries, any split of them over processes and any device. The function is SplitMix64 (Steele, Lea and Flood, Fast
@@ -36,9 +36,42 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
-def draw(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
-    """Draw from [B, N] pools, every row with a member: uniformly where bool, in proportion where float weights."""
-    return draw_uniform(pool, seed, draws) if pool.dtype == torch.bool else draw_weighted(pool, seed, draws)
+def draw(pool: Tensor, seed: Tensor, draws: int, *, per_epoch: int | None = None) -> Tensor:
+    """Draw from [B, N] pools, every row with a member: uniformly where bool, in proportion where float weights.
+
+    Args:
+        pool: [B, N] bool, or float weights >= 0.
+        seed: [B] int64, the query's stream.
+        draws: D, how many to draw.
+        per_epoch: None draws without repeats until a pool is used up. A number draws anew after so many: from one
+            epoch to the next with replacement, as the papers state it; within an epoch without repeats.
+
+    Returns:
+        [B, D] int64 columns, in the order of the draws.
+    """
+    one = draw_uniform if pool.dtype == torch.bool else draw_weighted
+    if per_epoch is None:
+        return one(pool, seed, draws)
+    starts = range(0, draws, per_epoch)
+    epochs = [one(pool, splitmix(seed, torch.tensor(start, device=seed.device)), per_epoch) for start in starts]
+    return torch.cat(epochs, dim=1)[:, :draws]
+
+
+def keep(pool: Tensor, seed: Tensor, count: int) -> Tensor:
+    """At most `count` members of every pool, each set of so many equally likely.
+
+    Args:
+        pool: [B, N] bool; a row may be empty.
+        seed: [B] int64, the query's stream.
+        count: how many to keep of a pool that has more, >= 1.
+
+    Returns:
+        [B, N] bool.
+    """
+    columns = torch.arange(pool.shape[1], device=pool.device)
+    keys = _shifted(splitmix(seed[:, None], columns), 1).masked_fill(~pool, -1)  # >= 0 for members
+    highest = keys.topk(min(count, pool.shape[1]), dim=1).indices
+    return torch.zeros_like(pool).scatter_(1, highest, True) & pool
 
 
 def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:

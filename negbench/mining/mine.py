@@ -181,6 +181,7 @@ def mine(
     refresh: int,
     draws: int,
     generator: torch.Generator,
+    per_epoch: int | None = None,
     block: int = 256,
     previous: Path | None = None,
     pools: Path | None = None,
@@ -188,10 +189,11 @@ def mine(
 ) -> Mined:
     """Define the pools of one refresh and draw the negatives of the interval that follows it.
 
-    A query draws without repeats until its pool is used up, then again from the whole pool: uniformly from a bool pool,
-    in proportion from weights. An empty pool falls back to the nearest allowed image below the target, or, if none is
-    below it, to all allowed images; `Mined.fallback` records both. A strategy that declares `reads_truth` is shown
-    the known relevant images, and its fallbacks avoid them too, unless no other image is allowed.
+    A query draws without repeats until its pool is used up, then again from the whole pool (unless `per_epoch` says
+    otherwise): uniformly from a bool pool, in proportion from weights. An empty pool falls back to the nearest allowed
+    image below the target, or, if none is below it, to all allowed images; `Mined.fallback` records both. A strategy
+    that declares `reads_truth` is shown the known relevant images, and its fallbacks avoid them too, unless no other
+    image is allowed.
 
     Args:
         task: the queries and their corpora.
@@ -199,6 +201,7 @@ def mine(
         refresh: 0-based count of this refresh, handed to the strategy.
         draws: negatives per query: negatives per epoch times epochs of the interval.
         generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
+        per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
         block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^25 entries.
         previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
         pools: file to write this refresh's pools to, bit-packed, Q * N / 8 bytes; it appears only when complete.
@@ -225,7 +228,7 @@ def mine(
             scored = _score(task, rows, corpus, refresh, oracle=strategy.reads_truth)
             answer, fallback = _fall_back(scored.view, _answer(strategy, scored.view))
             seed = splitmix(base, task.ids.cpu()[rows]).to(answer.device)
-            drawn, pool = draw(answer, seed, draws), _inside(answer)
+            drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
             packed = np.packbits(pool.cpu().numpy(), axis=1)
             part = (rows.numpy(), slice(packed.shape[1]))
             found = _statistics(scored, pool, drawn) | {"fallback": fallback, "negatives": corpus.columns[drawn.cpu()]}

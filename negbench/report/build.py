@@ -21,6 +21,7 @@ from negbench.report.figures import Runs
 from negbench.report.gallery import gallery
 from negbench.report.leader import bracket, leader_tables
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
+from negbench.report.published import rows_beside
 from negbench.report.study import study_page
 from negbench.report.verdicts import Row
 from negbench.runfolder import RunFolder, find_run
@@ -228,41 +229,33 @@ def _audited(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _published(parts: Sequence[Runs]) -> Section | None:
-    """Published numbers on exactly the protocol of a data set here; None where there are none."""
-    rows = read_json(Path(__file__).with_name("published.json"))["rows"]
-    tables: list[Part] = []
+    """Published numbers on exactly the split and protocol of a data set here; None where there are none."""
+    tables: dict[str, Part] = {}
     for runs in parts:
-        manifest = runs.groups[0].runs[0].manifest
-        fitting = [row for row in rows if _fits(row, manifest)]
-        if fitting and not any(t.key.endswith(fitting[0]["dataset"]) for t in tables if isinstance(t, Table)):
-            metrics = list(dict.fromkeys(name for row in fitting for name in row["metrics"]))
+        run = runs.groups[0].runs[0]
+        identity, metrics = run.manifest["dataset"]["val"].rpartition("-")[0], run.result["metrics"]
+        rows = rows_beside(run.manifest, metrics)
+        if rows:
+            columns = [metric for metric in metrics if any(metric in row.metrics for row in rows)]
             frame = pd.DataFrame(
                 [
-                    {"method": row["method"], "backbone": row["backbone"]}
-                    | {label_of(m): _digits(row["metrics"].get(m), 1, 2) for m in metrics}
-                    | {"source": row["source"]}
-                    for row in fitting
+                    {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
+                    | {label_of(metric): _digits(row.metrics.get(metric), 100, 2) for metric in columns}
+                    | {"note": row.note + " (secondary)" * row.secondary}
+                    for row in rows
                 ]
             )
-            tables.append(Table(f"published-{fitting[0]['dataset']}", f"Published on {fitting[0]['dataset']}", frame))
+            about = [f"{row.source}: {row.about}" for row in rows if row.about]
+            text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
+            title = f"Published on {identity}, split {rows[0].split}"
+            tables[identity] = Table(f"published-{identity}", title, frame, text)
     if not tables:
         return None
     text = (
         "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
         "of an epoch chosen on this very split, so they are no rows of the tables above."
     )
-    return Section("published", "Published numbers", text, tuple(tables))
-
-
-def _fits(row: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-    """Whether a run was scored by the protocol of a published row: data set, protocol, options, nothing missing."""
-    identity = manifest["dataset"]["val"].rpartition("-")[0]
-    options = manifest["config"]["dataset"]
-    return (
-        identity == row["dataset"]
-        and not manifest["dataset"]["partial"]
-        and all(options.get(key) == value for key, value in row["requires"].items())
-    )
+    return Section("published", "Published numbers", text, tuple(tables.values()))
 
 
 def _metrics(result: Mapping[str, Any], strategy: str) -> Section:

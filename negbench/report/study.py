@@ -22,9 +22,11 @@ from negbench.report.curve import label_of
 from negbench.report.leader import bracket
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.statistics import Interval
-from negbench.study.book import Book, StudySpec, pruner_options, sampler_options, shown_url
-from negbench.study.final import Final, Row, finished, front, table
+from negbench.study.book import Book
+from negbench.study.final import Final, ListedPoint, finished, front, listed_points
 from negbench.study.importance import importance
+from negbench.study.spec import StudySpec, pruner_options, sampler_options
+from negbench.study.storage import shown_url
 from negbench.tracking import Summary, Tracker
 
 _BEST = 5  # trials on the terminal
@@ -86,7 +88,7 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def points_frame(rows: Sequence[Row]) -> pd.DataFrame:
+def points_frame(rows: Sequence[ListedPoint]) -> pd.DataFrame:
     """A table of listed points: mean in percent with its interval, difference to the default in points, its test."""
     found = []
     for row in rows:
@@ -168,7 +170,7 @@ def _facts(spec: StudySpec) -> list[tuple[str, str]]:
 
 def _found(book: Book) -> Section:
     """The best beside the default, or the table of listed points."""
-    rows, final = table(book) if book.spec.space.points else [], read_final(book.folder)
+    rows, final = listed_points(book) if book.spec.space.points else [], read_final(book.folder)
     parts: list[Table | Note] = []
     if rows:
         text = "Means over queries of the dev part and seeds; p-values are corrected for the size of the table."
@@ -353,7 +355,7 @@ def _pareto(book: Book) -> Section | None:
 
 def finish(console: Console, runs: Path, book: Book, final: Final | None, tracking_uri: str | None) -> None:
     """Print what was found, write the study's page, and close its MLflow parent."""
-    rows = table(book) if book.spec.space.points else []
+    rows = listed_points(book) if book.spec.space.points else []
     done = finished(book)
     if final is not None:
         files.write_json(book.folder / "final.json", asdict(final))
@@ -416,7 +418,12 @@ def _grid(frame: pd.DataFrame, title: str) -> Grid:
 
 
 def _close_parent(
-    runs: Path, book: Book, rows: Sequence[Row], final: Final | None, tracking_uri: str | None, written: Sequence[Path]
+    runs: Path,
+    book: Book,
+    rows: Sequence[ListedPoint],
+    final: Final | None,
+    tracking_uri: str | None,
+    written: Sequence[Path],
 ) -> None:
     tracker, note, spec = Tracker.open(runs, tracking_uri), book.folder / "mlflow.json", book.spec
     params: dict[str, Any] = {"sampler": _called(spec.sampler, sampler_options(spec)), "pruner": pruner_text(spec)}
@@ -433,7 +440,7 @@ def _close_parent(
     tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written)
 
 
-def _summary(book: Book, row: Row) -> Summary:
+def _summary(book: Book, row: ListedPoint) -> Summary:
     name = ", ".join(f"{key.split('.')[-1]}={_number(value)}" for key, value in row.point.items())
     metrics = {"mean/recall": row.summary.mean, "seeds": float(row.summary.seeds)}
     metrics |= {"interval/low": row.summary.interval.low, "interval/high": row.summary.interval.high}

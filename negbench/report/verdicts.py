@@ -20,7 +20,6 @@ from negbench import statistics
 from negbench.contracts import check_option
 from negbench.errors import RunError, UnknownNameError
 from negbench.grid.comparison import Group
-from negbench.metrics.per_query import PerQueryReader
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.report.leader import headline_metrics
@@ -164,7 +163,6 @@ def tables_of(groups: Sequence[Group]) -> list[Table]:
     for group in groups:
         found.setdefault((group.labels["dataset"], group.labels["loss"], group.labels["backbone"]), []).append(group)
     tables = []
-    readers: dict[str, PerQueryReader] = {}
     queries: dict[str, tuple[str, ...]] = {}
     for (dataset, loss, backbone), members in sorted(found.items()):
         result = members[0].results[0]
@@ -172,31 +170,24 @@ def tables_of(groups: Sequence[Group]) -> list[Table]:
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            if dataset not in readers:
-                readers[dataset] = PerQueryReader(_summarise_of(group))
-            for metric, mine in _values(group, metrics, readers[dataset], queries).items():
+            for metric, mine in _values(group, metrics, queries).items():
                 values.setdefault(metric, {})[group.labels["strategy"]] = mine
         tables.append(Table(dataset, loss, backbone, main, values))
     return tables
 
 
-def _summarise_of(group: Group) -> Any:
+def _values(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
     config = group.runs[0].config
     for path in config.plugins:
         registry.add_file(Path(path))
-    return registry.get("datasets", config.dataset.name).summarise  # type: ignore[attr-defined]
-
-
-def _values(
-    group: Group, metrics: Sequence[str], reader: PerQueryReader, queries: dict[str, tuple[str, ...]]
-) -> dict[str, Values]:
+    data: Any = registry.get("datasets", config.dataset.name)
     rows: dict[str, list[Array]] = {}
     strata: dict[str, NDArray[np.str_] | None] = {}
     for run in group.runs:
         ranks = QueryRanks.from_frame(run.ranks())
         if queries.setdefault(group.labels["dataset"], ranks.query) != ranks.query:
             raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
-        for metric, found in reader.read(ranks, metrics).items():
+        for metric, found in data.per_query(ranks, metrics).items():
             rows.setdefault(metric, []).append(found.values)
             strata[metric] = found.strata
     seeds = tuple(run.config.seed for run in group.runs)

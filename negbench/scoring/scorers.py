@@ -1,27 +1,27 @@
-"""Scoring again: a finished run on any data set, or stored ranks and rankings without any model."""
+"""Scoring again: a finished run's model on any data set, and what one model ranks first as another scores it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from negbench.config import PluginConfig, RunConfig, build_config, merged
-from negbench.contracts import Backbone, BackboneIdentity, paired_relevance
+from negbench.config import RunConfig, build_config
+from negbench.contracts import Backbone, paired_relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
-from negbench.errors import DataError, NegbenchError, OptionError, WeightsError
-from negbench.files import atomic_write, read_json
-from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings, top_of_rankings
+from negbench.errors import NegbenchError, UnknownNameError, WeightsError
+from negbench.files import atomic_write
+from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
+from negbench.metrics.preference import Correlation
+from negbench.metrics.rankings import top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scene import (
@@ -36,35 +36,11 @@ from negbench.scene import (
     trained_state,
 )
 from negbench.scoring import evaluation
-from negbench.scoring.trec import read_trec
+from negbench.scoring.result import Ranked, Result, judged
+from negbench.scoring.stored import Layers, check_sections, preferences_of, rankings_of, with_queries
 
-Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
+Scale = Literal["tau", "cosine"]  # of a score: divided by the scorer's temperature (CIRQRS eq. 1), or not
 _PAIRED = 256  # queries whose images are scored at once, each with its own
-_BY_RUN = ("split", "images")  # options of `load` that are decided here
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Ranks and what they come from."""
-
-    title: str
-    ranks: QueryRanks
-    metrics: dict[str, float]
-    main: str | None  # None where the data set was not loaded
-    remarks: tuple[str, ...] = ()
-    partial: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Valued:
-    """Metrics that do not follow from ranks, and the values of each query that they are made from."""
-
-    title: str
-    table: pd.DataFrame  # one row a query
-    metrics: dict[str, float]
-    main: str
-    remarks: tuple[str, ...] = ()
-    partial: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +50,7 @@ class Encoded:
     run_id: str
     split: Split
     embeddings: evaluation.Embeddings
-    backbone: BackboneIdentity
+    temperature: float
     remarks: tuple[str, ...]
 
     @property
@@ -82,30 +58,30 @@ class Encoded:
         """The split's data set."""
         return self.split.dataset
 
-    def scored(self) -> Scored:
-        """Ranks and metrics; DataError where the labels are closed."""
+    def ranked(self) -> Ranked:
+        """Per-query ranks; DataError where the labels are closed."""
         self.dataset.require_labels()
         ranks = evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
-        return scored(self.dataset, ranks, self.run_id, self.remarks)
+        return Ranked.on(self.dataset, ranks, self.run_id, self.remarks)
 
     def top(self, k: int) -> Top:
         """Each query's k best images."""
         return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
 
-    def judged(self) -> Valued:
+    def judged(self) -> Result:
         """Agreement with people's choices; DataError where the data set holds none."""
-        preferences = _preferences(self.dataset)
+        preferences = preferences_of(self.dataset)
         sets = preferences.score_sets(evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates))
         return judged(preferences, sets, self.run_id, self.remarks)
 
     def relevance_of(self, columns: Tensor) -> Tensor:
-        """[Q, k] scores of the images in these columns, 0 where a column is -1."""
+        """[Q, k] cosines of the images in these columns, nan where a column is -1."""
         queries, candidates = self.embeddings.queries, self.embeddings.candidates
         parts = [
             paired_relevance(queries[rows], candidates[columns[rows].clamp(min=0).to(candidates.device)]).cpu()
             for rows in batches(len(columns), _PAIRED)
         ]
-        return torch.cat(parts).masked_fill(columns < 0, 0.0)
+        return torch.cat(parts).masked_fill(columns < 0, torch.nan)
 
     def write_submission(self, folder: Path) -> list[Path]:
         """Write the files of the benchmark's test server; returns their paths. DataError where there is no server."""
@@ -116,18 +92,6 @@ class Encoded:
             with atomic_write(paths[-1]) as file:  # compact: CIRR's server takes 5 MB
                 json.dump(content, file, separators=(",", ":"))
         return paths
-
-
-def scored(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scored:
-    """Metrics of ranks on a loaded data set."""
-    return Scored(
-        title=f"{what} on {dataset.identity}",
-        ranks=ranks,
-        metrics=dataset.summarise(ranks),
-        main=dataset.card.main,
-        remarks=(*dataset.remarks, *remarks),
-        partial=dataset.partial,
-    )
 
 
 # --- a run -------------------------------------------------------------------------------------------------------
@@ -181,7 +145,7 @@ def encode_run(
         remarks = (f"trained on {trained['train']}{zero_shot}",)
     elif split == "val" and whole.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
-    return Encoded(folder.run_id, scene.val, embeddings, backbone.identity, remarks)
+    return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
 
 
 def load_weights(backbone: Backbone, folder: RunFolder) -> None:
@@ -217,18 +181,8 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
 
 def _config(config: RunConfig, layers: Layers) -> RunConfig:
     """The run's configuration with another data set or device."""
-    _check_sections(layers, ("dataset", "compute"))
+    check_sections(layers, ("dataset", "compute"))
     return build_config([config.model_dump(mode="json"), *layers])
-
-
-def _check_sections(layers: Layers, known: tuple[str, ...]) -> None:
-    for layer in layers:
-        for section, value in layer.items():
-            if section not in known:
-                raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
-            for key in _BY_RUN:
-                if section == "dataset" and isinstance(value, Mapping) and key in value:
-                    raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
 
 
 # --- the first k of a ranking, by another model ------------------------------------------------------------------
@@ -239,30 +193,30 @@ def scorer_layers(ranker: RunFolder, layers: Layers) -> Layers:
     return [{"dataset": _config(ranker.config, layers).dataset.model_dump(mode="json")}, *layers]
 
 
-def cirqrs(ranking: Encoded | Path, scorer: Encoded, k: int) -> Valued:
-    r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10).
+def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int], scale: Scale = "tau") -> Result:
+    r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10, table 6).
 
-    .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} s_{ij}
+    .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} \frac{s_{ij}}{\tau}
 
-    where s is the scorer's score: a cosine, in [-1, 1], before the temperature. Values of two scorers cannot be
-    compared.
+    where s is the scorer's cosine and tau its learned temperature. Values of two scorers cannot be compared.
 
     Args:
         ranking: a run on the same split, or a ranking file that `read_rankings` takes.
         scorer: the model that scores.
-        k: how many images of each ranking, >= 1; all of them where a gallery is smaller.
+        cutoffs: each k >= 1, how many images of each ranking; all of them where a gallery is smaller.
+        scale: "tau" as published, or "cosine": not divided, in [-1, 1].
 
     Returns:
-        `cirqrs_at_K` over all queries and, where there are several galleries, `GROUP/cirqrs_at_K`.
+        Metrics as `cirqrs_table` names them.
 
     Raises:
         NegbenchError: the two do not see the same data, or a ranking is shorter than k.
     """
     dataset = scorer.dataset
+    models = [scorer] if isinstance(ranking, Path) else [ranking, scorer]
     if isinstance(ranking, Path):
         name = str(ranking)
-        kept, rankings = {query.id for query in dataset.queries}, read_rankings(ranking)
-        columns = top_of_rankings(dataset, _only(rankings, kept) if dataset.part else rankings, k)
+        columns = top_of_rankings(dataset, rankings_of(ranking, dataset), max(cutoffs))
     else:
         name = ranking.run_id
         if ranking.dataset.identity != dataset.identity:
@@ -270,191 +224,72 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, k: int) -> Valued:
                 f"run {name} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
                 f"{dataset.identity}: both must see the same queries and images"
             )
-        columns = ranking.top(k).columns
-    listed = columns >= 0
-    values = scorer.relevance_of(columns).double().sum(1) / listed.sum(1)
+        columns = ranking.top(max(cutoffs)).columns
+    scores = scorer.relevance_of(columns) / (scorer.temperature if scale == "tau" else 1.0)
+    values = {k: cirqrs_at_k(scores, k) for k in cutoffs}
     groups = [query.group for query in dataset.queries]
-    table = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups, "cirqrs": values.numpy()})
-    metrics = {f"cirqrs_at_{k}": float(values.mean())}
-    if len(set(groups)) > 1:
-        metrics |= {
-            f"{group}/cirqrs_at_{k}": float(mean)
-            for group, mean in table.groupby("group", sort=False).cirqrs.mean().items()
-        }
-    models = (scorer,) if isinstance(ranking, Path) else (ranking, scorer)
-    remarks = tuple(f"{model.run_id}: {remark}" for model in models for remark in model.remarks)
-    title = f"{name} on {dataset.identity}, scored by {scorer.run_id}"
-    return Valued(title, table, metrics, f"cirqrs_at_{k}", (*dataset.remarks, *remarks), dataset.partial)
-
-
-# --- without a model ---------------------------------------------------------------------------------------------
-
-
-def score_file(path: Path, layers: Layers, split: str, queries: Path | None, subset: Path | None) -> Scored:
-    """Score stored ranks or a ready-made ranking.
-
-    Args:
-        path: `.parquet` with per-query ranks (a run's `ranks.parquet`; needs no data), `.json` with
-            {query id: [image ids]}, or a TREC run file.
-        layers: the section `dataset`; may be empty for the ranks in a run's folder.
-        split: of the data set, for rankings.
-        queries: file of the query ids to keep (`read_queries`), or None for all.
-        subset: ranking file for the ranks within each query's subset (CIRR).
-
-    Raises:
-        NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
-    """
-    _check_sections(layers, ("dataset",))
-    section = merged(layers).get("dataset", {})
-    if path.suffix == ".parquet":
-        if subset is not None:
-            raise OptionError(f"--subset-ranks: {path} holds the ranks within subsets already")
-        name = _dataset_of(path, section.get("name"))
-        ranks = read_ranks(path)
-        if queries is not None:
-            ranks = ranks.select(_rows(read_queries(queries), ranks.query, queries))
-        return Scored(f"{name}: {path}", ranks, registry.get("datasets", name).summarise(ranks), None)  # type: ignore[attr-defined]
-    if "name" not in section:
-        raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
-    dataset = load_split(PluginConfig(**section), split, images=False)
-    rankings = read_rankings(path)
-    within = None if subset is None else read_rankings(subset)
-    if queries is not None:
-        dataset = with_queries(dataset, queries)
-        kept = {query.id for query in dataset.queries}
-        rankings, within = _only(rankings, kept), None if within is None else _only(within, kept)
-    dataset.require_labels()
-    remarks: tuple[str, ...] = ()
-    cut = count_cut_subsets(dataset, rankings) if within is None else 0
-    if cut:
-        remarks = (
-            f"{cut:,} rankings leave out part of their query's subset, and what is left out counts as last: subset "
-            "recall is a lower bound (--subset-ranks FILE gives it exactly)",
-        )
-    return scored(dataset, ranks_of_rankings(dataset, rankings, within), str(path), remarks)
-
-
-def judge_by_recall(layers: Layers, split: str, queries: Path | None) -> Valued:
-    """Judge the sets of a data set of preferences by whether they hold the target: needs neither model nor images.
-
-    Args:
-        layers: the section `dataset`.
-        split: of the data set.
-        queries: file of the query ids to keep (`read_queries`), or None for all.
-
-    Raises:
-        DataError: a data set without preferences, or one that is not there.
-        OptionError: no data set is named, or a wrong option.
-    """
-    _check_sections(layers, ("dataset",))
-    section = merged(layers).get("dataset", {})
-    if "name" not in section:
-        raise OptionError("--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq")
-    dataset = load_split(PluginConfig(**section), split, images=False)
-    preferences = _preferences(dataset if queries is None else with_queries(dataset, queries))
-    published = (
-        "CIRQRS tables 2-3 print for recall at 5: Spearman 0.16, preference rate with ties 0.58, on valid queries"
-    )
-    return judged(preferences, preferences.hits.double(), "recall-at-5", (published,))
-
-
-def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Valued:
-    """Agreement of [Q, 2] scores of sets with people's choices."""
-    return Valued(
-        title=f"{what} on {dataset.identity}",
-        table=dataset.table(sets),
-        metrics=dataset.judge(sets),
-        main=dataset.card.main,
-        remarks=(*dataset.remarks, *remarks),
+    frame = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups})
+    for k, value in values.items():
+        frame[f"cirqrs_at_{k}"] = value.numpy()
+    metrics = cirqrs_table(values, groups)
+    return Result(
+        title=f"{name} on {dataset.identity}, scored by {scorer.run_id}",
+        metrics=metrics,
+        queries=frame,
+        main=list(metrics)[-1],
+        unit=f"score / {scorer.temperature:.4g}" if scale == "tau" else "cosine",
+        remarks=(*dataset.remarks, *(f"{model.run_id}: {remark}" for model in models for remark in model.remarks)),
         partial=dataset.partial,
     )
 
 
-def _preferences(dataset: Dataset) -> PreferenceFormat:
-    if not isinstance(dataset, PreferenceFormat):
-        raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq or hs-fashioniq")
-    return dataset
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Runs of a comparison by CIRQRS, and whether another metric orders them alike.
+
+    Attributes:
+        runs: one row a run, best first: its id, labels and seed, CIRQRS of all cutoffs, the other metric.
+        other: name of the other metric.
+        agreement: CIRQRS metric -> its rank correlation with the other over the runs (`order_agreement`).
+        unit: of CIRQRS.
+    """
+
+    runs: pd.DataFrame
+    other: str
+    agreement: dict[str, Correlation]
+    unit: str
 
 
-def read_ranks(path: Path) -> QueryRanks:
-    """Per-query ranks from a parquet file. Raises NegbenchError where it is none."""
-    from pyarrow import ArrowException
+def cirqrs_order(
+    labels: Mapping[str, Mapping[str, object]],
+    results: Mapping[str, Result],
+    others: Mapping[str, Mapping[str, float]],
+    other: str,
+) -> Order:
+    """CIRQRS of all runs of a comparison beside another metric of theirs (CIRQRS sec. 5.4).
 
-    try:
-        return QueryRanks.from_frame(pd.read_parquet(path))
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or str(error).splitlines()[0]}") from error
-    except (ArrowException, ValueError, TypeError) as error:
-        raise NegbenchError(f"{path} holds no table of ranks: {str(error).splitlines()[0]}") from error
-
-
-def read_rankings(path: Path) -> dict[str, Ranking]:
-    """Query id -> ranking, from a `.json` file or else a TREC run file."""
-    if path.suffix != ".json":
-        return {**read_trec(path)}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
-    return value
-
-
-def read_queries(path: Path) -> list[str]:
-    """Query ids: a JSON list, or one a line; distinct.
+    Args:
+        labels: run id -> what tells it apart, e.g. strategy and seed.
+        results: run id -> what `cirqrs` gives of it, all by one scorer with the same cutoffs.
+        others: run id -> the run's own metrics.
+        other: the one of these to compare with.
 
     Raises:
-        NegbenchError: a file that cannot be read, holds no id or holds one twice.
+        UnknownNameError: the runs have no such metric.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        values = json.loads(text) if text.lstrip().startswith("[") else text.split("\n")
-    except OSError as error:
-        raise NegbenchError(f"--queries {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise NegbenchError(f"--queries {path}: neither a JSON list nor UTF-8 text: {error}") from error
-    ids: list[str] = []
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise NegbenchError(f"--queries {path}: want query ids, got {ascii(value)[:60]}")
-        if str(value).strip():
-            ids.append(str(value).strip())
-    if not ids:
-        raise NegbenchError(f"--queries {path} names no query")
-    if len(set(ids)) != len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
-        raise NegbenchError(f"--queries {path}: query {twice!a} is there twice")
-    return ids
-
-
-def with_queries(dataset: Dataset, path: Path) -> Dataset:
-    """The data set with only the queries that a file names; its identity tells them."""
-    ids = read_queries(path)
-    rows = _rows(ids, [query.id for query in dataset.queries], path)
-    digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:8]
-    return dataset.with_queries(rows, f"{len(ids)} queries {digest}")
-
-
-def _rows(ids: Sequence[str], known: Sequence[str], path: Path) -> list[int]:
-    row = {name: index for index, name in enumerate(known)}
-    unknown = [name for name in ids if name not in row]
-    if unknown:
-        raise NegbenchError(
-            f"--queries {path}: unknown query {ascii(unknown[0])[:60]} ({len(unknown):,} of {len(ids):,} unknown)"
-        )
-    return [row[name] for name in ids]
-
-
-def _only(rankings: Mapping[str, Ranking], kept: set[str]) -> dict[str, Ranking]:
-    return {name: ranking for name, ranking in rankings.items() if name in kept or name == "metric"}
-
-
-def _dataset_of(path: Path, given: str | None) -> str:
-    """Name of the data set of a parquet file: as given, or that of the run in whose folder the file lies."""
-    beside = path.parent / "config.json"
-    if not beside.exists():
-        if given is None:
-            raise OptionError(f"--ranks {path}: name the data set of these ranks with --dataset")
-        return given
-    name = RunFolder(path.parent).config.dataset.name
-    if given is not None and given != name:
-        raise OptionError(f"--ranks {path}: these ranks are of {name}, not of {given}")
-    return name
+    for metrics in others.values():
+        if other not in metrics:
+            raise UnknownNameError("metric", other, metrics)
+    first = next(iter(results.values()))
+    names = [name for name in first.metrics if name.rpartition("/")[0] in ("", "average")]
+    rows = [
+        {"run": run, **labels[run], **{name: result.metrics[name] for name in names}, other: others[run][other]}
+        for run, result in results.items()
+    ]
+    reference = {run: metrics[other] for run, metrics in others.items()}
+    agreement = {
+        name: order_agreement({run: result.metrics[name] for run, result in results.items()}, reference)
+        for name in names
+    }
+    frame = pd.DataFrame(rows).sort_values(names[-1], ascending=False, ignore_index=True)
+    return Order(frame, other, agreement, first.unit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,22 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import statistics
-from negbench.config import RunConfig
+from negbench.config import resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.grid import cells as compare
-from negbench.loop.runs import open_run
-from negbench.metrics.per_query import PerQueryReader
+from negbench.executors import Executor
+from negbench.grid.cells import SCENES, Outcome, plan
+from negbench.grid.comparison import ComparisonFolder
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.runfolder import RunFolder, runs_of
-from negbench.scene import Scenes
+from negbench.runfolder import RunFolder
 from negbench.study.book import Book
 
 _RESAMPLES_SEED = 0  # of the bootstrap: a table is the same bytes each time it is written
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of a table of points: its values, mean with interval, and the test against the default."""
+class ListedPoint:
+    """A listed point that is finished: its values, mean with interval, and the test against the default."""
 
     trial: int
     point: dict[str, Any]
@@ -70,59 +69,59 @@ def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     return one[0] >= other[0] and one[1] <= other[1] and tuple(one) != tuple(other)
 
 
-# --- per-query values --------------------------------------------------------------------------------------------
+# --- statistics --------------------------------------------------------------------------------------------------
 
 
-def per_query(
-    folders: Sequence[RunFolder], config: RunConfig, metric: str
-) -> tuple[NDArray[np.float64], NDArray[np.str_] | None]:
-    """[S, Q] values of a metric of S runs on the same queries, and the groups that it averages over."""
+def _tested(
+    runs: Mapping[str, Sequence[RunFolder]], baseline: str | None
+) -> tuple[dict[str, statistics.Summary], dict[str, statistics.Comparison]]:
+    """Means of the main metric by name, and the tests of all others against the baseline where there is one.
+
+    Args:
+        runs: name -> runs by seed, of one data set and the same seeds for all.
+        baseline: one of the names.
+
+    Raises:
+        NegbenchError: a main metric that is no mean over queries.
+    """
+    values, strata = dict[str, NDArray[np.float64]](), None
+    for name, folders in runs.items():
+        values[name], strata = _per_query(folders)
+
+    def generator() -> np.random.Generator:
+        return np.random.default_rng(_RESAMPLES_SEED)
+
+    means = {name: statistics.summarise(own, generator=generator(), strata=strata) for name, own in values.items()}
+    if baseline is None:
+        return means, {}
+    tests = statistics.compare_table(values, baseline, generator=generator(), strata=strata)
+    return means, {test.name: test for test in tests}
+
+
+def _per_query(folders: Sequence[RunFolder]) -> tuple[NDArray[np.float64], NDArray[np.str_] | None]:
+    """[S, Q] values of the main metric of S runs on the same queries, and the groups that it averages over."""
     from negbench.registry import registry
 
+    config, metric = folders[0].config, folders[0].result["main_metric"]
+    for path in config.plugins:
+        registry.add_file(Path(path))
     data: Any = registry.get("datasets", config.dataset.name)
-    reader = PerQueryReader(data.summarise)
-    read = [reader.read(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
+    read = [data.per_query(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
     if not all(metric in found for found in read):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
     return np.stack([found[metric].values for found in read]), read[0][metric].strata
 
 
-# --- tables of listed points -------------------------------------------------------------------------------------
-
-
-def table(book: Book) -> list[Row]:
-    """One row per listed point that is finished, in the order listed, on the dev part; the default is the baseline."""
-    order = [dict(point) for point in book.spec.space.points]
-    done = {_key(trial.params): trial for trial in book.frozen() if trial.state == TrialState.COMPLETE}
-    chosen = [done[_key(point)] for point in order if _key(point) in done]
-    if not chosen:
+def listed_points(book: Book) -> list[ListedPoint]:
+    """The listed points that are finished, in the order listed, on the dev part; the default is the baseline."""
+    points, cells = book.spec.space.points, book.folder / "cells"
+    trials = [next((t for t in finished(book) if t.params == point), None) for point in points]
+    done = {str(trial.number): trial for trial in trials if trial is not None}
+    if not done:
         return []
-    cells, base = book.folder / "cells", RunConfig.model_validate(book.spec.base)
-    values: dict[str, NDArray[np.float64]] = {}
-    strata = None
-    for trial in chosen:
-        folders = [RunFolder(cells / run) for run in trial.user_attrs["runs"]]
-        values[str(trial.number)], strata = per_query(folders, base, folders[0].result["main_metric"])
-    tests = {}
-    if _key(chosen[0].params) == _key(order[0]):
-        first = str(chosen[0].number)
-        generator = np.random.default_rng(_RESAMPLES_SEED)
-        tests = {t.name: t for t in statistics.compare_table(values, first, generator=generator, strata=strata)}
-    return [
-        Row(
-            trial.number,
-            dict(trial.params),
-            statistics.summarise(
-                values[str(trial.number)], generator=np.random.default_rng(_RESAMPLES_SEED), strata=strata
-            ),
-            tests.get(str(trial.number)),
-        )
-        for trial in chosen
-    ]
-
-
-def _key(point: Mapping[str, Any]) -> str:
-    return repr(sorted(point.items()))
+    runs = {name: [RunFolder(cells / run) for run in trial.user_attrs["runs"]] for name, trial in done.items()}
+    means, tests = _tested(runs, None if trials[0] is None else str(trials[0].number))
+    return [ListedPoint(t.number, dict(t.params), means[name], tests.get(name)) for name, t in done.items()]
 
 
 # --- the best beside the default ---------------------------------------------------------------------------------
@@ -131,21 +130,20 @@ def _key(point: Mapping[str, Any]) -> str:
 def compare_best(
     book: Book,
     runs: Path,
+    executor: Executor,
     *,
     seeds: int,
-    tracking_uri: str | None,
-    workers: int,
-    progress: compare.Progress | None = None,
-    display: Display | None = None,
+    tracking_uri: str | None = None,
+    progress: Callable[[Outcome, int], None] | None = None,
 ) -> Final | None:
     """Run the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
         runs: runs folder; the runs make a comparison there, '<study>-final'.
+        executor: where they are computed.
         seeds: how many; the first ones that no trial used.
-        tracking_uri, workers, progress: as `negbench.grid.compare.compute`.
-        display: shows the preparation.
+        tracking_uri, progress: as `ComparisonFolder.compute`.
 
     Returns:
         None where the default is itself the best.
@@ -156,39 +154,20 @@ def compare_best(
     best = next(iter(finished(book)), None)
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
-    spec, base = book.spec, RunConfig.model_validate(book.spec.base)
-    if best.number == 0 or spec.space.plain(base, best.params) == spec.space.plain(base, spec.space.default):
-        return None
+    spec, base = book.spec, book.spec.config
     fresh = tuple(range(max(spec.seeds) + 1, max(spec.seeds) + 1 + seeds))
-    told = {"default": {}, "best": dict(best.params)}
-    scenes, cells = Scenes(), list[compare.Cell]()
-    for name, point in told.items():
-        for seed in fresh:
-            opened = open_run(spec.space.config(base, point, seed, closed=False), display or Display(), scenes)
-            found = [folder for folder in runs_of(runs, opened.hash) if folder.status == "finished"]
-            labels = {"strategy": f"{base.strategy.name} {name}", "dataset": opened.scene.val.dataset.identity}
-            labels |= {"loss": base.loss.name, "backbone": base.backbone.name}
-            done = found[0].run_id if found else None
-            cells.append(compare.Cell(opened.config, opened.hash, labels, opened.scene.identity, folder=done))
-    name = f"{book.name}-final"
-    outcomes = compare.compute(
-        cells, name=name, runs=runs, tracking_uri=tracking_uri, workers=workers, progress=progress
-    )
+    points: dict[str, dict[str, Any]] = {"default": {}, "best": best.params}
+    configs = [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in fresh]
+    if resolved(configs[0]).identity() == resolved(configs[len(fresh)]).identity():
+        return None
+    planned = plan(configs, runs, Display(), SCENES)
+    names = [f"{base.strategy.name} {name}" for name in points for _ in fresh]
+    cells = [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
+    comparison = ComparisonFolder(runs / f"{book.name}-final")
+    outcomes = comparison.compute(cells, executor, tracking_uri=tracking_uri, progress=progress)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(cells)} runs of the best and the default failed: {lost[0]}")
     folders = [RunFolder(runs / str(outcome.run_id)) for outcome in outcomes]
+    means, tests = _tested({"default": folders[: len(fresh)], "best": folders[len(fresh) :]}, "default")
     metric = folders[0].result["main_metric"]
-    default, strata = per_query(folders[: len(fresh)], base, metric)
-    values, _ = per_query(folders[len(fresh) :], base, metric)
-
-    def generator() -> np.random.Generator:
-        return np.random.default_rng(_RESAMPLES_SEED)
-
-    return Final(
-        metric,
-        fresh,
-        name,
-        statistics.summarise(default, generator=generator(), strata=strata),
-        statistics.summarise(values, generator=generator(), strata=strata),
-        statistics.compare(values, default, generator=generator(), strata=strata),
-    )
+    return Final(metric, fresh, comparison.path.name, means["default"], means["best"], tests["best"])

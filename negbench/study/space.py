@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from negbench.config import RunConfig, build_config, resolved
+from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved, set_layer
 from negbench.contracts import Range, tunable_ranges
-from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.errors import OptionError, UnknownNameError
 
 MAX_KNOBS = 5
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
@@ -94,6 +93,13 @@ class Space:
         """The point of trial 0."""
         return dict(self.points[0]) if self.points else {knob.key: knob.start for knob in self.knobs}
 
+    def corners(self, base: RunConfig) -> list[RunConfig]:
+        """A run at every end of every range, the other knobs at their default; or one at every listed point."""
+        points = list(self.points) or [self.default]
+        for knob in () if self.points else self.knobs:
+            points += [{**self.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
+        return [self.config(base, point, base.seed) for point in points]
+
     def config(self, base: RunConfig, point: Mapping[str, Any], seed: int, *, closed: bool = True) -> RunConfig:
         """Configuration of a point.
 
@@ -123,11 +129,6 @@ class Space:
                 start = resolved(base).strategy.options[self.band.start]
             # decimal noise (0.2 + 0.6 = 0.8000000000000000444) would make another run of the default
             values[f"strategy.{self.band.end}"] = round(min(start + width, self.band.limit), 12)
-        if "schedule.warmup" in values and base.schedule.warmup is None:
-            full = resolved(base)
-            n_def = int(values.get("schedule.n_def") or full.schedule.n_def or 1)
-            if values["schedule.warmup"] == max(1, int(full.train.epochs or 0) // n_def):
-                values["schedule.warmup"] = None  # one interval: how a run writes it that was told nothing
         return values
 
 
@@ -161,10 +162,11 @@ def build_space(
         space = _listed(base, full, [dict(point) for point in points])
     else:
         knobs, band = _own_knobs(base, full)
-        for key in fix:
-            known = {**dict.fromkeys(full.flat()), **dict.fromkeys(knobs)}
+        for told in fix:
+            known = [*full.flat(), *knobs]
+            key = full_key(told, known)
             if key not in known:
-                raise UnknownNameError("key", key, known, where="--fix")
+                raise _unknown(key, known, "--fix")
             if band is not None and key == band.key:
                 raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
             knobs.pop(key, None)
@@ -186,17 +188,18 @@ def build_space(
             f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
             "apart: leave some at their value with --fix KEY, or insist with --force"
         )
-    _check(base, space)
+    for config in space.corners(base):
+        resolved(config)
     return space
 
 
-def _own_knobs(base: RunConfig, full: RunConfig) -> tuple[dict[str, Knob], Band | None]:
+def _own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
     """Knobs of the strategy and of its schedule."""
     from negbench.registry import registry
 
     cls: Any = registry.get("strategies", full.strategy.name)
     options, ranges = full.strategy.options, tunable_ranges(cls)
-    band = find_band(cls, options)
+    band = band_of(cls, options)
     knobs: dict[str, Knob] = {}
     for name, span in ranges.items():
         if band is not None and name == band.end:
@@ -205,11 +208,11 @@ def _own_knobs(base: RunConfig, full: RunConfig) -> tuple[dict[str, Knob], Band 
         if band is not None and name == band.start:
             knobs[band.key] = _width(band, options, ranges)
     if cls.scope == "corpus":
-        if cls.n_def > 1 and (full.schedule.n_def or 0) > 1 and base.schedule.refresh_epochs is None:
+        if cls.n_def > 1 and full.schedule.n_def > 1 and base.schedule.refresh_epochs is None:
             for knob in (_definitions(full), _warmup(full)):
                 if knob is not None:
                     knobs[knob.key] = knob
-        drawn = full.train.num_negatives
+        drawn = int(full.train.num_negatives or 1)
         low, high = _NEGATIVES
         knobs["train.num_negatives"] = Knob("train.num_negatives", drawn, min(low, drawn), max(high, drawn))
     return knobs, band
@@ -224,18 +227,12 @@ def _of_range(key: str, default: Any, span: Range) -> Knob:
     return Knob(key, default, min(low(span.low), default), max(high(span.high), default), span.log)
 
 
-def find_band(cls: Any, options: Mapping[str, Any]) -> Band | None:
-    """Two neighbouring tunable numbers that the strategy refuses when they are equal, the first being the lower one."""
-    ranges = [(name, span) for name, span in tunable_ranges(cls).items() if not span.choices]
-    for (start, _), (end, span) in itertools.pairwise(ranges):
-        if options[start] >= options[end]:
-            continue
-        try:
-            cls(**{**options, start: options[end]})
-        except NegbenchError:
-            assert span.high is not None
-            return Band(start, end, max(span.high, options[end]))
-    return None
+def band_of(cls: Any, options: Mapping[str, Any]) -> Band | None:
+    """The two fields that the strategy declares as a band; the end's value is kept where it lies beyond its range."""
+    if cls.band is None:
+        return None
+    start, end = cls.band
+    return Band(start, end, max(tunable_ranges(cls)[end].high or 0.0, options[end]))
 
 
 def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
@@ -247,9 +244,9 @@ def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) 
     return Knob(band.key, default, min(round(narrowest, 12), default), max(round(widest, 12), default))
 
 
-def _definitions(full: RunConfig) -> Knob | None:
+def _definitions(full: ResolvedConfig) -> Knob | None:
     """One number of definitions for each interval that the epochs allow: a divisor where there is one."""
-    epochs, default = int(full.train.epochs or 0), int(full.schedule.n_def or 0)
+    epochs, default = full.train.epochs, full.schedule.n_def
     by_interval: dict[int, int] = {}
     for n in sorted((n for n in _N_DEF if n <= epochs), key=lambda n: (epochs % n != 0, n)):
         by_interval.setdefault(epochs // n, n)
@@ -258,12 +255,10 @@ def _definitions(full: RunConfig) -> Knob | None:
     return Knob("schedule.n_def", default, choices=choices) if len(choices) > 1 else None
 
 
-def _warmup(full: RunConfig) -> Knob | None:
+def _warmup(full: ResolvedConfig) -> Knob | None:
     """1/12 to 1/3 of the epochs, in epochs; the default is one interval."""
-    epochs = int(full.train.epochs or 0)
+    epochs = full.train.epochs
     default = full.schedule.warmup
-    if default is None:
-        default = max(1, epochs // int(full.schedule.n_def or 1))
     low, high = min(max(1, round(epochs / 12)), default), max(round(epochs / 3), default)
     return Knob("schedule.warmup", default, low, high) if low < high else None
 
@@ -271,10 +266,10 @@ def _warmup(full: RunConfig) -> Knob | None:
 # --- what the user says ------------------------------------------------------------------------------------------
 
 
-def parse_search(text: str, full: RunConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
+def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
     key, sign, given = text.partition("=")
-    key = key.strip()
+    key = full_key(key.strip(), [*full.flat(), *knobs])
     if not sign or not given.strip():
         raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
     default = _default_of(key, full, knobs, band)
@@ -298,33 +293,29 @@ def parse_search(text: str, full: RunConfig, knobs: Mapping[str, Knob], band: Ba
     return Knob(key, default, ends[0], ends[1], bool(log))
 
 
-def _default_of(key: str, full: RunConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
+def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
     if band is not None and key == f"strategy.{band.end}":
         raise OptionError(f"{key} is searched as its distance from strategy.{band.start}: --search {band.key}=low:high")
     if key in knobs:
         return knobs[key].default
     flat = full.flat()
     if key not in flat:
-        known = [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE]
-        raise UnknownNameError("key", key, known, where="--search")
+        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
     section, name = key.partition(".")[::2]
     if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
         raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
     return flat[key]
 
 
-def _value(text: str, key: str, full: RunConfig, where: str) -> Any:
+def _value(text: str, key: str, full: ResolvedConfig, where: str) -> Any:
     """A value as TOML, else as a string; a warm-up may be a fraction of the epochs ('1/12')."""
     text = text.strip()
     if key == "schedule.warmup" and "/" in text:
         try:
-            return max(1, round(Fraction(text) * int(full.train.epochs or 0)))
+            return max(1, round(Fraction(text) * full.train.epochs))
         except (ValueError, ZeroDivisionError) as error:
             raise OptionError(f"{where!r}: '{text}' is no fraction of the epochs") from error
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return parse_value(text, where)
 
 
 def _as(default: Any, value: Any, where: str) -> Any:
@@ -336,18 +327,28 @@ def _as(default: Any, value: Any, where: str) -> Any:
     return value
 
 
-def fixed_layer(text: str) -> tuple[str, dict[str, Any]]:
+def fixed_layer(text: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """--fix 'KEY' (at its value) or 'KEY=value' -> key, and the layer that sets it."""
-    from negbench.config import set_layer
+    key, sign, value = text.partition("=")
+    key = full_key(key.strip(), known)
+    return key, set_layer(f"{key}={value}") if sign else {}
 
-    key, sign, _ = text.partition("=")
-    return key.strip(), set_layer(text) if sign else {}
+
+def full_key(key: str, known: Sequence[str]) -> str:
+    """A bare name (alpha, lr) as a dotted key: the strategy's option first; unchanged where no section has it."""
+    named = (f"{section}.{key}" for section in _SEARCHABLE)
+    return key if key in known else next((full for full in named if full in known), key)
+
+
+def _unknown(key: str, known: Sequence[str], where: str) -> UnknownNameError:
+    """Suggests bare names to who wrote one."""
+    return UnknownNameError("key", key, known if "." in key else {k.split(".")[-1] for k in known}, where=where)
 
 
 # --- listed points -----------------------------------------------------------------------------------------------
 
 
-def _listed(base: RunConfig, full: RunConfig, points: list[dict[str, Any]]) -> Space:
+def _listed(base: RunConfig, full: ResolvedConfig, points: list[dict[str, Any]]) -> Space:
     """A table's points: every key becomes a knob with the values that occur, and the default is put first."""
     keys = list(points[0])
     for point in points:
@@ -356,8 +357,6 @@ def _listed(base: RunConfig, full: RunConfig, points: list[dict[str, Any]]) -> S
     default = {}
     for key in keys:
         default[key] = _default_of(key, full, {}, None)
-        if key == "schedule.warmup" and default[key] is None:
-            default[key] = max(1, int(full.train.epochs or 0) // int(full.schedule.n_def or 1))
         for point in points:
             value = _value(point[key], key, full, f"study.points {key}") if isinstance(point[key], str) else point[key]
             point[key] = _as(default[key], value, f"study.points {key}")
@@ -377,13 +376,3 @@ def _gridded(base: RunConfig, space: Space) -> Space:
     default = {knob.key: knob.start for knob in space.knobs}
     rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(knob.choices for knob in space.knobs))]
     return dataclasses.replace(space, points=(default, *(row for row in rows if row != default)))
-
-
-def _check(base: RunConfig, space: Space) -> None:
-    """Every end of every range must be a run, the other knobs at their default."""
-    points = list(space.points) or [space.default]
-    for knob in () if space.points else space.knobs:
-        for value in knob.choices or (knob.low, knob.high):
-            points.append({**space.default, knob.key: value})
-    for point in points:
-        resolved(space.config(base, point, base.seed))

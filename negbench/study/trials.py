@@ -1,128 +1,93 @@
-"""A trial computed by the engine: its runs on the dev part, one per seed, and its MLflow copy."""
+"""A trial computed by the engine: its cells on the dev part, one per seed, and its MLflow copy."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from negbench.config import RunConfig, resolved
-from negbench.display import Display
-from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.loop.runs import OpenRun, RunResult, compute_run, open_run
-from negbench.runfolder import RunFolder, new_folder, runs_of
-from negbench.scene import Scenes
-from negbench.study.book import Claim, StudySpec
-from negbench.study.space import Space
+from negbench.errors import NegbenchError
+from negbench.grid.cells import SCENES
+from negbench.loop.runs import Bench, PlannedRun, RunResult, plan_run, run_config
+from negbench.runfolder import RunFolder, runs_of
+from negbench.study.book import Claim, trial_folder
+from negbench.study.spec import StudySpec, first_refresh
 from negbench.tracking import Pruned, RunLog, Tracker
 
-
-def make_spec(
-    base: RunConfig, space: Space, *, seeds: int, minimise: str | None, sampler: str, pruner: str
-) -> StudySpec:
-    """Settings of a study; its sampler and its runs start from the configuration's seed.
-
-    Raises:
-        OptionError: an option out of its list, or a second objective that the strategy does not have.
-    """
-    from negbench.registry import registry
-
-    full = resolved(base)
-    strategy: Any = registry.get("strategies", base.strategy.name)
-    if minimise == "mining-seconds" and strategy.scope == "batch":
-        raise OptionError(f"--minimise mining-seconds: '{base.strategy.name}' is a batch strategy and mines nothing")
-    return StudySpec(
-        base=base.model_dump(mode="json"),
-        space=space,
-        seeds=tuple(range(base.seed, base.seed + seeds)),
-        minimise=minimise,
-        sampler=sampler,
-        pruner=pruner,
-        seed=base.seed,
-        first_refresh=_earliest_refresh(base, space),
-        epochs=int(full.train.epochs or 0),
-    )
-
-
-def first_refresh(config: RunConfig) -> int:
-    """Epoch (from 0) at which pools first depend on scores; 0 where they never wait."""
-    return next(iter(resolved(config).schedule.refresh_epochs or ()), 0)
-
-
-def _earliest_refresh(base: RunConfig, space: Space) -> int:
-    points = [*space.points, space.default]
-    for knob in space.knobs:
-        points += [{**space.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
-    return min(first_refresh(space.config(base, point, base.seed)) for point in points)
+Objective = Callable[[Claim], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Tracking:
-    """Where the MLflow copies of a study's trials go."""
+class Job:
+    """What a worker process is told.
+
+    Args:
+        runs: runs folder.
+        name: of the study, of its folder there, and of its MLflow experiment.
+        spec: its settings, as this machine was told them.
+        url: of the storage.
+        trials: how many to make.
+        uri: MLflow store of the trials' copies.
+        parent: MLflow run that they hang under.
+        opens: makes the objective in the worker; importable by name. `Trials` for every study but those of tests.
+    """
 
     runs: Path
+    name: str
+    spec: StudySpec
+    url: str
+    trials: int
     uri: str | None
-    experiment: str
     parent: str | None
+    opens: Callable[[Job], Objective]
 
-    def tags(self, trial: int, strategy: str) -> dict[str, str]:
-        """Tags of a trial's copy."""
-        tags = {"experiment": self.experiment, "study": self.experiment, "negbench.kind": "trial"}
-        tags |= {"trial": str(trial), "strategy": strategy}
+    @property
+    def folder(self) -> Path:
+        """Of the study."""
+        return self.runs / self.name
+
+    def tags(self, trial: int) -> dict[str, str]:
+        """Tags of a trial's MLflow copy."""
+        tags = {"experiment": self.name, "study": self.name, "negbench.kind": "trial", "trial": str(trial)}
+        tags["strategy"] = str(self.spec.base["strategy"]["name"])
         return tags | ({"mlflow.parentRunId": self.parent} if self.parent else {})
 
 
 class Trials:
-    """Computes trials; data and features are prepared once.
+    """Computes trials; their cells lie in `cells` of the study's folder, and trials of one point share them."""
 
-    Args:
-        folder: of the study; runs go to `folder/cells`, where one with the same hash is used again or gone on with.
-        spec: of the study.
-        tracking: of the MLflow copies.
-    """
-
-    def __init__(self, folder: Path, spec: StudySpec, tracking: Tracking) -> None:
-        self.folder, self.spec, self.tracking = folder, spec, tracking
-        self.base = RunConfig.model_validate(spec.base)
-        self.scenes = Scenes()
-        self._tracker = Tracker.open(tracking.runs, tracking.uri)
+    def __init__(self, job: Job) -> None:
+        self._job, self._spec = job, job.spec
+        self._tracker = Tracker.open(job.runs, job.uri)
+        cells = job.folder / "cells"
+        self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # the trial is what MLflow shows
 
     def __call__(self, claim: Claim) -> list[float]:
         """Objectives of a trial: mean recall on the dev part, and what is minimised beside it.
 
         Raises:
             Pruned: it was stopped within an epoch.
-            Superseded: it was taken from this worker.
             NegbenchError: it cannot be computed.
         """
-        configs = [self.spec.space.config(self.base, claim.point, seed) for seed in self.spec.seeds]
-        log = RunLog(self._tracker, RunFolder(self.folder / "trials" / f"trial-{claim.number:04d}"))
+        space, base = self._spec.space, self._spec.config
+        configs = [space.config(base, claim.point, seed) for seed in self._spec.seeds]
+        folder = RunFolder(self._job.folder / trial_folder(claim.number))
         params = {**resolved(configs[0]).flat(), **claim.point}
-        log.start(params, self.tracking.tags(claim.number, self.base.strategy.name))
-        claim.note("config", self.spec.space.plain(self.base, claim.point))
-        if log.run_id:
-            claim.note("mlflow", log.run_id)
-        status = "FAILED"
-        try:
-            values = self._values(claim, configs, log)
-            status = "FINISHED"
-        except (KeyboardInterrupt, Pruned):
-            status = "KILLED"
-            raise
-        finally:
-            log.finish(status)
-        return values
+        with self._tracker.run(folder, params, self._job.tags(claim.number)) as log:
+            claim.note("config", space.plain(base, claim.point))
+            if log.run_id:
+                claim.note("mlflow", log.run_id)
+            return self._values(claim, configs, log)
 
     def _values(self, claim: Claim, configs: Sequence[RunConfig], log: RunLog) -> list[float]:
         started, results = time.monotonic(), list[RunResult]()
         for config in configs:
             results.append(self._cell(config, claim, log, [_main(result) for result in results]))
-        recall = statistics.fmean(_main(result) for result in results)
+        recall = statistics.fmean(map(_main, results))
         costs = {
             "mining_seconds": statistics.fmean(float(r.details["seconds"].get("mine", 0.0)) for r in results),
             "false_negative_rate": statistics.fmean(_false_negatives(r.details["behaviour"]) for r in results),
@@ -131,67 +96,52 @@ class Trials:
         claim.note("seconds", round(time.monotonic() - started, 3))
         for name, value in costs.items():
             claim.note(name, None if math.isnan(value) else value)
-        log.metrics({"objective/recall": recall, **{f"objective/{k}": v for k, v in costs.items()}}, self.spec.epochs)
-        if self.spec.minimise is None:
+        log.metrics({"objective/recall": recall, **{f"objective/{k}": v for k, v in costs.items()}}, self._spec.epochs)
+        if self._spec.minimise is None:
             return [recall]
-        second = costs[self.spec.minimise.replace("-", "_")]
+        second = costs[self._spec.minimise.replace("-", "_")]
         if math.isnan(second):
             raise NegbenchError(
-                f"--minimise {self.spec.minimise}: the data set knows nothing beyond each query's target, so that no "
+                f"--minimise {self._spec.minimise}: the data set knows nothing beyond each query's target, so that no "
                 "false negative can be counted"
             )
         return [recall, second]
 
     def _cell(self, config: RunConfig, claim: Claim, log: RunLog, before: Sequence[float]) -> RunResult:
-        opened = open_run(config, Display(), self.scenes)
-        watch = _Watch(self.spec, claim, log, opened, before)
-        cells = self.folder / "cells"
-        found = runs_of(cells, opened.hash)
-        for folder in found:
-            if folder.status == "finished":
-                watch.replay(folder)
-                return RunResult(folder, folder.result)
-        tracker = Tracker.open(cells, "none")  # the trial is what MLflow shows
+        planned = plan_run(config, self._bench.scenes)
         try:
-            folder = found[0] if found else new_folder(cells, opened.name)
-            try:
-                watch.replay(folder)
-                result = compute_run(opened, folder, tracker, {}, watch)
-            except RunError:  # another worker computes the same point just now
-                folder = new_folder(cells, opened.name)
-                opened = open_run(config, Display(), self.scenes)
-                result = compute_run(opened, folder, tracker, {}, watch)
+            result = run_config(config, self._bench, watch=_Watch(claim, log, planned, before))
         except Pruned:
-            _drop_large_files(folder)
+            self._drop_large_files(planned)
             raise
-        _drop_large_files(folder)
+        self._drop_large_files(planned)
         return result
+
+    def _drop_large_files(self, planned: PlannedRun) -> None:
+        """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
+        for folder in runs_of(self._bench.runs, planned.hash):
+            for pattern in ("model.safetensors", "checkpoint.pt", "pools-*.bits"):
+                for path in folder.path.glob(pattern):
+                    path.unlink(missing_ok=True)
 
 
 class _Watch:
-    """Passes a run's points on to the storage and to MLflow, each once, also where the run is one gone on with."""
+    """Passes a cell's points on to the storage and to MLflow, each once; nothing is pruned on those it had before."""
 
-    def __init__(self, spec: StudySpec, claim: Claim, log: RunLog, opened: OpenRun, before: Sequence[float]) -> None:
-        self._spec, self._claim, self._log, self._before = spec, claim, log, before
-        self._first = first_refresh(opened.config)
-        self._main = f"{opened.scene.scored}/{opened.scene.val.dataset.card.main}"
+    def __init__(self, claim: Claim, log: RunLog, planned: PlannedRun, before: Sequence[float]) -> None:
+        self._claim, self._log, self._before = claim, log, before
+        self._first = first_refresh(planned.config)
+        self._main = f"dev/{planned.splits.val.card.main}"
         self._seen: set[tuple[int, str]] = set()
 
-    def __call__(self, epoch: int, values: Mapping[str, float], *, prunable: bool = True) -> None:
-        new = {name: value for name, value in values.items() if (epoch, name) not in self._seen}
-        self._seen.update((epoch, name) for name in new)
-        step = len(self._before) * self._spec.epochs + epoch
-        self._log.metrics(new, step + 1)
-        if self._main in new:
-            so_far = statistics.fmean([*self._before, new[self._main]])
-            self._claim.report(step, so_far, prunable=prunable and epoch >= self._first)
-
-    def replay(self, folder: RunFolder) -> None:
-        """The points that a run has already; nothing is pruned on them."""
-        for point in folder.metrics():
-            if point["epoch"] >= 0:
-                values = {name: value for name, value in point.items() if name not in ("step", "epoch")}
-                self(int(point["epoch"]), values, prunable=False)
+    def __call__(self, epoch: int, values: Mapping[str, float], new: bool) -> None:
+        unseen = {name: value for name, value in values.items() if (epoch, name) not in self._seen}
+        self._seen.update((epoch, name) for name in unseen)
+        step = len(self._before) * self._claim.spec.epochs + epoch
+        self._log.metrics(unseen, step + 1)
+        if self._main in unseen:
+            so_far = statistics.fmean([*self._before, unseen[self._main]])
+            self._claim.report(step, so_far, prunable=new and epoch >= self._first)
 
 
 def _main(result: RunResult) -> float:
@@ -201,11 +151,3 @@ def _main(result: RunResult) -> float:
 def _false_negatives(behaviour: Mapping[str, float | None]) -> float:
     value = behaviour.get("false_negative_rate_draws")
     return math.nan if value is None else float(value)
-
-
-def _drop_large_files(folder: RunFolder) -> None:
-    """Weights, checkpoint and pools of a trial: forty of them are many gigabytes, and the best is trained again."""
-    for pattern in ("model.safetensors", "checkpoint.pt", "pools-*.bits"):
-        for path in folder.path.glob(pattern):
-            with contextlib.suppress(OSError):
-                path.unlink()

@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from optuna.exceptions import UpdateFinishedTrialError
 
 from negbench import files
 from negbench.errors import NegbenchError
 from negbench.executors import Report, executor_of
-from negbench.study.book import Book, Claim, StudySpec, Superseded, storage_url
-from negbench.study.leases import BEAT, GRACE
-from negbench.study.trials import Tracking, Trials
+from negbench.study.book import Book, Claim
+from negbench.study.spec import StudySpec
+from negbench.study.storage import storage_url
+from negbench.study.trials import Job, Objective, Trials
 from negbench.tracking import Pruned, Tracker
 
-Objective = Callable[[Claim], Sequence[float]]
 _POLL = 0.5  # seconds between two looks while other workers compute the last trials
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker process is told.
-
-    Args:
-        folder: of the study.
-        name: of the study in the storage.
-        spec: its settings, as this machine was told them.
-        url: of the storage.
-        trials: how many to make.
-        tracking: of the MLflow copies.
-        opens: makes the objective in the worker; importable by name.
-        beat, grace: seconds, see `negbench.study.leases`.
-    """
-
-    folder: Path
-    name: str
-    spec: StudySpec
-    url: str
-    trials: int
-    tracking: Tracking
-    opens: Callable[[Job], Objective]
-    beat: float = BEAT
-    grace: float = GRACE
-
-
-def engine_objective(job: Job) -> Objective:
-    """The objective of every study: runs of the engine."""
-    return Trials(job.folder, job.spec, job.tracking)
 
 
 def serve(job: Job, report: Report) -> int:
@@ -56,7 +25,7 @@ def serve(job: Job, report: Report) -> int:
 
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    tracker = Tracker.open(job.tracking.runs, job.tracking.uri)
+    tracker = Tracker.open(job.runs, job.uri)
 
     def lost(attributes: object) -> None:
         run = attributes.get("mlflow") if isinstance(attributes, dict) else None
@@ -64,8 +33,7 @@ def serve(job: Job, report: Report) -> int:
         if run:
             tracker.end(str(run), "FAILED")
 
-    book = Book(job.folder, job.name, job.spec, job.url, job.trials, on_lost=lost, beat=job.beat, grace=job.grace)
-    return work(book, job.opens(job), report)
+    return work(Book(job.folder, job.name, job.spec, job.url, job.trials, on_lost=lost), job.opens(job), report)
 
 
 def work(book: Book, objective: Objective, report: Report) -> int:
@@ -79,19 +47,21 @@ def work(book: Book, objective: Objective, report: Report) -> int:
         if isinstance(claim, str):
             time.sleep(_POLL)
             continue
-        try:
-            with book.computing(claim):
+        with claim.held:
+            try:
                 said = _compute(book, claim, objective)
-        except BaseException:
-            book.give_back(claim)
-            raise
+            except UpdateFinishedTrialError:
+                said = "was taken by another worker, because this one had lost its hold of it"
+            except BaseException:
+                book.give_back(claim)
+                raise
         made += 1
         report(f"trial {claim.number}: {said}")
     return made
 
 
 def _compute(book: Book, claim: Claim, objective: Objective) -> str:
-    """One trial to its end; what became of it."""
+    """One trial to its end; what became of it. Raises UpdateFinishedTrialError where another worker has taken it."""
     point = ", ".join(f"{key.split('.')[-1]}={_short(value)}" for key, value in claim.point.items())
     try:
         values = objective(claim)
@@ -99,8 +69,8 @@ def _compute(book: Book, claim: Claim, objective: Objective) -> str:
     except Pruned as error:
         book.prune(claim)
         return f"pruned {error} ({point})"
-    except Superseded:
-        return "was taken by another worker, because this one had not been heard of in time"
+    except UpdateFinishedTrialError:
+        raise
     except Exception as error:
         text = str(error) if isinstance(error, NegbenchError) else f"{type(error).__name__}: {error}"
         book.fail(claim, text)
@@ -109,8 +79,7 @@ def _compute(book: Book, claim: Claim, objective: Objective) -> str:
         if claim.number == 0:
             raise  # a fault of ours, with its traceback
         return f"FAILED: {text} ({point})"
-    shown = " ".join(f"{value:.4f}" for value in values)
-    return f"{shown} ({point})"
+    return f"{' '.join(f'{value:.4f}' for value in values)} ({point})"
 
 
 def _short(value: object) -> str:
@@ -126,18 +95,17 @@ def run_study(job: Job, workers: int, report: Report) -> None:
     if workers == 1:
         serve(job, report)
         return
-    alive, reasons = workers, list[str]()
+    alive = workers
     for event in executor_of(workers).run(serve, [job] * workers):
         if event.kind == "note":
             report(event.value)
         elif event.kind == "failed":
             alive -= 1
-            reasons.append(event.value)
-            report(f"worker {event.index}: {event.value}; {alive} of {workers} go on")
             if "trial 0, the default" in event.value:
                 raise NegbenchError(event.value)
-    if alive == 0:
-        raise NegbenchError(f"every worker died ({reasons[-1]}); what was finished is kept, the same command goes on")
+            report(f"worker {event.index}: {event.value}; {alive} of {workers} go on")
+            if alive == 0:
+                raise NegbenchError(f"every worker died ({event.value}); the same command goes on from what is kept")
 
 
 def open_study(
@@ -152,12 +120,11 @@ def open_study(
     url = storage_url(folder, storage, workers)
     book = Book(folder, name, spec, url, trials)
     tracker, note = Tracker.open(runs, tracking_uri), folder / "mlflow.json"
-    with book.leases.mutex():
+    with book.hold():
         shared = None if tracker.uri.startswith("sqlite") else book.study.user_attrs.get("mlflow")
         if shared and shared["uri"] == tracker.uri and not note.exists():
             files.write_json(note, {**shared, "summaries": []})  # another machine has made the parent
         parent = tracker.parent(note, name, {"negbench.kind": "study", "study": name})
         if parent and not shared:
             book.study.set_user_attr("mlflow", {"uri": tracker.uri, "run_id": parent})
-    tracking = Tracking(runs, tracking_uri, name, parent)
-    return book, Job(folder, name, spec, url, trials, tracking, engine_objective)
+    return book, Job(runs, name, spec, url, trials, tracking_uri, parent, Trials)

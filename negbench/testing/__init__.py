@@ -10,8 +10,12 @@ return Mine()
 
 import pytest
 
-pytest.register_assert_rewrite("negbench.testing.strategies", "negbench.testing.losses")
+pytest.register_assert_rewrite(
+    *(f"negbench.testing.{suite}" for suite in ("backbones", "datasets", "losses", "strategies"))
+)
 
+from negbench.testing.backbones import BackboneTestCase  # noqa: E402
+from negbench.testing.datasets import DatasetTestCase  # noqa: E402
 from negbench.testing.loops import as_sets, ranking, ranking_below  # noqa: E402
 from negbench.testing.losses import LossTestCase  # noqa: E402
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process  # noqa: E402
@@ -19,6 +23,8 @@ from negbench.testing.strategies import StrategyTestCase  # noqa: E402
 from negbench.testing.worlds import ToyScores, toy_scores, toy_view, toy_views  # noqa: E402
 
 __all__ = [
+    "BackboneTestCase",
+    "DatasetTestCase",
     "LossTestCase",
     "StrategyTestCase",
     "ToyScores",

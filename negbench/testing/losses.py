@@ -184,7 +184,8 @@ class LossTestCase:
         """A loss without a term for sub-queries refuses them; one with a term is moved by them."""
         toy, other = toy_scores(seed=9), toy_scores(seed=10)
         weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-        aspects = (AspectScores("colour", other.positive - 1, other.negatives, weight),)
+        present = torch.tensor([True, True, False, True, True])
+        aspects = (AspectScores("colour", other.positive - 1, other.negatives, weight, present),)
         if not loss.uses_aspects:
             with pytest.raises(ValueError, match="aspects"):
                 loss(toy.positive, toy.negatives, aspects=aspects)
@@ -192,3 +193,45 @@ class LossTestCase:
         value = loss(toy.positive, toy.negatives, toy.mask, aspects=aspects)
         assert value > loss(toy.positive, toy.negatives, toy.mask)
         assert _gradients(value, weight)[0] > 0
+        # a row without a word of the aspect is left out, whatever stands there
+        moved = dataclasses.replace(aspects[0], positive=aspects[0].positive - 9 * (~present).double())
+        assert loss(toy.positive, toy.negatives, toy.mask, aspects=[moved]) == value
+
+    def test_candidates(self, loss: Loss) -> None:
+        """A loss that takes none refuses them; one that does falls when one goes away, and does not see masked ones."""
+        toy, other = toy_scores(seed=11), toy_scores(seed=12)
+        call = (toy.positive, toy.negatives, toy.mask, toy.weights)
+        if loss.candidate_set == "pair":
+            with pytest.raises(ValueError, match="candidates"):
+                loss(*call, candidates=other.negatives)
+            return
+        candidates = other.negatives.masked_fill(~other.mask, math.nan).requires_grad_()
+        value = loss(*call, candidates=candidates, candidate_mask=other.mask)
+        assert value > loss(*call)
+        gradient = _gradients(value, candidates)[0]
+        assert (gradient[other.mask] > 0).all()
+        assert (gradient[~other.mask] == 0).all()
+        with pytest.raises(ValueError, match=r"candidate_mask must be \(5, 4\), got \(5, 3\)"):
+            loss(*call, candidates=candidates, candidate_mask=other.mask[:, :3])
+        with pytest.raises(ValueError, match=r"candidates must be \[5, C\], got \(4, 4\)"):
+            loss(*call, candidates=candidates[:4])
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    def test_mixed_precision(self, loss: Loss, dtype: torch.dtype) -> None:
+        """Under autocast, on scores of that precision: value and gradients are those of float32 on the same scores."""
+        toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
+        found = []
+        for half in (True, False):
+            inputs = [t if half else t.float() for t in (toy.positive, toy.negatives, other.positive, other.negatives)]
+            inputs = [t.clone().requires_grad_() for t in inputs]
+            aspects = (AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5)),) if loss.uses_aspects else ()
+            candidates = None if loss.candidate_set == "pair" else inputs[3]
+            with torch.autocast("cpu", dtype, enabled=half):
+                value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
+            used = inputs if aspects else inputs[:2]
+            found.append((value, [gradient.float() for gradient in _gradients(value, *used)]))
+        (value, gradients), (want, wanted) = found
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, want)
+        for got, of in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(got, of, rtol=1e-2, atol=1e-6)

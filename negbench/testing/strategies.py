@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy
+from negbench.contracts import ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
 from negbench.testing.worlds import Sign, toy_view
@@ -73,8 +73,21 @@ class StrategyTestCase:
         """Scope and slots are known words, and at least one definition of the pool is published."""
         assert strategy.scope in ("corpus", "batch")
         assert strategy.corrupts
-        assert set(strategy.corrupts) <= {"reference", "modification", "target"}
+        assert set(strategy.corrupts) <= {"reference", "modification", "target", "triple"}
         assert strategy.n_def >= 1
+        assert strategy.schedule in ("multiples", "equal")
+
+    def test_a_band_cannot_be_turned_round(self, strategy: Strategy) -> None:
+        """Two tunable numbers, the first below the second, and the constructor holds them to it."""
+        if strategy.band is None:
+            pytest.skip("the strategy declares no band")
+        ranges, (start, end) = tunable_ranges(type(strategy)), strategy.band
+        assert ranges[start].high is not None
+        assert ranges[end].high is not None
+        low, high = getattr(strategy, start), getattr(strategy, end)
+        assert low < high
+        with pytest.raises(NegbenchError):
+            dataclasses.replace(strategy, **{start: high, end: low})
 
     def test_bad_options_are_quoted(self, strategy: Strategy) -> None:
         """A value that no option can have raises a NegbenchError of one line that names the option and the value."""
@@ -226,7 +239,7 @@ class StrategyTestCase:
             assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
-        """A strategy that knows the relevant images must say so in its class name."""
+        """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""
         if strategy.reads_truth:
             with pytest.raises(NegbenchError, match="needs ground truth"):
                 strategy.pool(_changed(toy_view(8, 8), relevant=None))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,8 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
     (folder / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     for file, ids, table in (("images", "ids", images), ("texts", "texts", texts)):
         vectors = np.stack(list(table.values())).astype(np.float32)
-        np.savez(folder / f"{file}.npz", **{ids: np.array(list(table), dtype=str), "features": vectors})
+        named: dict[str, Any] = {ids: np.array(list(table), dtype=str), "features": vectors}
+        np.savez(folder / f"{file}.npz", **named)
     return [
         "dataset.name=triplets",
         f"dataset.file='{folder / 'triplets.jsonl'}'",

@@ -6,8 +6,10 @@ The forward pass uses neither transformers nor torch.nn modules: an oracle that 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,6 +182,27 @@ def blip_state(s: Sizes) -> State:
     w.linear("itm_head", 2, s.width)
     w.state["temp"] = torch.tensor(0.0513)
     return {**{f"visual_encoder.{k}": v for k, v in vision.items()}, **w.state}
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def lavis_state(model: Any) -> State:
+    """A model's parameters under LAVIS's keys, as QuRe publishes its own: the reverse of what loading does."""
+    state: State = {}
+    packed: dict[str, list[Tensor]] = {}
+    for name, tensor in model.named_parameters():
+        keys = model.layout.keys(name)
+        part = re.search(r"self_attn\.([qkv])_proj\.", name) if model.layout.qkv == "packed" else None
+        if len(keys) == 2:
+            # the keys' bias adds one constant to all scores of a query, which the softmax takes out again
+            state[keys[0]], _, state[keys[1]] = tensor.detach().chunk(3)
+        elif part:
+            packed.setdefault(keys[0], [tensor.detach()] * 3)["qkv".index(part[1])] = tensor.detach()
+        else:
+            state[keys[0]] = tensor.detach()
+    state |= {key: torch.cat(parts) for key, parts in packed.items()}
+    return {key: tensor.clone() for key, tensor in state.items()}
 
 
 # --- the forward pass ----------------------------------------------------------------------------------------------
@@ -406,6 +429,7 @@ class Lavis:
     blip_queries = staticmethod(blip_queries)
     blip_text_hidden = staticmethod(blip_text_hidden)
     linear = staticmethod(linear)
+    lavis_state = staticmethod(lavis_state)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

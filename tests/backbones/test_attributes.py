@@ -12,9 +12,11 @@ from negbench.backbones._attributes import (
     SHAPE_WORDS,
     AttributeWeights,
     attribute_masks,
+    make_attributes,
     words_of_clip_pieces,
     words_of_wordpieces,
 )
+from negbench.errors import OptionError
 
 DIM, WIDTH = 5, 4
 
@@ -67,8 +69,9 @@ def test_sub_queries_against_loops() -> None:
     query, tokens, masks = _inputs()
     subs = module(query, tokens, masks)
     for aspect in ASPECTS:
-        sub, weight = subs[aspect]
-        assert float(weight.detach()) == pytest.approx(0.1)
+        sub = subs[aspect].embeddings
+        assert float(subs[aspect].weight.detach()) == pytest.approx(0.1)
+        assert subs[aspect].present.tolist() == masks[aspect].any(1).tolist()
         for row in range(3):
             chosen = [s for s in range(6) if masks[aspect][row, s]]
             want = torch.zeros(DIM, dtype=torch.float64)
@@ -85,7 +88,7 @@ def test_combine_adds_weighted_sub_queries_and_normalises() -> None:
     module = _module()
     query, tokens, masks = _inputs()
     subs = module(query, tokens, masks)
-    want = query + subs["colour"][1] * subs["colour"][0] + subs["shape"][1] * subs["shape"][0]
+    want = query + sum(sub.weight * sub.embeddings for sub in subs.values())
     torch.testing.assert_close(module.combine(query, subs), want / want.norm(dim=1, keepdim=True))
 
 
@@ -115,9 +118,20 @@ def test_weights_stay_positive_and_learn() -> None:
     module = _module()
     query, tokens, masks = _inputs()
     subs = module(query, tokens, masks)
-    sum(weight * sub.sum() for sub, weight in subs.values()).backward()
+    sum(sub.weight * sub.embeddings.sum() for sub in subs.values()).backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in module.parameters())
     with torch.no_grad():
         for raw in module.raw_weights.values():
             raw.fill_(-50.0)
-    assert all(float(weight.detach()) > 0 for _, weight in module(query, tokens, masks).values())
+    assert all(float(sub.weight.detach()) > 0 for sub in module(query, tokens, masks).values())
+
+
+@pytest.mark.parametrize("initial", [0.0, -0.5, math.nan])
+def test_an_initial_weight_is_an_option_and_positive(initial: float) -> None:
+    assert make_attributes(False, DIM, WIDTH, _generator()) is None
+    module = make_attributes(0.7, DIM, WIDTH, _generator())
+    assert [float(torch.nn.functional.softplus(raw.detach())) for raw in module.raw_weights.values()] == pytest.approx(
+        [0.7] * 2
+    )
+    with pytest.raises(OptionError, match=f"attribute_weights must be .* weight > 0, got {initial}"):
+        make_attributes(initial, DIM, WIDTH, _generator())

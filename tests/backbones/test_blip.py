@@ -210,7 +210,7 @@ def test_attribute_weights(lavis: Any) -> None:
         subs = model.sub_queries(plain.features, lavis.captions)
         queries = model.queries(plain.features, lavis.captions)
     assert set(subs) == {"colour", "shape"}
-    expected = plain.queries + sum(weight * sub for sub, weight in subs.values())
+    expected = plain.queries + sum(sub.weight * sub.embeddings for sub in subs.values())
     assert difference(queries, F.normalize(expected, dim=-1)) < 1e-6
 
 

@@ -23,10 +23,11 @@ from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.clip import Clip
 from negbench.config import load_config
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
-from negbench.loop.train import run_config
+from negbench.loop.runs import Bench, run_config
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
+COMMIT = "abc123" + 34 * "0"
 TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
 
 
@@ -83,10 +84,10 @@ def tensors(path: Path, state: dict[str, Any]) -> Path:
 def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, Any] | None = None) -> None:
     """The cache of the hub as it is after a download."""
     home = tmp_path / "hub" / f"models--toys--{name}"
-    folder = home / "snapshots" / "abc123"
+    folder = home / "snapshots" / COMMIT
     folder.mkdir(parents=True)
     (home / "refs").mkdir()
-    (home / "refs" / "main").write_text("abc123")
+    (home / "refs" / "main").write_text(COMMIT)
     save_file(state, folder / "open_clip_model.safetensors")
     if config is not None:
         (folder / "open_clip_config.json").write_text(json.dumps(config))
@@ -98,9 +99,9 @@ def hub(tmp_path: Path, name: str, state: dict[str, Tensor], config: dict[str, A
 def gated(clip: Clip, image: Tensor, text: Tensor) -> Tensor:
     """HyCoLe eq. 2 with z written out."""
     z = torch.cat([image, text, image * text, image - text], dim=-1)
-    m, g = (z @ clip.fusion.linear.weight.T + clip.fusion.linear.bias).chunk(2, -1)
+    h, g = (z @ clip.fusion.linear.weight.T + clip.fusion.linear.bias).chunk(2, -1)
     g = torch.sigmoid(g)
-    return F.normalize(g * torch.tanh(m) + (1 - g) * image, dim=-1)
+    return F.normalize(g * F.gelu(h) + (1 - g) * image, dim=-1)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -179,7 +180,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
         "folder": {"weights": str(folder), "model": None},
         "beside": {"weights": str(inside), "model": None},
         "hub": {"weights": "hf-hub:toys/whole", "model": None},
-        "revision": {"weights": "hf-hub:toys/whole@abc123", "model": None},
+        "revision": {"weights": f"hf-hub:toys/whole@{COMMIT}", "model": None},
     }
     scores, identities = {}, {}
     for name, options in named.items():
@@ -193,7 +194,7 @@ def test_every_published_format_gives_the_same_scores(tmp_path: Path) -> None:
     assert {i.activation for i in identities.values()} == {"quick_gelu"}
     assert len({i.sha256 for i in identities.values()}) == 1
     assert identities["tag"].weights == "toys/openai"
-    assert identities["tag"].revision == "abc123"
+    assert identities["tag"].revision == COMMIT
     assert identities["tag"].details["model"] == "ViT-Toy-quickgelu"
     assert identities["hub"].weights == "toys/whole"
     assert identities["plain"].weights == "a.pt"
@@ -265,6 +266,8 @@ def test_missing_weights_are_one_line_that_says_what_to_fetch() -> None:
         ({"gamma": 0.0, "frozen": False}, OptionError, "backbone.gamma must be > 0, got 0.0"),
         ({"fusion": "gatd", "init": "random", "size": "toy"}, UnknownNameError, "did you mean 'gated'"),
         ({"target_ratio": 0.5, "init": "random", "size": "toy"}, OptionError, "target_ratio must be >= 1"),
+        ({"projection": 0, "init": "random", "size": "toy"}, OptionError, "projection must be true, false or a width"),
+        ({"attribute_weights": 0.0, "init": "random", "size": "toy"}, OptionError, "initial weight > 0, got 0.0"),
         ({"seed": -1}, OptionError, "backbone.seed must be in"),
     ],
 )
@@ -388,6 +391,62 @@ def test_groups_give_the_encoders_their_own_rate_and_cover_every_parameter_once(
     torch.optim.AdamW(frozen)
 
 
+# --- HyCoLe's projections ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("projection", "width"), [(True, 32), (24, 24)])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_projection_of_each_side_stands_after_the_encoder(
+    tmp_path: Path, frozen: bool, projection: bool | int, width: int
+) -> None:
+    file = tensors(tmp_path / "clip.pt", weights())
+    options = {"model": "ViT-Toy", "weights": str(file), "activation": "quick_gelu", "frozen": frozen}
+    clip, plain = Clip.load(**options, projection=projection), Clip.load(**options)
+    theirs = reference_model(file)
+    image_side, text_side = clip.project_image, clip.project_text
+    assert not torch.equal(image_side.weight, text_side.weight)
+    with torch.no_grad():
+        for side in (image_side, text_side):
+            side.bias.normal_(generator=torch.Generator().manual_seed(1))
+        features = clip.image_features(pixels())
+        assert torch.equal(features, plain.image_features(pixels()))  # what is stored comes before
+        image = F.normalize(theirs.encode_image(pixels()) @ image_side.weight.T + image_side.bias, dim=-1)
+        ids = (open_clip.tokenize(texts) for texts in (TEXTS, REFERENCES))
+        text, described = (
+            F.normalize(theirs.encode_text(i) @ text_side.weight.T + text_side.bias, dim=-1) for i in ids
+        )
+        torch.testing.assert_close(clip.candidates(features)[:, 0], image)
+        torch.testing.assert_close(clip.text_embeddings(REFERENCES), described)
+        torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
+        torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
+    assert image.shape == (4, width)
+    assert clip.identity.embedding_dim == width
+    assert clip.identity.details["projection"] == projection
+    assert "projection" not in plain.identity.details
+    assert clip.feature_key == plain.feature_key
+
+
+def test_projections_learn_at_the_full_rate_and_the_encoders_at_gamma() -> None:
+    for frozen in (True, False):
+        clip = toy(projection=16, frozen=frozen)
+        rates = {id(p): group["lr"] for group in clip.parameter_groups(1e-4, 0.01) for p in group["params"]}
+        for part in (clip.project_image, clip.project_text, clip.fusion):
+            assert {rates[id(p)] for p in part.parameters()} == {1e-4}
+        encoder = [rates[id(p)] for p in clip.clip.visual.parameters() if p.requires_grad]
+        assert bool(encoder) != frozen
+        assert encoder == pytest.approx([1e-7] * len(encoder))
+
+
+def test_projections_are_drawn_from_the_seed_and_leave_the_rest_as_it_was() -> None:
+    one, same, other = (toy(projection=True, seed=seed).state_dict() for seed in (1, 1, 2))
+    name = "project_image.weight"
+    assert torch.equal(one[name], same[name])
+    assert not torch.equal(one[name], other[name])
+    assert one[name].abs().max() <= (6 / 64) ** 0.5  # Xavier's range
+    plain = toy(seed=1).state_dict()
+    assert all(torch.equal(one[key], tensor) for key, tensor in plain.items())
+
+
 def test_batch_normalisation_keeps_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     config = copy.deepcopy(_open_clip.TOY)
     config["vision_cfg"] = {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64, "patch_size": None}
@@ -448,9 +507,9 @@ def test_sub_queries_are_of_the_texts_token_features() -> None:
         masks = {aspect: clip.tokenize(TEXTS)[aspect] for aspect in ("colour", "shape")}
         wanted = clip.attributes(query, words, masks)
         found = clip.sub_queries(features, TEXTS)
-        for aspect, (sub, weight) in wanted.items():
-            torch.testing.assert_close(found[aspect][0], sub)
-            torch.testing.assert_close(found[aspect][1], weight)
+        for aspect, sub in wanted.items():
+            torch.testing.assert_close(found[aspect].embeddings, sub.embeddings)
+            torch.testing.assert_close(found[aspect].weight, sub.weight)
         torch.testing.assert_close(clip.queries(features, TEXTS), clip.attributes.combine(query, wanted))
     assert toy().sub_queries(features, TEXTS) == {}
 
@@ -487,6 +546,6 @@ def test_a_frozen_run_stores_image_features_once(toy_root: Path, tmp_path: Path)
             flags={"strategy": {"name": "qure"}, "backbone": {"name": "clip"}},
             sets=[*sets, f"backbone.fusion='{fusion}'", "compute.device='cpu'"],
         )
-        runs.append(run_config(config, runs_dir=tmp_path, tracking_uri="none").details)
+        runs.append(run_config(config, Bench.open(tmp_path, "none")).details)
     assert runs[0]["images_encoded"] > 0
     assert runs[1]["images_encoded"] == 0

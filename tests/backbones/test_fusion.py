@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.backbones._fusion import (
@@ -15,7 +16,7 @@ from negbench.backbones._fusion import (
     make_fusion,
     make_linear,
 )
-from negbench.errors import UnknownNameError
+from negbench.errors import OptionError, UnknownNameError
 
 DIM = 6
 
@@ -90,8 +91,25 @@ def test_gated_is_the_formula() -> None:
     for x, y, got in zip(image, text, fusion(image, text), strict=True):
         z = torch.cat([x, y, x * y, x - y])
         weight, bias = fusion.linear.weight, fusion.linear.bias
-        m, g = torch.tanh(weight[:DIM] @ z + bias[:DIM]), torch.sigmoid(weight[DIM:] @ z + bias[DIM:])
-        torch.testing.assert_close(got, g * m + (1 - g) * x)
+        h, g = F.gelu(weight[:DIM] @ z + bias[:DIM]), torch.sigmoid(weight[DIM:] @ z + bias[DIM:])
+        torch.testing.assert_close(got, F.normalize(g * h + (1 - g) * x, dim=0))
+
+
+def test_gated_by_hand() -> None:
+    """x = (0.6, 0.8), y = (1, 0): z = (0.6, 0.8, 1, 0, 0.6, 0, -0.4, 0.8)."""
+    fusion = GatedFusion(2, _generator())
+    with torch.no_grad():
+        fusion.linear.weight.zero_()
+        fusion.linear.bias.zero_()
+        fusion.linear.weight[0, 2] = 1.0  # h_0 = GELU(y_0) = GELU(1) = 0.8413447
+        fusion.linear.weight[1, 6] = 5.0  # h_1 = GELU(5 (x - y)_0) = GELU(-2) = -0.0455003
+        fusion.linear.weight[2, 4] = -5.0  # g_0 = sigmoid(-5 (x*y)_0) = sigmoid(-3) = 0.0474259
+        fusion.linear.bias[3] = 1.0  # g_1 = sigmoid(1) = 0.7310586
+    mixed = (0.0474259 * 0.8413447 + 0.9525741 * 0.6, 0.7310586 * -0.0455003 + 0.2689414 * 0.8)
+    assert mixed == pytest.approx((0.6114460, 0.1818898), abs=1e-6)
+    x, y = torch.tensor([[0.6, 0.8]]), torch.tensor([[1.0, 0.0]])
+    assert fusion(x, y)[0].tolist() == pytest.approx([0.9584899, 0.2851266], abs=1e-6)
+    assert fusion.cross(x, y)[0, 0].tolist() == pytest.approx([0.9584899, 0.2851266], abs=1e-6)
 
 
 def test_combiner_is_the_formula() -> None:
@@ -102,22 +120,31 @@ def test_combiner_is_the_formula() -> None:
         p = torch.cat([torch.relu(fusion.project_text(y)), torch.relu(fusion.project_image(x))])
         hidden = torch.relu(fusion.hidden(p))
         weight = torch.sigmoid(fusion.scalar(hidden[8 * DIM :]))
-        torch.testing.assert_close(got, fusion.output(hidden[: 8 * DIM]) + weight * y + (1 - weight) * x)
+        output = fusion.output(hidden[: 8 * DIM]) + weight * y + (1 - weight) * x
+        torch.testing.assert_close(got, F.normalize(output, dim=0))
 
 
 def test_sum_is_the_sum_and_has_no_parameters() -> None:
     fusion = make_fusion("sum", DIM, _generator())
     image, text = _inputs(4, 4)
-    assert torch.equal(fusion(image, text), image + text)
+    torch.testing.assert_close(fusion(image, text), (image + text) / (image + text).norm(dim=1, keepdim=True))
     assert list(fusion.parameters()) == []
 
 
 @pytest.mark.parametrize("dim", [64, 256])
-def test_untrained_gated_is_near_the_mean_of_its_inputs(dim: int) -> None:
-    fusion = make_fusion("gated", dim, _generator())
+def test_untrained_gated_begins_near_the_sum_where_that_is_asked_for(dim: int) -> None:
     image, text = (x.float() for x in _inputs(50, 50, dim))
-    cosine = torch.cosine_similarity(fusion(image, text), image + text)
-    assert cosine.min() > 0.95
+    near, plain = (make_fusion("gated", dim, _generator(), initial) for initial in ("sum", "xavier"))
+    assert torch.cosine_similarity(near(image, text), image + text).min() > 0.95
+    assert torch.cosine_similarity(plain(image, text), image + text).mean() < 0.9
+
+
+def test_gated_is_drawn_as_two_xavier_layers() -> None:
+    bound = (6 / (4 * 50 + 50)) ** 0.5
+    weight = GatedFusion(50, _generator()).linear.weight
+    assert 0.99 * bound < weight.abs().max() <= bound
+    with pytest.raises(OptionError, match=r"backbone\.fusion_init must be xavier or sum, got 'orthogonal'"):
+        make_fusion("gated", 4, _generator(), "orthogonal")
 
 
 @pytest.mark.parametrize("kind", FUSIONS)

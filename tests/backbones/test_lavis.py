@@ -65,7 +65,7 @@ def family(request: pytest.FixtureRequest, lavis: Any) -> Family:
 # --- writing and reading back ----------------------------------------------------------------------------------------
 
 
-def test_round_trip_of_a_random_model(tmp_path: Path, family: Family) -> None:
+def test_round_trip_of_a_random_model(tmp_path: Path, lavis: Any, family: Family) -> None:
     """Made from a seed, trained a step, saved in the published format, loaded: the same scores and names."""
     backbone, heads = (Blip, "text_heads") if family.name == "blip" else (Blip2, "qformer_heads")
     tower = {} if family.name == "blip" else {"tower": family.name}
@@ -77,7 +77,7 @@ def test_round_trip_of_a_random_model(tmp_path: Path, family: Family) -> None:
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter -= 0.1 * parameter.grad
-    model.eval().to_lavis(tmp_path / "mine.pth")
+    torch.save(lavis.lavis_state(model.eval()), tmp_path / "mine.pth")
     (tmp_path / "vocab.txt").write_text("\n".join(built_in_vocabulary()))
     again = backbone.load(
         weights=f"lavis:{tmp_path / 'mine.pth'}",
@@ -97,18 +97,14 @@ def test_round_trip_of_a_random_model(tmp_path: Path, family: Family) -> None:
     }
 
 
-def test_written_file_has_the_published_names_shapes_and_values(tmp_path: Path, family: Family) -> None:
+def test_every_published_tensor_is_held_under_its_name(lavis: Any, family: Family) -> None:
     model = family.load_state(family.state)
-    model.to_lavis(tmp_path / "mine.pth")
-    written = torch.load(tmp_path / "mine.pth", weights_only=True)
+    written = lavis.lavis_state(model)
     droppable = model.layout.droppable
     expected = {name: tensor for name, tensor in family.state.items() if not droppable.fullmatch(name)}
     assert set(written) == set(expected)
     for name, tensor in expected.items():
         assert torch.equal(written[name], tensor), name
-    again = family.load(tmp_path / "mine.pth")
-    assert again.identity.sha256 == model.identity.sha256
-    assert torch.equal(family.scores(again), family.scores(model))
 
 
 def test_safetensors_with_lavis_names(tmp_path: Path, family: Family) -> None:
@@ -179,7 +175,7 @@ def test_all_missing_and_unexpected_keys_are_named_at_once(family: Family) -> No
 @pytest.mark.parametrize("key", ["text_proj.weight", "temp"])
 def test_wrong_shape_is_named(family: Family, key: str) -> None:
     state = {**family.state, key: torch.zeros(3, 3)}
-    with pytest.raises(WeightsError, match=r"is \[3, 3\], want"):
+    with pytest.raises(WeightsError, match=r"wrong shape .* \[3, 3\] for"):
         family.load_state(state)
 
 

@@ -84,7 +84,7 @@ def test_fixed_size_lists_and_half_precision(tmp_path, texts):
 
 
 def test_untrained_sum_is_the_closed_form(images, texts):
-    backbone = Precomputed.load(images=images, texts=texts, composition="sum")
+    backbone = Precomputed.load(images=images, texts=texts, fusion="sum")
     features = backbone.features_of(IDS)
     image = IMAGES / np.linalg.norm(IMAGES, axis=1, keepdims=True)
     text = TEXT_VECTORS[:4] / np.linalg.norm(TEXT_VECTORS[:4], axis=1, keepdims=True)
@@ -97,7 +97,7 @@ def test_untrained_sum_is_the_closed_form(images, texts):
 
 
 def test_wider_space_keeps_the_angles(tmp_path, images, texts):
-    backbone = Precomputed.load(images=images, texts=texts, dim=20, composition="sum")
+    backbone = Precomputed.load(images=images, texts=texts, dim=20, fusion="sum")
     found = backbone.candidates(backbone.features_of(IDS))[:, 0]
     assert found.shape == (4, 20)
     given = normalize(torch.from_numpy(IMAGES), dim=-1)
@@ -109,10 +109,10 @@ def test_wider_space_keeps_the_angles(tmp_path, images, texts):
     )
 
 
-@pytest.mark.parametrize("composition", ["gated", "sum", "combiner"])
-def test_shapes_norms_gradients_and_all_pairs(tmp_path, texts, composition):
+@pytest.mark.parametrize("fusion", ["gated", "sum", "combiner"])
+def test_shapes_norms_gradients_and_all_pairs(tmp_path, texts, fusion):
     images = write(tmp_path / "tokens.npz", IDS, TOKENS, "image")
-    backbone = Precomputed.load(images=images, texts=texts, composition=composition, dim=5).eval()
+    backbone = Precomputed.load(images=images, texts=texts, fusion=fusion, dim=5).eval()
     features = backbone.features_of(IDS)
     tokens = backbone.tokenize(TEXTS)
     candidates, crossed = backbone.candidates(features), backbone.cross_queries(features, TEXTS, chunk=3)
@@ -158,9 +158,9 @@ def test_state_holds_what_is_trained_and_not_the_table(images, texts):
 
 
 def test_the_registry_builds_it_from_strings(images, texts):
-    backbone = registry.make("backbones", "precomputed", images=str(images), texts=str(texts), composition="sum")
+    backbone = registry.make("backbones", "precomputed", images=str(images), texts=str(texts), fusion="sum")
     assert backbone.provides_features
-    assert backbone.identity.composition == "sum"
+    assert backbone.identity.composition == "sum fusion"
 
 
 def test_there_are_no_pixels(images, texts):
@@ -189,7 +189,7 @@ def test_bad_options(tmp_path, images, texts):
     with pytest.raises(OptionError, match="dim must be >= 1 or left out, got 0"):
         Precomputed.load(images=images, texts=texts, dim=0)
     with pytest.raises(UnknownNameError, match="gated"):
-        Precomputed.load(images=images, texts=texts, composition="gate")
+        Precomputed.load(images=images, texts=texts, fusion="gate")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def inputs_of(
 
 def groups_of(cell: engine.Cell) -> list[dict[str, object]]:
     """AdamW's groups with the configuration's learning rate and decay."""
-    return cell.backbone.parameter_groups(float(cell.config.train.lr or 0), float(cell.config.train.weight_decay or 0))
+    return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
 
 def queries_of(scene: Scene) -> int:
@@ -147,7 +147,7 @@ def queries_of(scene: Scene) -> int:
 
 def batch_of(cell: engine.Cell) -> int:
     """Queries in a step."""
-    return int(cell.config.train.batch_size or 0)
+    return cell.config.train.batch_size
 
 
 def training(rounds: int, folder: Path) -> None:

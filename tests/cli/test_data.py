@@ -11,7 +11,7 @@ from PIL import Image
 
 from negbench.cli.main import run as negbench
 from negbench.cli.options import dataset_layer
-from negbench.config import dataset_section
+from negbench.config import plugin_section
 
 
 @pytest.fixture
@@ -28,11 +28,13 @@ def file(tmp_path: Path) -> Path:
 def test_a_path_names_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     want = {"name": "triplets", "file": str(tmp_path / "sub/a.jsonl")}
-    assert dataset_section("sub/a.jsonl") == want
+    assert plugin_section("datasets", "sub/a.jsonl") == want
+    assert plugin_section("datasets", "sub/a.jsonl:seed=3") == {**want, "seed": 3}
+    assert plugin_section("strategies", "sub/a.jsonl") == {"name": "sub/a.jsonl"}
     assert dataset_layer("sub/a.jsonl", Path("x"), True)["dataset"] == {**want, "root": "x", "allow_missing": True}
     for name in ("a.csv", "A.PARQUET"):
-        assert dataset_section(name) == {"name": "triplets", "file": str(tmp_path / name)}
-    assert dataset_section("fashioniq") == {"name": "fashioniq"}
+        assert plugin_section("datasets", name) == {"name": "triplets", "file": str(tmp_path / name)}
+    assert plugin_section("datasets", "fashioniq") == {"name": "fashioniq"}
     assert dataset_layer(None, None, False) == {}
 
 

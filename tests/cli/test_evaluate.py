@@ -123,6 +123,7 @@ def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_
     printed = call(run.run_id, "--out", tmp_path / "again.parquet")
     assert metrics_in(printed) == shown(run.result["metrics"])
     assert run.manifest["dataset"]["val"] in printed
+    assert run.manifest["dataset"]["split"] == "val"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "again.parquet"), run.ranks())
     # the untrained model gives others: the weights were loaded
     assert run.result["baselines"]["untrained"] != run.result["metrics"]
@@ -192,6 +193,8 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     assert "subset recall is a lower bound (--subset-ranks FILE gives it exactly)" in alone
     (tmp_path / "some").write_text("3\n11\n")
     assert "2 queries" in call(*lists, *place, "--queries", tmp_path / "some")
+    (tmp_path / "more.json").write_text(json.dumps(json.loads(lists[1].read_text()) | {"77": []}))
+    assert "unknown query '77' in the rankings" in call("--ranks", tmp_path / "more.json", *place, code=2)
 
 
 def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> None:
@@ -240,6 +243,31 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         ),
     ):
         assert message in call(*arguments, code=2), arguments
+
+
+def test_relevant_images_that_are_not_the_target(run: RunFolder, call: Call, tmp_path: Path) -> None:
+    printed = metrics_in(call(run.run_id, "--metric", "relevant", "--k", "10,3", "--out", tmp_path / "values.parquet"))
+    assert metrics_in(call("--ranks", run.path / "ranks.parquet", "--metric", "relevant", "--k", "10,3")) == printed
+    ranks = run.ranks()
+    rows = [list(map(int, row)) for row in ranks["relevant_ranks"]]
+    for k in (3, 10):
+        others = [sum(r <= k for r in row[1:]) / len(row[1:]) for row in rows if len(row) > 1]
+        gaps = [(row[0] <= k) - sum(r <= k for r in row[1:]) / len(row[1:]) for row in rows if len(row) > 1]
+        found = [sum(r <= k for r in row) / k for row in rows]
+        want = [found, [rank <= k for rank in ranks["target_rank"]], others, gaps]
+        for label, values in zip(("P@", "R@", "other relevant R@", "suppression@"), want, strict=True):
+            assert printed[f"{label}{k}"] == f"{100 * sum(values) / len(values):.2f}"
+        assert pd.read_parquet(tmp_path / "values.parquet")[f"precision_at_{k}"].tolist() == pytest.approx(found)
+    above = sum(r < row[0] for row in rows for r in row) / sum(row[0] - 1 for row in rows)
+    assert printed["false negative rate above the target"] == f"{100 * above:.2f}"
+    first = sum(2 <= r <= 3 or r == 1 for row in rows for r in row[1:]) / sum(3 - (row[0] <= 3) for row in rows)
+    assert printed["false negative rate 1-3"] == f"{100 * first:.2f}"
+    assert {"false negative rate 4-10", "false negative rate 11-"} <= set(printed)
+
+
+def test_relevance_beyond_the_target_must_be_known(run: RunFolder, call: Call, benchmarks: Path) -> None:
+    arguments = (run.run_id, "--dataset=cirr", "--data-root", benchmarks, "--metric", "relevant")
+    assert "only the target of each query is known to be relevant" in call(*arguments, code=2)
 
 
 # --- without a model ---------------------------------------------------------------------------------------------

@@ -30,3 +30,9 @@ def flaws() -> ModuleType:
 def standin() -> ModuleType:
     """tests/standin.py."""
     return load(Path(__file__).parents[1] / "standin.py")
+
+
+@pytest.fixture(scope="session")
+def toys(standin: ModuleType) -> ModuleType:
+    """tests/datasets/toys.py, which draws its pictures with `standin`."""
+    return load(Path(__file__).with_name("toys.py"))

@@ -194,7 +194,10 @@ def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
             for k in ks:
                 hits.setdefault(f"{name}recall_at_{k}", []).append(rank <= k)
     found = {name: sum(values) / len(values) for name, values in hits.items()}
-    return found | {"average": (found["recall_at_5"] + found["subset_recall_at_1"]) / 2}
+    return found | {
+        "average": (found["recall_at_5"] + found["subset_recall_at_1"]) / 2,
+        "overall": sum(found.values()) / 7,
+    }
 
 
 def large_files(queries: int, images: int, seed: int) -> Files:
@@ -304,7 +307,7 @@ def test_missing_images_name_the_tree_and_the_first_mismatch(standin: ModuleType
         load(root, images=True)
     message = str(caught.value)
     assert "2 of 9 images are missing" in message
-    assert "first mismatch: dev/dev-1-0-img0.png (no file" in message
+    assert ": dev/dev-1-0-img0.png (no file), dev/dev-8-0-img0.png (empty file); expected: captions" in message
     assert "train/0/ID.png ... train/99/ID.png (or train/ID.png), dev/ID.png, test1/ID.png" in message
     data = load(root, images=True, allow_missing=True)
     assert (data.missing, data.partial) == (("dev-1-0-img0", "dev-8-0-img0"), True)
@@ -335,7 +338,7 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "no target": (lambda f: f[CAPTIONS][1].pop("target_hard"), r"entry 1: key 'target_hard' is missing"),
     "pairid": (entry_change("pairid", "101"), r"entry 1: key 'pairid': want an integer, got '101'"),
     "pairid bool": (entry_change("pairid", True), r"want an integer, got True"),
-    "pairid twice": (entry_change("pairid", 100), r"entry 1: pairid 100 is there twice \(entries 0 and 1\)"),
+    "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' is there twice \(entries 0 and 1\)"),
     "path": (entry_change("reference", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no image id"),
     "outside": (entry_change("target_hard", "dev-99"), r"target 'dev-99' of query 101 is not in the gallery s"),
     "reference": (entry_change("reference", "dev-99"), r"reference 'dev-99' of query 101 is not in the gallery"),

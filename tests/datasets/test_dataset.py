@@ -14,10 +14,11 @@ from torch import Tensor
 
 from negbench.contracts import Query
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Dataset, QueryRanks, columns_of, without_missing
+from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
+from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.metrics.average_precision import map_at_k
-from negbench.metrics.recall import recall_at_k
+from negbench.metrics.metric import Metric, hits, precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +30,8 @@ class Toy(Dataset):
         raise AssertionError("tests construct it directly")
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
-        return {"recall_at_1": recall_at_k(ranks.target_rank, 1), "map_at_2": map_at_k(ranks.relevant_ranks, 2)}
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        return {"recall_at_1": Metric((hits(1),)), "map_at_2": Metric((precision(2),))}
 
 
 def card(**changes: Any) -> DatasetCard:
@@ -336,17 +337,29 @@ def test_card_remarks() -> None:
         card(main="x")
 
 
-def test_without_missing() -> None:
+def test_what_needs_a_missing_image_goes(tmp_path: Path) -> None:
     queries = [
-        Query(id="a", reference="r", text="", target="t", relevant=("t", "m", "u"), subset=("m", "t")),
-        Query(id="b", reference="m", text="", target="t"),
-        Query(id="c", reference="r", text="", target="m"),
-        Query(id="d", reference="r", text="", target=None),
+        Query(id="a", reference="r", text="", target="t", group="all", relevant=("t", "m", "u"), subset=("m", "t")),
+        Query(id="b", reference="m", text="", target="t", group="all"),
+        Query(id="c", reference="r", text="", target="m", group="all"),
+        Query(id="d", reference="r", text="", target=None, group="all"),
     ]
-    kept, galleries = without_missing(queries, {"": ["t", "m", "u"]}, {"m"})
-    assert [q.id for q in kept] == ["a", "d"]
-    assert (kept[0].relevant, kept[0].subset) == (("t", "u"), ("t",))
-    assert galleries == {"": ["t", "u"]}
+    images, groups = columns_of({"all": ["t", "m", "u"]})
+    data = Toy(card(expected={"val": {"all": Counts(4, 9)}}), "val", queries, images, groups, "c", remarks=("odd",))
+    for name in "tur":
+        (tmp_path / f"{name}.png").write_bytes(b"x")
+    files = ImageFiles.scan(tmp_path)
+    with pytest.raises(DataError, match=r"1 of 4 images are missing .*: m \(no file\)"):
+        data.loaded(files, tmp_path)
+    found = data.loaded(files, tmp_path, allow_missing=True)
+    assert [q.id for q in found.queries] == ["a", "d"]
+    assert (found.queries[0].relevant, found.queries[0].subset) == (("t", "u"), ("t",))
+    assert (found.images, found.missing, found.files) == (["t", "u"], ("m",), files)
+    assert {name: columns.tolist() for name, columns in found.groups.items()} == {"all": [0, 1]}
+    assert found.remarks == ("all val: 3 gallery where 9 are published", "odd")  # of what the files hold
+    assert data.loaded(None, tmp_path).queries == queries
+    with pytest.raises(DataError, match=rf"toy val: no query is left of {tmp_path} \(0 images missing\)"):
+        dataclasses.replace(data, queries=[]).loaded(None, tmp_path)
 
 
 def test_a_worker_process_can_take_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import random
 import shutil
@@ -141,22 +142,23 @@ def test_metric_names_and_extremes(root: Path) -> None:
 # --- training pairs ----------------------------------------------------------------------------------------------
 
 
-def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """Probability of every pair under TIRG's sampler, by listing all of them."""
-    children: dict[tuple[str, ...], set[tuple[str, str]]] = {}
+def all_pairs(images: list[tuple[str, str]], text: str) -> dict[tuple[str, str], float]:
+    """Probability of every pair under TIRG's sampler and either rule of what a pair is, by listing all of them."""
+    children: dict[Any, set[tuple[str, str]]] = {}
     for caption in {c for _, c in images}:
         words = caption.split()
-        for place in range(len(words)):
-            children.setdefault((*words[:place], *words[place + 1 :]), set()).add((caption, words[place]))
+        for place, word in enumerate(words):
+            rest: Any = (*words[:place], *words[place + 1 :])
+            children.setdefault(frozenset(rest) if text == "hycole" else rest, set()).add((caption, word))
     weights: dict[tuple[str, str], float] = {}
     for source, caption in images:
         found: dict[str, float] = {}
         parents = [p for p, c in children.items() if caption in {n for n, _ in c} and len({w for _, w in c}) > 1]
         for parent in parents:
             word = dict(children[parent])[caption]
-            for other, changed in children[parent]:
-                if changed != word:
-                    found[other] = found.get(other, 0.0) + 1 / len(children[parent])
+            fits = [other for other, changed in children[parent] if changed != word]
+            for other in fits:
+                found[other] = found.get(other, 0.0) + 1 / len(children[parent])
         for target, other in images:
             if other in found:
                 share = found[other] / sum(found.values()) / sum(c == other for _, c in images)
@@ -165,23 +167,65 @@ def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
     return {pair: weight / len(sources) for pair, weight in weights.items()}
 
 
-def test_pairs_are_drawn_as_tirg_draws_them(root: Path) -> None:
-    data = load(root, split="train", pairs=20_000, seed=3)
+@pytest.mark.parametrize("text", ["hycole", "tirg"])
+@pytest.mark.parametrize("epoch", [None, 4])
+def test_pairs_are_drawn_as_tirg_draws_them(root: Path, text: str, epoch: int | None) -> None:
+    data = load(root, split="train", pairs=20_000, seed=3, text=text)
+    data = data if epoch is None else data.at_epoch(epoch, 7)
     drawn = Counter((short(q.reference), short(q.target)) for q in data.queries)
-    want = all_pairs(TRAIN)
+    want = all_pairs(TRAIN, text)
     assert set(drawn) == set(want)
     assert ("a", "b") in want
     assert ("a", "c") not in want  # the same caption
     assert ("a", "f") not in want  # the same words in another order
+    assert (("f", "b") in want) == (text == "hycole")  # which is no other set of words
     assert not any("e" in pair for pair in want)  # no neighbour
     statistic = sum((drawn[pair] - 20_000 * p) ** 2 / (20_000 * p) for pair, p in want.items())
     assert statistic < len(want) + 4 * (2 * len(want)) ** 0.5
     for query in data.queries[:200]:
         before, after = query.captions
-        assert query.text == modification(before, after, "hycole")
-        assert (query.reference_text, query.target_text) == (f"is {before}.", f"is {after}.")
+        assert query.text == modification(before, after, text)  # type: ignore[arg-type]
+        assert query.reference_text == f"is {', '.join(before.split())}."
+        assert query.target_text == f"is {', '.join(after.split())}."
         assert query.relevant[0] == query.target
         assert {short(i) for i in query.relevant} == {i for i, c in TRAIN if c == after}
+
+
+def test_pairs_are_of_one_category(tmp_path: Path, flaws: ModuleType) -> None:
+    places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
+    lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
+    root = flaws.write(tmp_path, {"labels/train.txt": lines.encode()})
+    pairs = {text: load(root, split="train", pairs=400, text=text).queries for text in ("hycole", "tirg")}
+    assert {q.text for q in pairs["hycole"]} == {"is not red, is blue.", "is not blue, is red."}
+    assert {q.text for q in pairs["tirg"]} >= {"replace pink with red", "replace blue with pink"}
+
+
+def test_every_epoch_has_pairs_of_its_own(root: Path) -> None:
+    data = load(root, split="train", pairs=50)
+    python, state = random.getstate(), torch.get_rng_state()
+    first = data.at_epoch(0, 1)
+    assert random.getstate() == python
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.queries == load(root, split="train", pairs=50).at_epoch(0, 1).queries
+    pairs = [
+        [(q.reference, q.target) for q in d.queries] for d in (data, first, data.at_epoch(1, 1), data.at_epoch(0, 2))
+    ]
+    assert all(pairs[i] != pairs[j] for i in range(4) for j in range(i))
+    assert (first.images, len(first.queries), first.identity) == (data.images, 50, data.identity)
+    assert first.at_epoch(1, 1).queries == data.at_epoch(1, 1).queries
+    other = load(root, split="train", pairs=50, seed=1)
+    assert other.at_epoch(0, 1).queries != first.queries
+    assert load(root).at_epoch(3, 0).queries == load(root).queries  # nothing is drawn for the test split
+
+
+def test_pairs_of_later_epochs_leave_the_dev_part_its_targets(root: Path) -> None:
+    train, dev = load(root, split="train", pairs=60).split_dev(0.3, 0)
+    held = {q.target for q in dev.queries}
+    drawn = [train.at_epoch(epoch, 0) for epoch in range(40)]
+    seen = {q.target for part in drawn for q in part.queries}
+    assert all(len(part.queries) == len(train.queries) for part in drawn)
+    assert seen == {i for i in train.images if short(i) != "e"} - held  # every other target comes up
+    assert not {q.target for epoch in range(40) for q in dev.at_epoch(epoch, 0).queries} - held
 
 
 def test_the_draw_is_a_function_of_its_seed(root: Path) -> None:
@@ -205,7 +249,7 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
     captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
     images = captions * 2
     started = time.perf_counter()
-    edits = Edits.between(images, families)
+    edits = Edits.between(images, lambda c: families(c, "tirg"))
     sources, targets = edits.draw(len(images), torch.Generator().manual_seed(0))
     assert time.perf_counter() - started < 60
     possible = len(images) * sum(size - 1 for size in sizes) * 2
@@ -219,13 +263,15 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
 
 def test_a_repeated_word_ends_the_draw() -> None:
     captions = ["x x a", "x a", "a x", "b x"]
-    edits = Edits.between(captions, families)
+    edits = Edits.between(captions, lambda c: families(c, "tirg"))
     sources, targets = edits.draw(500, torch.Generator().manual_seed(0))
     drawn = {(captions[s], captions[t]) for s, t in zip(sources.tolist(), targets.tolist(), strict=True)}
     assert ("a x", "b x") in drawn
     assert ("x a", "a x") not in drawn
-    with pytest.raises(DataError, match="no two classes of images are one word apart"):
-        Edits.between(["black dress", "dress black"], families)
+    for text in ("hycole", "tirg"):
+        rule = functools.partial(families, text=text)
+        with pytest.raises(DataError, match="no two classes of images are one word apart"):
+            Edits.between(["black dress", "dress black"], rule)
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -351,7 +397,7 @@ def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, da
         shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("name", ["fashion200k", "mit_states", "_paths"])
+@pytest.mark.parametrize("name", ["fashion200k", "mit_states", "image_files", "_fashioniq_files"])
 def test_examples(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"negbench.datasets.{name}"))
     assert result.attempted > 0

@@ -178,11 +178,19 @@ def test_caption_modes(root: Path) -> None:
     single = load(root, caption_mode="single")
     assert [q.id for q in single.queries[:2]] == ["dress-val-00000-0", "dress-val-00000-1"]
     assert [q.text for q in single.queries[:2]] == ["Is darker", "Has no sleeves"]
+    comma = load(root, caption_mode="comma")
+    assert [q.text for q in comma.queries[:2]] == ["is Darker, has no sleeves.", "is red, and shorter."]
+    assert comma.identity != load(root).identity
     mixed = load(root, split="train", caption_mode="random4")
     assert mixed.queries[0].text == "Is darker and has no sleeves"
     seen = {mixed.texts(epoch, 0)[0] for epoch in range(60)}
     assert seen == {"Is darker and has no sleeves", "Has no sleeves and is Darker", "Is darker", "Has no sleeves"}
+    later = mixed.at_epoch(3, 0)
+    assert [q.text for q in later.queries] == mixed.texts(3, 0)
+    assert (later.images, later.identity) == (mixed.images, mixed.identity)
+    assert [(q.id, q.target) for q in later.queries] == [(q.id, q.target) for q in mixed.queries]
     fixed = load(root, split="train")
+    assert fixed.at_epoch(3, 0) is fixed
     assert fixed.texts(0, 0) == fixed.texts(9, 4) == [q.text for q in fixed.queries]
     assert fixed.identity != mixed.identity
     # outside train nothing is drawn
@@ -242,10 +250,10 @@ def test_attributes_are_privileged_texts_of_train(root: Path) -> None:
     write(root, {"image_tag_dataset/tags/asin2attr.dress.train.json": words})
     write(root, {"tags/asin2attr.dress.val.json": {"Dval0": [["red"]]}})
     first = load(root, split="train").queries[0]
-    assert (first.reference_text, first.target_text) == ("red, floral, long sleeve", None)
+    assert (first.reference_text, first.target_text) == ("is red, floral, long sleeve.", None)
     assert load(root).queries[0].reference_text is None
     write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": [["blue"]]}})
-    assert load(root, split="train").queries[0].target_text == "blue"
+    assert load(root, split="train").queries[0].target_text == "is blue."
     write(root, {"captions/asin2attr.dress.train.new.json": {"Dtrain1": ["blue"]}})
     with pytest.raises(DataError, match=r"asin2attr\.dress\.train\.new\.json: key 'Dtrain1'\[0\]: want a list"):
         load(root, split="train")

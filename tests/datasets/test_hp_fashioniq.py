@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from negbench.datasets._preferences import METRICS, PreferenceFormat
+from negbench.datasets._preferences import PreferenceFormat, metrics_of
 from negbench.datasets.hp_fashioniq import HPFashionIQ
 from negbench.errors import DataError, NegbenchError, OptionError
 
 Files = dict[str, Any]
 FILE = "hpfiq.json"
+METRICS = metrics_of(("all", "consistent"))
 
 
 def path(number: int) -> str:
@@ -126,7 +127,6 @@ def test_recall_at_5_on_the_real_file_is_pinned(real: HPFashionIQ) -> None:
     want = {
         "all/preference_rate": 364 / 449,
         "all/preference_rate_with_ties": 1522 / 2585,
-        "all/preference_rate_equal_recall": 1158 / 2136,
         "all/chance": 1641 / 3050,
         "all/first_higher": 449 / 3050,
         "all/ties": 2136 / 3050,
@@ -140,6 +140,7 @@ def test_recall_at_5_on_the_real_file_is_pinned(real: HPFashionIQ) -> None:
     }
     for name, value in want.items():
         assert values[name] == pytest.approx(value, abs=5e-4 if name.endswith(("low", "high", "spearman")) else 1e-9)
+    assert math.isnan(values["all/preference_rate_equal_recall"])  # recall cannot be ahead where recalls are equal
     assert values["all/spearman_p"] == pytest.approx(1.77e-33, rel=0.01)
 
 
@@ -169,7 +170,9 @@ def test_recall_on_the_real_file_against_a_loop_over_it(real: HPFashionIQ, share
     assert values["all/spearman"] == pytest.approx(spearmanr(hits, ratings).statistic)
     one_hot = torch.zeros(len(real.queries), len(real.images))
     one_hot.scatter_(1, real.target_columns[:, None], 1.0)
-    assert real.evaluate(one_hot) == values  # the same scores of sets, but for the factor 1/5
+    assert real.evaluate(one_hot) == pytest.approx(
+        values, nan_ok=True
+    )  # the same scores of sets, but for the factor 1/5
 
 
 # --- toy files ---------------------------------------------------------------------------------------------------
@@ -215,13 +218,20 @@ def test_evaluate_against_a_loop(root: Path, levels: int | None) -> None:
         assert -1 <= value <= 1 if name.endswith("spearman") else 0 <= value <= 1
 
 
-def test_equal_recall_looks_only_at_sets_that_recall_cannot_tell_apart(root: Path) -> None:
+def test_equal_recall_is_the_strict_rate_where_recall_cannot_tell(root: Path) -> None:
+    """CIRQRS eq. 9: C(1) > C(2), R(1) = R(2)."""
     data = load(root)
-    sets = torch.where(data.hits, 0.0, -1.0)  # ahead only where recall differs
-    equal = data.hits[:, 0] == data.hits[:, 1]
-    values = data.judge(sets)
-    assert values["all/preference_rate_equal_recall"] == pytest.approx(float(data.first[equal].double().mean()))
-    assert values["all/ties"] == pytest.approx(float(equal.double().mean()))
+    by_recall = data.judge(torch.where(data.hits, 0.0, -1.0))  # ahead only where recall differs
+    assert math.isnan(by_recall["all/preference_rate_equal_recall"])
+    mixed = 0
+    for seed in range(20):
+        sets = torch.randint(-2, 1, (13, 2), generator=torch.Generator().manual_seed(seed)).double()
+        rows = zip(sets.tolist(), data.hits.tolist(), data.first.tolist(), strict=True)
+        ahead = [first for (one, two), (hit, other), first in rows if hit == other and one > two]
+        want = sum(ahead) / len(ahead) if ahead else math.nan
+        assert data.judge(sets)["all/preference_rate_equal_recall"] == pytest.approx(want, nan_ok=True)
+        mixed += 0 < sum(ahead) < len(ahead)
+    assert mixed > 5
 
 
 def test_streamed_scores_are_those_of_the_table(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

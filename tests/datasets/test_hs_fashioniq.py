@@ -50,6 +50,12 @@ def test_the_real_scores_are_hp_fashioniqs(shared_data: Path) -> None:
     hs, hp = (negbench.load_dataset(name, root=shared_data, images=False) for name in ("hs-fashioniq", "hp-fashioniq"))
     assert isinstance(hs, HSFashionIQ)
     assert isinstance(hp, PreferenceFormat)
-    assert hs.judge(hs.hits.double()) == hp.judge(hp.hits.double())
-    assert (hs.card.main, hp.card.main) == ("consistent/spearman", "all/preference_rate")
+    ours, theirs = hs.judge(hs.hits.double()), hp.judge(hp.hits.double())
+    assert tuple(ours) == hs.card.metrics
+    assert ours["all/spearman"] == theirs["all/spearman"] == pytest.approx(0.1535, abs=5e-5)
+    assert not any(name.startswith("consistent/") for name in ours)  # the sanity check is QuRe's
+    assert (hs.card.main, hp.card.main) == ("all/spearman", "all/preference_rate")
+    assert any("2,743 valid queries" in remark for remark in hs.remarks)
+    assert any("2,715 valid queries" in remark for remark in hp.remarks)
+    assert not any("2,715" in remark or "sanity" in remark for remark in hs.remarks)
     assert hs.identity != hp.identity

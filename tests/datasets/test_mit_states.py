@@ -83,19 +83,26 @@ def test_metrics_against_loops(root: Path, seed: int, levels: int | None) -> Non
     scores = torch.randn(shape, generator=generator) - 2
     if levels is not None:
         scores = torch.randint(-levels, 0, shape, generator=generator).float()
-    want = {}
+    want, by_pair = {}, {}
     for k in (1, 5, 10):
-        hits = 0
+        hits = []
         for index, query in enumerate(data.queries):
             pool = [i for i in data.images if i != query.reference]
             score = {i: float(scores[index, data.images.index(i)]) for i in pool}
             # equal scores: images of another class first
             order = sorted(pool, key=lambda i: (-score[i], class_of(i) == class_of(query.target)))
-            hits += class_of(query.target) in [class_of(i) for i in order[:k]]
-        want[f"recall_at_{k}"] = hits / len(data.queries)
+            # HyCoLe's test samples are pairs of images: one for every image of the class that is asked for
+            hits += [(class_of(query.target) in [class_of(i) for i in order[:k]], FOLDERS[class_of(query.target)])]
+        want[f"recall_at_{k}"] = sum(hit for hit, _ in hits) / len(hits)
+        pairs = [hit for hit, count in hits for _ in range(count)]
+        by_pair[f"pair/recall_at_{k}"] = sum(pairs) / len(pairs)
     want["average"] = sum(want.values()) / 3
-    assert data.evaluate(scores) == pytest.approx(want)
-    assert tuple(want) == data.card.metrics
+    by_pair["pair/average"] = sum(by_pair.values()) / 3
+    want |= by_pair
+    found = data.evaluate(scores)
+    assert found == pytest.approx(want)
+    assert list(found) == list(data.card.metrics) == list(want)
+    assert found["pair/average"] != found["average"]
 
 
 def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
@@ -110,10 +117,23 @@ def test_training_pairs_change_the_state_of_one_noun(root: Path) -> None:
     statistic = sum((drawn[pair] - n) ** 2 / n for pair, n in expected.items())
     assert statistic < len(expected) + 4 * (2 * len(expected)) ** 0.5
     first = data.queries[0]
-    assert first.reference_text == f"is {class_of(first.reference)}."
-    assert first.target_text == f"is {class_of(first.target)}."
+    assert first.reference_text == f"{class_of(first.reference)}."
+    assert first.target_text == f"{class_of(first.target)}."
+    later = data.at_epoch(2, 0)
+    assert [q.target for q in later.queries] != [q.target for q in data.queries]
+    assert all(class_of(q.reference).split()[1] == class_of(q.target).split()[1] for q in later.queries)
     assert load(root, split="train").queries == load(root, split="train").queries
     assert len(load(root, split="train").queries) == len(data.images)
+
+
+def test_weighting_chooses_main_metric_and_protocol(root: Path) -> None:
+    one, pair = load(root), load(root, weighting="pair")
+    assert (one.card.main, pair.card.main) == ("average", "pair/average")
+    assert one.identity.startswith("mit-states@tirg-")
+    assert pair.identity.startswith("mit-states@hycole-")
+    assert one.queries == pair.queries
+    with pytest.raises(OptionError, match="weighting must be one of query, pair, got 'image'"):
+        load(root, weighting="image")
 
 
 def test_empty_files(root: Path) -> None:
@@ -136,7 +156,7 @@ def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
     with pytest.raises(DataError, match="has no images; the data come from http"):
         load(root)
     (root / "images").mkdir()
-    with pytest.raises(DataError, match=r"mit-states test: no query is left below .* \(0 images missing\)"):
+    with pytest.raises(DataError, match=r"mit-states test: no query is left of .* \(0 images missing\)"):
         registry.make("datasets", "mit-states", root=str(root))
 
 

@@ -367,8 +367,9 @@ def test_training_queries_carry_descriptions(folder: Path) -> None:
     told = read(folder / "attributes.json")
     attributes = Attributes(**told[query.target])  # type: ignore[index]
     assert query.target_text is not None
-    for name in ATTRIBUTES:
-        assert clauses(attributes, name)[0].phrase.removeprefix("a ") in query.target_text.split(", ")
+    assert query.target_text.startswith("is ")
+    said = query.target_text.removeprefix("is ").removesuffix(".").split(", ")
+    assert set(said) == {clauses(attributes, name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
     assert query.reference_text not in (None, query.target_text)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,9 +24,10 @@ from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
-from negbench.loop.hybrid import HybridTerms, Members, check_hybrid
+from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import OpenRun, open_run
+from negbench.metrics.metric import Metric
 from negbench.registry import registry
 from negbench.scene import Scenes
 from negbench.testing.bare import BareBackbone
@@ -75,7 +79,7 @@ class Toy(Dataset):
         raise AssertionError("tests construct it directly")
 
     @classmethod
-    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         raise AssertionError("nothing is scored here")
 
 
@@ -114,30 +118,32 @@ def cos(a: float, b: float) -> float:
     return math.cos(math.radians(a - b))
 
 
-def info_nce(positive: float, negatives: list[float]) -> float:
-    top = math.exp(positive / TAU)
-    return -math.log(top / (top + sum(math.exp(n / TAU) for n in negatives)))
+def info_nce(positive: float, negatives: list[float], tau: float = TAU) -> float:
+    top = math.exp(positive / tau)
+    return -math.log(top / (top + sum(math.exp(n / tau) for n in negatives)))
 
 
-def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS) -> float:
+def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint: bool = False) -> float:
     """Text composition by loops: every corrupted triple that differs in its text, and whose texts are known."""
-    values = []
+    values: dict[str, list[float]] = {}
     for i in rows:
         if chosen[i][0] is None or chosen[i][2] is None:
             continue
         first, turn, last = float(chosen[i][0]), float(chosen[i][1]), float(chosen[i][2])
-        negatives = []
+        negatives: dict[str, list[float]] = {}
         for j in rows:
             other_first, other_last = chosen[j][0], chosen[j][2]
             if "reference" in slots and other_first is not None and float(other_first) != first:
-                negatives.append(cos(float(other_first) + turn, last))
+                negatives.setdefault("reference", []).append(cos(float(other_first) + turn, last))
             if "modification" in slots and j != i:
-                negatives.append(cos(first + float(chosen[j][1]), last))
+                negatives.setdefault("modification", []).append(cos(first + float(chosen[j][1]), last))
             if "target" in slots and other_last is not None and float(other_last) != last:
-                negatives.append(cos(first + turn, float(other_last)))
-        if negatives:
-            values.append(info_nce(cos(first + turn, last), negatives))
-    return sum(values) / len(values)
+                negatives.setdefault("target", []).append(cos(first + turn, float(other_last)))
+        if joint and negatives:
+            negatives = {"all": list(itertools.chain(*negatives.values()))}
+        for slot, found in negatives.items():
+            values.setdefault(slot, []).append(info_nce(cos(first + turn, last), found))
+    return sum(sum(found) / len(found) for found in values.values())
 
 
 def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> float:
@@ -158,7 +164,17 @@ def match(rows: Sequence[int], text: int, image: int, chosen: Any = ROWS) -> flo
             if scores:
                 values.append(info_nce(cos(float(chosen[i][text]), chosen[i][image]), scores))
         ways.append(sum(values) / len(values))
-    return sum(ways) / 2
+    return sum(ways)
+
+
+def backbones(term: str) -> Tensor:
+    """One temperature for all terms."""
+    return torch.tensor(TAU)
+
+
+def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
+    strategy = make_strategy("in-batch" if tuple(slots) == ("target",) else "hycole")
+    return HybridTerms(config, Plane(), make_loss("info-nce"), dataset(chosen), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
@@ -166,38 +182,126 @@ ALL: tuple[Slot, ...] = ("reference", "modification", "target")
 
 @pytest.mark.parametrize("slots", [("target",), ALL])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
-def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float) -> None:
-    terms = HybridTerms(HybridConfig(alpha=alpha, beta=beta), Plane(), make_loss("info-nce"), dataset(), slots)
+@pytest.mark.parametrize("how", ["sum", "joint"])
+def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
+    terms = terms_of(HybridConfig.model_validate({"alpha": alpha, "beta": beta, "slots": how}), slots)
     for rows in ([0, 1, 2, 3], [2, 0], [3, 1, 2]):
-        wanted = alpha * tcm(rows, slots) + beta * (match(rows, 0, 3) + match(rows, 2, 4))
-        assert float(terms(members(rows, slots)).detach()) == pytest.approx(wanted, rel=1e-5)
+        wanted = alpha * tcm(rows, slots, joint=how == "joint") + beta * (match(rows, 0, 3) + match(rows, 2, 4))
+        assert float(terms(members(rows, slots), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_matching_adds_both_directions() -> None:
+    """Rows 0 and 2. RITM: texts at 0 and 80 degrees, images at 5 and 75; TITM: texts at 30 and 110, images at 28 and
+    100. Text to image, then image to text, each -log of a softmax of two."""
+    terms = terms_of(HybridConfig(beta=1.0), ("target",))
+    wanted = 0.0
+    for texts, images in (((0, 80), (5, 75)), ((30, 110), (28, 100))):
+        own = [cos(texts[i], images[i]) for i in range(2)]
+        to_image = [cos(texts[0], images[1]), cos(texts[1], images[0])]
+        to_text = [cos(texts[1], images[0]), cos(texts[0], images[1])]
+        for other in (to_image, to_text):
+            wanted += sum(math.log1p(math.exp((o - s) / 0.5)) for s, o in zip(own, other, strict=True)) / 2
+    assert float(terms(members([0, 2], ("target",)), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_each_term_has_its_temperature() -> None:
+    """Eq. 5 over rows 0 and 2 with four temperatures."""
+    own = {"tcm": 0.2, "ritm": 0.4, "titm": 0.8}
+    wanted = 0.0
+    for term, texts, images in (("ritm", (0, 80), (5, 75)), ("titm", (30, 110), (28, 100))):
+        for i, j in ((0, 1), (1, 0)):
+            positive = cos(texts[i], images[i])
+            wanted += 0.1 * info_nce(positive, [cos(texts[i], images[j])], own[term]) / 2
+            wanted += 0.1 * info_nce(positive, [cos(texts[j], images[i])], own[term]) / 2
+    for composed, last, other in ((20, 30, 110), (100, 110, 30)):
+        wanted += 0.4 * info_nce(cos(composed, last), [cos(composed, other)], own["tcm"]) / 2
+    terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), ("target",))
+    found = terms(members([0, 2], ("target",)), lambda term: torch.tensor(own[term]))
+    assert float(found.detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_all_triples_of_texts_are_mined_by_the_strategy() -> None:
+    """TCM under in-batch-cube: the two best of every (text a, modification b, target text c) that is no query's own."""
+    rows = [*ROWS, (None, "10", "60", 60.0, 70.0)]
+    everyone = range(len(rows))
+    strategy = make_strategy("in-batch-cube", k=2)
+    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(rows), strategy)
+    batch = members(list(everyone), ("modification",), rows)
+    count = len(rows)
+    cells = itertools.product(everyone, repeat=3)
+    allowed = torch.tensor([not a == b == c for a, b, c in cells]).reshape(count, count, count)
+    batch = dataclasses.replace(batch, allowed={**batch.allowed, "triple": allowed})
+    own = {(first, n, last) for n, (first, _, last, _, _) in enumerate(rows)}
+    found = []
+    for a, b, c in itertools.product(everyone, repeat=3):
+        first, last = rows[a][0], rows[c][2]
+        if first is not None and last is not None and (first, b, last) not in own:
+            found.append(cos(float(first) + float(rows[b][1]), float(last)))
+    hardest = sorted(found, reverse=True)[:2]
+    complete = [n for n in everyone if rows[n][0] is not None]
+    positive = [cos(float(rows[n][0] or 0) + float(rows[n][1]), float(rows[n][2] or 0)) for n in complete]
+    wanted = sum(info_nce(p, hardest) for p in positive) / len(positive)
+    assert float(terms(batch, backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+# --- temperatures --------------------------------------------------------------------------------------------------
+
+
+def test_who_has_a_temperature_of_its_own() -> None:
+    loss, fixed = make_loss("info-nce"), make_loss("info-nce", tau=0.1)
+    for config, wanted in (
+        ({}, ()),
+        ({"temperature": "own"}, ("icm",)),
+        ({"alpha": 0.4}, ("icm", "tcm")),
+        ({"beta": 0.1}, ("icm", "ritm", "titm")),
+        ({"alpha": 0.4, "beta": 0.1}, ("icm", "tcm", "ritm", "titm")),
+        ({"alpha": 0.4, "beta": 0.1, "temperature": "backbone"}, ()),
+    ):
+        own = Temperatures.of(HybridConfig.model_validate(config), loss).values()
+        assert set(own) == set(wanted)
+        assert list(own.values()) == pytest.approx([math.exp(-1)] * len(wanted))
+        if config.get("temperature") != "own":
+            assert not Temperatures.of(HybridConfig.model_validate(config), fixed).values()
+    with pytest.raises(OptionError, match=r"^hybrid\.temperature = 'own', but loss\.tau = 0\.1 fixes"):
+        Temperatures.of(HybridConfig(temperature="own"), fixed)
+
+
+def test_a_temperature_at_its_bound_can_rise_again() -> None:
+    own = Temperatures(("icm",))
+    with torch.no_grad():
+        own.log["icm"].fill_(-20.0)
+    assert float(own("icm").detach()) == pytest.approx(0.01)
+    own("icm").backward()
+    assert own.log["icm"].grad.item() == pytest.approx(math.exp(-20))
 
 
 def test_one_value_written_out() -> None:
     """Rows 0 and 2: compose(0, 20) = 20 against 30 and 110; compose(80, 20) = 100 against 110 and 30."""
-    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(), ("target",))
+    terms = terms_of(HybridConfig(alpha=1.0), ("target",))
     first = math.log(1 + math.exp((math.cos(math.radians(90)) - math.cos(math.radians(10))) / 0.5))
     second = math.log(1 + math.exp((math.cos(math.radians(70)) - math.cos(math.radians(10))) / 0.5))
-    assert float(terms(members([0, 2], ("target",))).detach()) == pytest.approx((first + second) / 2, rel=1e-5)
+    assert float(terms(members([0, 2], ("target",)), backbones).detach()) == pytest.approx(
+        (first + second) / 2, rel=1e-5
+    )
 
 
 def test_queries_without_a_text_take_no_part() -> None:
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
-    terms = HybridTerms(HybridConfig(alpha=0.4, beta=0.1), Plane(), make_loss("info-nce"), dataset(rows), ALL)
+    terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), ALL, rows)
     everyone = list(range(len(rows)))
     wanted = 0.4 * tcm(everyone, ALL, rows) + 0.1 * (match(everyone, 0, 3, rows) + match(everyone, 2, 4, rows))
-    assert float(terms(members(everyone, ALL, rows)).detach()) == pytest.approx(wanted, rel=1e-5)
-    assert float(terms(members([4, 6], ALL, rows)).detach()) == 0.0  # nobody has a partner
+    assert float(terms(members(everyone, ALL, rows), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+    assert float(terms(members([4, 6], ALL, rows), backbones).detach()) == 0.0  # nobody has a partner
 
 
 def test_what_a_run_does_not_allow_is_no_negative() -> None:
-    terms = HybridTerms(HybridConfig(alpha=1.0), Plane(), make_loss("info-nce"), dataset(), ("target",))
+    terms = terms_of(HybridConfig(alpha=1.0), ("target",))
     batch = members([0, 1, 2], ("target",))
     batch.allowed["target"][0, 2] = False
     values = [info_nce(cos(20, 30), [cos(20, 40)])]
     values.append(info_nce(cos(50, 40), [cos(50, 30), cos(50, 110)]))
     values.append(info_nce(cos(100, 110), [cos(100, 30), cos(100, 40)]))
-    assert float(terms(batch).detach()) == pytest.approx(sum(values) / 3, rel=1e-5)
+    assert float(terms(batch, backbones).detach()) == pytest.approx(sum(values) / 3, rel=1e-5)
 
 
 def test_default_crossing_is_composing_every_pair_in_every_chunk() -> None:
@@ -215,7 +319,7 @@ def test_default_crossing_is_composing_every_pair_in_every_chunk() -> None:
 def test_a_data_set_without_texts_is_one_line() -> None:
     bare = dataset([(None, "10", "60", 0.0, 0.0), ("5", "10", None, 0.0, 0.0)])
     with pytest.raises(DataError, match=r"^hybrid\.alpha and hybrid\.beta need texts .* toy train has none") as caught:
-        HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, ("target",))
+        HybridTerms(HybridConfig(beta=0.1), Plane(), make_loss("info-nce"), bare, make_strategy("in-batch"))
     assert "\n" not in str(caught.value)
     check_hybrid(HybridConfig(), Plane(), bare)  # off: nothing is needed
 
@@ -261,6 +365,8 @@ def cell(toy_root: Path) -> OpenRun:
 
 
 def step(cell: OpenRun, strategy: str, hybrid: HybridConfig | None, loss: str = "info-nce") -> Tensor:
+    if hybrid is not None:  # of the temperatures, the tests above tell
+        hybrid = hybrid.model_copy(update={"temperature": "backbone"})
     rows = torch.tensor([3, 40, 11, 25, 6])
     negatives = None if make_strategy(strategy).scope == "batch" else torch.tensor([[5], [70], [9], [1], [2]])
     objective = Objective(cell.backbone, make_strategy(strategy), make_loss(loss), cell.scene, MiningConfig(), hybrid)
@@ -290,30 +396,32 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, sl
         rows = [torch.stack([positive[i], *negatives(i)]) / tau for i in range(5)]
         return torch.stack([-row.log_softmax(0)[0] for row in rows if len(row) > 1]).mean()
 
+    def corrupted(slot: Slot, i: int) -> list[Tensor]:
+        found = []
+        for j in range(5):
+            if slot == "target" and last[j] != last[i] and targets[j] != targets[i]:
+                found.append(pairs[i][i] @ target[j])
+            if slot == "reference" and first[j] != first[i] and references[j] != references[i]:
+                found.append(pairs[j][i] @ target[i])
+            if slot == "modification" and queries[j].text != queries[i].text:
+                found.append(pairs[i][j] @ target[i])
+        return found
+
     with torch.no_grad():
         target = backbone.text_embeddings(last)
         pairs = [[backbone.compose_texts([a], [q.text])[0] for q in queries] for a in first]
         references, targets = ([q.reference for q in queries], [q.target for q in queries])
-
-        def corrupted(i: int) -> list[Tensor]:
-            found = []
-            for j in range(5):
-                if "target" in slots and last[j] != last[i] and targets[j] != targets[i]:
-                    found.append(pairs[i][i] @ target[j])
-                if "reference" in slots and first[j] != first[i] and references[j] != references[i]:
-                    found.append(pairs[j][i] @ target[i])
-                if "modification" in slots and queries[j].text != queries[i].text:
-                    found.append(pairs[i][j] @ target[i])
-            return found
-
-        wanted = 0.4 * loss(torch.stack([pairs[i][i] @ target[i] for i in range(5)]), corrupted)
+        positive = torch.stack([pairs[i][i] @ target[i] for i in range(5)])
+        wanted = torch.zeros(())
+        for slot in slots:
+            wanted = wanted + 0.4 * loss(positive, functools.partial(corrupted, slot))
         for texts, images in ((first, cell.scene.train.references), (last, None)):
             column = images[rows] if images is not None else cell.scene.train.images[data.target_columns[rows]]
             embedded = backbone.candidates(cell.scene.features(backbone, column))[:, 0]
             scores = backbone.text_embeddings(texts) @ embedded.T
             for way in (scores, scores.T):
                 value = loss(way.diagonal(), lambda i, w=way, t=texts: [w[i, j] for j in range(5) if t[j] != t[i]])
-                wanted = wanted + 0.1 * value / 2
+                wanted = wanted + 0.1 * value
         difference = step(cell, strategy, HybridConfig(alpha=0.4, beta=0.1)) - step(cell, strategy, None)
     torch.testing.assert_close(difference, wanted, atol=1e-5, rtol=1e-5)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import MiningConfig, load_config
+from negbench.config import HybridConfig, MiningConfig, load_config
 from negbench.contracts import Backbone
 from negbench.display import Display
-from negbench.loop.objective import Batch, Objective
+from negbench.errors import OptionError
+from negbench.loop.objective import Batch, Objective, check_objective
 from negbench.loop.runs import OpenRun, open_run
+from negbench.mining.draws import splitmix
 from negbench.mining.task import mining_task
 from negbench.scene import Scene, Scenes
 
@@ -26,6 +32,13 @@ def cell(toy_root: Path) -> OpenRun:
     opened = open_run(config, Display(), Scenes())
     opened.backbone.eval()
     return opened
+
+
+@pytest.fixture(scope="module")
+def weighted(toy_root: Path) -> OpenRun:
+    """The same with colour and shape sub-queries."""
+    sets = [f"dataset.root='{toy_root}'", "backbone.weights='random'", "backbone.attribute_weights=true"]
+    return open_run(load_config(flags={"strategy": {"name": "dqe"}}, sets=sets), Display(), Scenes())
 
 
 def query(backbone: Backbone, scene: Scene, reference: int, text: int) -> Tensor:
@@ -67,7 +80,8 @@ def test_corpus_step_is_the_loss_of_the_drawn_negatives(cell: OpenRun) -> None:
 
 
 @torch.no_grad()
-def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: OpenRun) -> None:
+@pytest.mark.parametrize("slots", ["sum", "joint"])
+def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: OpenRun, slots: str) -> None:
     scene, dataset = cell.scene, cell.scene.train.dataset
     repeated = next(  # two queries with one reference: exchanging it changes nothing
         (i, j)
@@ -77,26 +91,236 @@ def test_hycole_step_is_info_nce_over_triples_that_differ_in_one_member(cell: Op
     )
     # the first query twice stands for two queries with one target and one text
     rows = torch.tensor([*repeated, repeated[0], *(r for r in (0, 20, 50) if r not in repeated)])
-    objective = Objective(cell.backbone, make_strategy("hycole"), make_loss("info-nce"), scene, MiningConfig())
+    hybrid = HybridConfig.model_validate({"slots": slots})
+    strategy, loss = make_strategy("hycole"), make_loss("info-nce")
+    objective = Objective(cell.backbone, strategy, loss, scene, MiningConfig(), hybrid)
     result = objective(batch_of(scene, rows, None))
     losses, count = [], 0
     tau = float(cell.backbone.temperature)
+
+    def nce(positive: float, *negatives: float) -> float:
+        return -float(torch.log_softmax(torch.tensor([positive, *negatives]) / tau, 0)[0])
+
     for i in rows.tolist():
         mine = dataset.queries[i]
         target = int(dataset.target_columns[i])
-        logits = [score(cell.backbone, scene, i, i, target)]
+        positive = score(cell.backbone, scene, i, i, target)
+        by_slot: dict[str, list[float]] = {"target": [], "reference": [], "modification": []}
         for j in rows.tolist():
             other = dataset.queries[j]
             if other.target != mine.target:
-                logits.append(score(cell.backbone, scene, i, i, int(dataset.target_columns[j])))
+                by_slot["target"].append(score(cell.backbone, scene, i, i, int(dataset.target_columns[j])))
             if other.reference != mine.reference:
-                logits.append(score(cell.backbone, scene, j, i, target))
+                by_slot["reference"].append(score(cell.backbone, scene, j, i, target))
             if other.text != mine.text:
-                logits.append(score(cell.backbone, scene, i, j, target))
-        count += len(logits) - 1
-        losses.append(-torch.log_softmax(torch.tensor(logits) / tau, 0)[0])
+                by_slot["modification"].append(score(cell.backbone, scene, i, j, target))
+        assert all(by_slot.values())  # so that every slot's mean runs over all rows
+        count += sum(map(len, by_slot.values()))
+        parts = [list(itertools.chain(*by_slot.values()))] if slots == "joint" else list(by_slot.values())
+        losses.append(sum(nce(positive, *part) for part in parts))
     assert result.negatives == count
-    assert float(result.loss) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
+    assert float(result.loss) == pytest.approx(sum(losses) / len(losses), abs=2e-4)
+
+
+# --- candidates beside the negatives -------------------------------------------------------------------------------
+
+
+def wanted_divergence(cell: OpenRun, rows: list[int], candidates: list[list[int]]) -> float:
+    """Mean over queries of -log softmax of the target among itself and these columns."""
+    tau, total = float(cell.backbone.temperature), 0.0
+    for row, columns in zip(rows, candidates, strict=True):
+        target = int(cell.scene.train.dataset.target_columns[row])
+        logits = torch.tensor([score(cell.backbone, cell.scene, row, row, c) for c in (target, *columns)])
+        total -= float((logits / tau).log_softmax(0)[0]) / len(rows)
+    return total
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("strategy", ["qure", "in-batch"])
+@pytest.mark.parametrize("kl_over", ["batch", "corpus"])
+@pytest.mark.parametrize("exclude", [{}, {"exclude_relevant": True, "exclude_reference": True}], ids=["all", "strict"])
+def test_margin_kl_ranks_the_target_against_each_candidate_once(
+    cell: OpenRun, strategy: str, kl_over: str, exclude: dict[str, bool]
+) -> None:
+    dataset = cell.scene.train.dataset
+    rows = [3, 40, 11, 5, 3]  # a target twice
+    targets = dataset.target_columns[rows].tolist()
+    drawn = [[5, 5], [targets[2], 2], [9, 12], [31, 0], [1, 3]]  # a repeat, and a target of the batch
+    loss = make_loss("margin-kl", kl_over=kl_over, lambda_rank=0.0)
+    mining = MiningConfig.model_validate(exclude)
+    objective = Objective(cell.backbone, make_strategy(strategy), loss, cell.scene, mining)
+    negatives = None if strategy == "in-batch" else torch.tensor(drawn)
+    result = objective(batch_of(cell.scene, torch.tensor(rows), negatives))
+    wanted = []
+    for row, own, chosen in zip(rows, targets, drawn, strict=True):
+        query = dataset.queries[row]
+        members = dataset.groups[query.group].tolist() if kl_over == "corpus" else targets
+        barred = {own}
+        if exclude:
+            barred |= {dataset.column_of[image] for image in (*query.relevant, query.reference)}
+        # a batch is used whole: a repeated target counts twice
+        first = [c for c in targets if c not in barred] if strategy == "in-batch" else chosen
+        wanted.append([*first, *sorted(set(members) - barred - set(first))])
+    assert float(result.loss) == pytest.approx(wanted_divergence(cell, rows, wanted), abs=2e-4)
+
+
+def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
+    loss, dataset = make_loss("margin-kl", kl_over="corpus"), cell.scene.train.dataset
+    check_objective(loss, HybridConfig(), cell.backbone, dataset)
+    cell.backbone.frozen_images = False
+    try:
+        with pytest.raises(OptionError, match=r"^loss\.kl_over = 'corpus' scores the whole corpus .* 'tiny'") as caught:
+            check_objective(loss, HybridConfig(), cell.backbone, dataset)
+        assert "\n" not in str(caught.value)
+        check_objective(make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
+    finally:
+        cell.backbone.frozen_images = True
+
+
+@torch.no_grad()
+def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
+    scene, backbone = weighted.scene, weighted.backbone
+    tokens = scene.train.tokens
+    has = tokens["colour"].any(1)
+    rows = torch.cat([has.nonzero()[:2, 0], (~has).nonzero()[:2, 0]])
+    assert len(rows) == 4
+    negatives = torch.tensor([[1], [2], [4], [5]])
+    loss = make_loss("margin-kl", kl_over="pair", lambda_rank=0.0, margin_aspect=0.5)
+    plain = make_loss("bradley-terry")
+    found = [
+        float(
+            Objective(backbone, make_strategy("dqe"), chosen, scene, MiningConfig())(
+                batch_of(scene, rows, negatives)
+            ).loss
+        )
+        for chosen in (loss, plain)
+    ]
+    subs = backbone.sub_queries(
+        scene.features(backbone, scene.train.references[rows]), {k: v[rows] for k, v in tokens.items()}
+    )
+    wanted = 0.0
+    for name, sub in subs.items():
+        hinges = []
+        for i, row in enumerate(rows.tolist()):
+            if bool(tokens[name][row].any()):
+                own, other = int(scene.train.dataset.target_columns[row]), int(negatives[i, 0])
+                gap = [float((sub.embeddings[i] @ candidate(backbone, scene, c).T).max()) for c in (own, other)]
+                hinges.append(max(0.0, 0.5 - gap[0] + gap[1]))
+        wanted += float(sub.weight) * sum(hinges) / max(1, len(hinges))
+    assert found[0] - found[1] == pytest.approx(wanted, abs=1e-5)
+
+
+# --- all triples, equal budgets ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("k", [7, None])
+@pytest.mark.parametrize("exclude", [{}, {"exclude_relevant": True, "exclude_reference": True}], ids=["all", "strict"])
+def test_cube_step_is_info_nce_over_the_hardest_triples(cell: OpenRun, k: int | None, exclude: dict[str, bool]) -> None:
+    scene, dataset = cell.scene, cell.scene.train.dataset
+    rows = [0, 1, 2, 3, 0]  # a query twice: its triple in another place is its own as well
+    targets = dataset.target_columns[rows].tolist()
+    own = {(dataset.queries[r].reference, dataset.queries[r].text, t) for r, t in zip(rows, targets, strict=True)}
+    if exclude:
+        for r in rows:
+            query = dataset.queries[r]
+            own |= {(query.reference, query.text, dataset.column_of[image]) for image in query.relevant}
+    found = []
+    for a, b, c in itertools.product(range(5), repeat=3):
+        reference = dataset.queries[rows[a]].reference
+        barred = bool(exclude) and dataset.column_of.get(reference) == targets[c]
+        if (reference, dataset.queries[rows[b]].text, targets[c]) not in own and not barred:
+            found.append(score(cell.backbone, scene, rows[a], rows[b], targets[c]))
+    hardest = torch.tensor(sorted(found, reverse=True)[:k])
+    mining = MiningConfig.model_validate(exclude)
+    objective = Objective(cell.backbone, make_strategy("in-batch-cube", k=k), make_loss("info-nce"), scene, mining)
+    result = objective(batch_of(scene, torch.tensor(rows), None))
+    positive = torch.tensor([score(cell.backbone, scene, r, r, t) for r, t in zip(rows, targets, strict=True)])
+    tau = float(cell.backbone.temperature)
+    logits = torch.cat([positive[:, None], hardest.expand(5, -1)], dim=1) / tau
+    assert float(result.loss) == pytest.approx(float(-logits.log_softmax(1)[:, 0].mean()), abs=1e-4)
+    assert result.negatives == 5 * len(hardest)
+    assert result.statistics["pool_size"] == len(hardest)
+    assert result.statistics["hardness"] == pytest.approx(float((positive[:, None] - hardest).mean()), abs=1e-5)
+    assert math.isnan(result.statistics["false_negative_rate_pool"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("strategy", ["in-batch", "hycole", "in-batch-cube"])
+@pytest.mark.parametrize("kept", [1, 4, 1000])
+def test_a_batch_strategy_is_thinned_to_its_budget(cell: OpenRun, strategy: str, kept: int) -> None:
+    rows = torch.arange(20)
+    objective = Objective(cell.backbone, make_strategy(strategy), make_loss("info-nce"), cell.scene, MiningConfig())
+    whole = objective(batch_of(cell.scene, rows, None))
+    plain = batch_of(cell.scene, rows, None)
+    seeds = [splitmix(torch.tensor(s), rows) for s in (1, 1, 2)]
+    thinned = [objective(dataclasses.replace(plain, kept=kept, seed=seed)) for seed in seeds]
+    if kept == 1000:
+        assert [t.negatives for t in thinned] == [whole.negatives] * 3
+        assert [t.loss for t in thinned] == [whole.loss] * 3
+        return
+    assert [t.negatives for t in thinned] == [20 * kept] * 3
+    assert thinned[0].loss == thinned[1].loss != thinned[2].loss
+    for t in thinned:  # the pool is what it was, the draws are fewer
+        assert t.statistics["pool_size"] == whole.statistics["pool_size"]
+        assert t.statistics["hardness"] != whole.statistics["hardness"]
+
+
+# --- precision -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["bradley-terry", "info-nce", "margin-kl"])
+@pytest.mark.parametrize("strategy", ["qure", "in-batch", "hycole", "in-batch-cube"])
+def test_bf16_is_close_to_float32(weighted: OpenRun, strategy: str, loss: str) -> None:
+    """Forward and backward under CPU autocast, hybrid terms, sub-queries and own temperatures included."""
+    opened = weighted
+    hybrid = HybridConfig(alpha=0.4, beta=0.1)
+    rows = torch.arange(12)
+    negatives = None if make_strategy(strategy).scope == "batch" else (rows[:, None] + torch.tensor([[3, 5]])) % 32
+    found = []
+    for half in (True, False):
+        objective = Objective(
+            opened.backbone, make_strategy(strategy), make_loss(loss), opened.scene, MiningConfig(), hybrid
+        )
+        opened.backbone.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            value = objective(batch_of(opened.scene, rows, negatives)).loss
+        assert value.dtype == torch.float32
+        value.backward()
+        gradients = {n: p.grad.clone() for n, p in objective.named_parameters() if p.grad is not None}
+        found.append((float(value.detach()), gradients))
+    (value, gradients), (want, wanted) = found
+    assert value == pytest.approx(want, rel=2e-2)
+    assert gradients.keys() == wanted.keys()
+    assert {f"temperatures.log.{term}" for term in ("icm", "tcm", "ritm", "titm")} <= gradients.keys()
+    for name, gradient in gradients.items():
+        assert gradient.isfinite().all()
+        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), wanted[name].flatten(), dim=0)
+        assert wanted[name].norm() < 1e-4 or cosine > 0.97, name
+
+
+@torch.no_grad()
+def test_scores_are_float32_under_autocast(cell: OpenRun) -> None:
+    """What bfloat16 costs is the embeddings' rounding alone, not that of the scores that a low temperature divides."""
+    rows = torch.arange(12)
+    objective = Objective(
+        cell.backbone, make_strategy("in-batch"), make_loss("info-nce", tau=0.01), cell.scene, MiningConfig()
+    )
+    seen = []
+    real = objective.loss
+
+    class Watched:
+        candidate_set, uses_aspects, tau = "pair", False, 0.01
+
+        def __call__(self, positive: Tensor, negatives: Tensor, *rest: Any, **options: Any) -> Tensor:
+            seen.append(negatives)
+            return real(positive, negatives, *rest, **options)
+
+    objective.loss = Watched()  # type: ignore[assignment]
+    with torch.autocast("cpu", torch.bfloat16):
+        objective(batch_of(cell.scene, rows, None))
+    assert seen[0].dtype == torch.float32
+    assert (seen[0] != seen[0].bfloat16().float()).float().mean() > 0.9
 
 
 @torch.no_grad()

@@ -8,9 +8,16 @@ from negbench.contracts import Loss
 from negbench.registry import registry
 from negbench.testing import LossTestCase
 
+VARIANTS = [(key, {}) for key in registry.plugins("losses")] + [
+    ("margin-kl", {"kl_over": "pair"}),
+    ("margin-kl", {"kl_over": "corpus"}),
+]
+IDS = ["-".join([key, *options.values()]) for key, options in VARIANTS]
 
-@pytest.mark.parametrize("key", list(registry.plugins("losses")))
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
 class TestEveryLoss(LossTestCase):
     @pytest.fixture
-    def loss(self, key: str) -> Loss:
-        return registry.make("losses", key)
+    def loss(self, variant: tuple[str, dict[str, str]]) -> Loss:
+        key, options = variant
+        return registry.make("losses", key, **options)

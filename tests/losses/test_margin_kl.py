@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import kl_div
 
 from negbench.contracts import AspectScores
 from negbench.errors import NegbenchError
 from negbench.losses.bradley_terry import BradleyTerry
+from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
 from negbench.testing import toy_scores
 
@@ -21,6 +23,34 @@ def test_hand_values() -> None:
     assert got == pytest.approx(kl + 3 * 0.1, rel=1e-6)
 
 
+@pytest.mark.parametrize("kl_over", ["pair", "batch", "corpus"])
+def test_one_candidate_is_the_loss_of_qure(kl_over: str) -> None:
+    """s+ 0.8, s- 0.5, tau 0.07: p = sigmoid(4.2857) = 0.98642, loss 0.013670."""
+    call = (torch.tensor([0.8], dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64))
+    got = MarginKL(kl_over=kl_over, lambda_rank=0.0, tau=0.07)(*call).item()  # type: ignore[arg-type]
+    assert got == pytest.approx(0.013670, abs=5e-7)
+    assert got == pytest.approx(-math.log(0.98642), abs=1e-5)
+    assert got == pytest.approx(BradleyTerry(tau=0.07)(*call).item(), rel=1e-12)
+    by_candidate = MarginKL(lambda_rank=0.0, tau=0.07)(call[0], call[1][:, :0], candidates=call[1]).item()
+    assert by_candidate == pytest.approx(got, rel=1e-12)
+
+
+def test_many_candidates_are_a_log_sum_exp() -> None:
+    """Eq. 5 in closed form: -s+/tau + log(exp(s+/tau) + sum exp(s_j/tau)), and torch's KL of the two distributions."""
+    scores, tau = [0.6, 0.5, -0.2, 0.1], 0.25
+    want = -scores[0] / tau + math.log(sum(math.exp(s / tau) for s in scores))
+    logits = torch.tensor([scores], dtype=torch.float64)
+    loss = MarginKL(lambda_rank=0.0, tau=tau)
+    got = loss(logits[:, 0], logits[:, 1:2], candidates=logits[:, 2:]).item()
+    assert got == pytest.approx(want, rel=1e-12)
+    wanted = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
+    library = kl_div((logits / tau).log_softmax(1), wanted, reduction="batchmean").item()
+    assert got == pytest.approx(library, rel=1e-12)
+    pairs = [math.log1p(math.exp((s - scores[0]) / tau)) for s in scores[1:]]
+    pair = MarginKL(kl_over="pair", lambda_rank=0.0, tau=tau)(logits[:, 0], logits[:, 1:]).item()
+    assert pair == pytest.approx(sum(pairs) / 3, rel=1e-12)
+
+
 def test_hand_values_of_aspects() -> None:
     positive, negatives = torch.tensor([0.9]), torch.tensor([[-0.9]])
     colour = AspectScores("colour", torch.tensor([0.1]), torch.tensor([[0.4]]), torch.tensor(2.0))  # 0.25 + 0.3
@@ -31,32 +61,68 @@ def test_hand_values_of_aspects() -> None:
     assert got.item() == pytest.approx(2 * 0.55, rel=1e-6)
 
 
+def test_rows_without_a_word_are_left_out_of_the_aspects_mean() -> None:
+    """Their sub-query is zero and their margin a constant, which would drag the mean towards itself."""
+    positive, negatives = torch.tensor([0.9, 0.9]), torch.tensor([[-0.9], [-0.9]])
+    scores = (torch.tensor([0.1, 0.0]), torch.tensor([[0.4], [0.0]]))
+    weight = torch.tensor(0.7, requires_grad=True)
+    loss = MarginKL(margin_aspect=0.25)
+    plain = loss(positive, negatives)
+    for present, term in (([True, True], (0.55 + 0.25) / 2), ([True, False], 0.55), ([False, False], 0.0)):
+        aspect = AspectScores("colour", *scores, weight, torch.tensor(present))
+        value = loss(positive, negatives, aspects=[aspect])
+        assert (value - plain).item() == pytest.approx(0.7 * term, rel=1e-5, abs=1e-7)
+        # eq. 8 itself pushes the weight down: its gradient is the term, never below 0
+        assert torch.autograd.grad(value, weight)[0].item() == pytest.approx(term, rel=1e-5)
+
+
+@pytest.mark.parametrize("kl_over", ["pair", "batch"])
 @pytest.mark.parametrize("seed", range(20))
-def test_against_loops(seed: int) -> None:
-    toy, other = toy_scores(seed=seed), toy_scores(seed=seed + 100)
-    mask = toy.mask.clone()
+def test_against_loops(seed: int, kl_over: str) -> None:
+    toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
+    mask, present = toy.mask.clone(), torch.arange(5) != (seed + 1) % 5
     mask[seed % 5] = False
-    columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives)
-    rows = []
-    for p, n, m, w, q, o in zip(*(t.tolist() for t in columns), strict=True):
-        terms = []
-        for j in (j for j in range(4) if m[j]):
-            term = math.log1p(math.exp((n[j] - p) / 0.2))
-            term += 0.7 * max(0.0, 0.3 - p + n[j])
-            term += 0.4 * max(0.0, 0.1 - q + o[j])
-            terms.append((w[j], term))
-        if terms:
-            rows.append(sum(a * b for a, b in terms) / sum(a for a, _ in terms))
-    loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7)
-    aspect = AspectScores("colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64))
-    got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect])
-    assert got.item() == pytest.approx(sum(rows) / len(rows), rel=1e-12)
+    some = more.mask if kl_over == "batch" else torch.zeros_like(more.mask)
+    columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives, present)
+    divergences, margins, hinges = [], [], []
+    for p, n, m, w, q, o, there, c, kept in zip(*(t.tolist() for t in (*columns, more.negatives, some)), strict=True):
+        valid = [j for j in range(4) if m[j]]
+        if kl_over == "pair" and valid:
+            terms = [w[j] * math.log1p(math.exp((n[j] - p) / 0.2)) for j in valid]
+            divergences.append(sum(terms) / sum(w[j] for j in valid))
+        if kl_over == "batch":
+            total = sum(w[j] * math.exp(n[j] / 0.2) for j in valid)
+            total += sum(math.exp(c[j] / 0.2) for j in range(4) if kept[j])
+            divergences.append(math.log(math.exp(p / 0.2) + total) - p / 0.2)
+        if valid:
+            weight = sum(w[j] for j in valid)
+            margins.append(sum(w[j] * max(0.0, 0.3 - p + n[j]) for j in valid) / weight)
+            if there:
+                hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
+    want = sum(divergences) / len(divergences)
+    want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
+    loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)  # type: ignore[arg-type]
+    aspect = AspectScores("colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present)
+    beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
+    got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect], **beside)  # type: ignore[arg-type]
+    assert got.item() == pytest.approx(want, rel=1e-12)
 
 
-def test_without_margin_term_it_is_bradley_terry() -> None:
+def test_without_margin_term_it_is_bradley_terry_or_info_nce() -> None:
     toy = toy_scores(seed=1)
     call = (toy.positive, toy.negatives, toy.mask, toy.weights)
-    torch.testing.assert_close(MarginKL(lambda_rank=0.0)(*call), BradleyTerry()(*call))
+    torch.testing.assert_close(MarginKL(kl_over="pair", lambda_rank=0.0)(*call), BradleyTerry()(*call))
+    torch.testing.assert_close(MarginKL(lambda_rank=0.0)(*call), InfoNCE()(*call))
+    assert MarginKL(lambda_rank=0.0)(*call) != BradleyTerry()(*call)
+
+
+def test_candidates_are_in_the_softmax_and_in_no_margin() -> None:
+    toy, more = toy_scores(seed=1), toy_scores(seed=2)
+    for lambda_rank in (0.0, 2.0):
+        loss = MarginKL(lambda_rank=lambda_rank)
+        added = loss(toy.positive, toy.negatives, candidates=more.negatives) - loss(toy.positive, toy.negatives)
+        both = InfoNCE()(toy.positive, torch.cat([toy.negatives, more.negatives], dim=1))
+        torch.testing.assert_close(added, both - InfoNCE()(toy.positive, toy.negatives))
 
 
 def test_the_margin_acts_on_scores_before_the_temperature() -> None:
@@ -89,3 +155,8 @@ def test_an_aspect_that_does_not_fit_is_named() -> None:
 def test_bad_options_are_quoted(field: str, bad: object) -> None:
     with pytest.raises(NegbenchError, match=f"{field} must be a number >= 0, got {bad!r}"):
         MarginKL(**{field: bad})  # type: ignore[arg-type]
+
+
+def test_an_unknown_reading_is_quoted() -> None:
+    with pytest.raises(NegbenchError, match="kl_over must be one of pair, batch, corpus, got 'bank'"):
+        MarginKL(kl_over="bank")  # type: ignore[arg-type]

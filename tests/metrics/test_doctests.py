@@ -8,7 +8,21 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["ranks", "recall", "average_precision"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "average_precision",
+        "cirqrs",
+        "drops",
+        "epochs",
+        "metric",
+        "preference",
+        "ranks",
+        "recall",
+        "relevant",
+        "similarity",
+    ],
+)
 def test_examples(name: str) -> None:
     import torch
 

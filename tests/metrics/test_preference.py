@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import random
 
@@ -12,8 +11,15 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.metrics import preference
-from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
+from negbench.metrics.preference import (
+    agreement,
+    clustered_interval,
+    preference_rate,
+    preference_rate_by_epoch,
+    set_scores,
+    simulated_choices,
+    spearman,
+)
 
 
 def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
@@ -21,12 +27,6 @@ def draw(seed: int, count: int = 60) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-3, 2, (count, 2), generator=generator).double() / 4
     return scores, torch.rand(count, generator=generator) < 0.6
-
-
-def test_examples() -> None:
-    result = doctest.testmod(preference, extraglobs={"torch": torch})
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 # --- scores of sets ----------------------------------------------------------------------------------------------
@@ -202,3 +202,37 @@ def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
         assert math.isnan(found.value)
         assert math.isnan(found.p_value)
     assert spearman(-ratings.float(), ratings).value == pytest.approx(-1)
+
+
+# --- over epochs, and simulated participants ---------------------------------------------------------------------
+
+
+def test_rate_by_epoch_is_the_rate_of_each() -> None:
+    first = draw(0)[1]
+    epochs = torch.stack([draw(seed)[0] for seed in range(4)])
+    for ties in (False, True):
+        want = [rate_loop(scores, first, ties, None) for scores in epochs]
+        assert preference_rate_by_epoch(epochs, first, ties=ties) == pytest.approx(want)
+
+
+def test_a_simulated_participant_chooses_as_bradley_and_terry_say() -> None:
+    generator = torch.Generator().manual_seed(0)
+    grades = torch.tensor([[-1.0, -1.5], [0.25, 0.25], [-3.0, 2.0]])
+    for row, gap in ((0, 0.5), (1, 0.0), (2, -5.0)):
+        many = grades[row].expand(20_000, 2)
+        want = 1 / (1 + math.exp(-2 * gap))
+        assert float(simulated_choices(many, 2.0, generator).double().mean()) == pytest.approx(want, abs=0.02)
+    assert float(simulated_choices(grades[2].expand(20_000, 2), 0.0, generator).double().mean()) == pytest.approx(
+        0.5, abs=0.02
+    )
+
+
+def test_a_sure_participant_takes_the_better_set_and_a_coin_at_a_tie() -> None:
+    scores, _ = draw(7, 400)
+    chosen = simulated_choices(scores, None, torch.Generator().manual_seed(3))
+    apart = scores[:, 0] != scores[:, 1]
+    assert torch.equal(chosen[apart], (scores[:, 0] > scores[:, 1])[apart])
+    assert 0.35 < float(chosen[~apart].double().mean()) < 0.65
+    assert torch.equal(chosen, simulated_choices(scores, None, torch.Generator().manual_seed(3)))
+    with pytest.raises(OptionError, match="sharpness"):
+        simulated_choices(scores, -1.0, torch.Generator())

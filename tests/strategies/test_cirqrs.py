@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from negbench.config import refresh_epochs
 from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.strategies.cirqrs import Cirqrs
@@ -34,6 +37,19 @@ def test_against_loops(n_neg: int) -> None:
 
 def test_nothing_below_the_target_is_an_empty_pool() -> None:
     assert as_sets(Cirqrs().pool(ScoreView(SCORES, torch.tensor([5])))) == [set()]
+
+
+# alg. 1 with the published schedules (sec. 5.1): n_neg // 2^k at the k-th definition
+@pytest.mark.parametrize(
+    ("n_neg", "n_def", "epochs", "want"),
+    [(50, 5, 30, {6: 50, 12: 25, 18: 12, 24: 6}), (100, 6, 50, {8: 100, 16: 50, 24: 25, 32: 12, 40: 6, 48: 3})],
+)
+def test_published_sizes(n_neg: int, n_def: int, epochs: int, want: dict[int, int]) -> None:
+    view = ScoreView(-torch.arange(200.0)[None], torch.tensor([0]))
+    sizes = {}
+    for refresh, epoch in enumerate(refresh_epochs(epochs, n_def, rule=Cirqrs.schedule)):
+        sizes[epoch] = int(Cirqrs(n_neg=n_neg).pool(replace(view, refresh=refresh)).sum())
+    assert sizes == want
 
 
 def test_published_defaults() -> None:

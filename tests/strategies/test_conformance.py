@@ -17,6 +17,8 @@ VARIANTS = [(key, {}) for key in KEYS] + [
     ("after-target", {"k": 2}),
     ("cirqrs", {"n_neg": 3}),
     ("oracle-after-target", {"k": 2}),
+    ("in-batch-cube", {"k": None}),
+    ("in-batch-cube", {"k": 3}),
 ]
 IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
 

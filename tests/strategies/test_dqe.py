@@ -102,3 +102,7 @@ def test_only_allowed_images_set_the_scale() -> None:
 def test_bad_options_are_quoted(options: dict[str, object], message: str) -> None:
     with pytest.raises(NegbenchError, match=message):
         Dqe(**options)  # type: ignore[arg-type]
+
+
+def test_published_schedule() -> None:
+    assert (Dqe.n_def, Dqe.schedule, Dqe.band) == (6, "equal", ("alpha", "beta"))

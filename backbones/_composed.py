@@ -1,0 +1,186 @@
+"""What the families share: identity as loaded, texts on the device, sub-queries; for two towers also the fusion."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from negbench.backbones._attributes import AttributeWeights
+from negbench.backbones._fusion import Fusion
+from negbench.backbones._hashing import count_parameters, module_sha256
+from negbench.backbones._preprocess import Preprocess
+from negbench.contracts import Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
+
+Init = Literal["pretrained", "random"]
+
+MIN_TEMPERATURE = 0.01  # CLIP's bound
+
+
+def bounded(free: Tensor) -> Tensor:
+    """A learned temperature > 0, at least 0.01 (CLIP's bound).
+
+    Where the bound holds, the gradient is that of the value without it, so that the temperature can rise again.
+    """
+    return free + (free.clamp(min=MIN_TEMPERATURE) - free).detach()
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """Raise OptionError unless `value` is one of a Literal's."""
+    known = get_args(choices)
+    check_option(name, value, value in known, f"{', '.join(known[:-1])} or {known[-1]}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise OptionError unless `seed` is one that every generator takes."""
+    check_option("backbone.seed", seed, 0 <= seed < 2**32, "in 0..2^32-1")
+
+
+class Composed(Backbone):
+    """A query is composed of reference and text, and DQE-CIR's sub-queries are added where there are any.
+
+    A subclass sets `attributes` and `_feature_key`, calls `_describe` when it is complete, and writes `_compose`.
+
+    Attributes:
+        attributes: of the sub-queries; None without.
+    """
+
+    attributes: AttributeWeights | None
+    transform: Preprocess
+    _identity: BackboneIdentity
+    _feature_key: str
+
+    @property
+    def identity(self) -> BackboneIdentity:
+        """Resolved identity; its hash is that of the weights as loaded."""
+        return self._identity
+
+    @property
+    def feature_key(self) -> str:
+        """Hash of what determines the stored features: frozen weights as loaded, preprocessing, precision."""
+        return self._feature_key
+
+    def _describe(
+        self,
+        name: str,
+        *,
+        weights: str,
+        revision: str,
+        width: int,
+        composition: str,
+        activation: str = "",
+        tokens_per_image: int = 1,
+        preprocessing: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Set the identity; hash and counts are those of the parameters as they are now (`BackboneIdentity`).
+
+        The preprocessing is by default what `transform` calls itself.
+        """
+        self._identity = BackboneIdentity(
+            name=name,
+            weights=weights,
+            revision=revision,
+            sha256=module_sha256(self),
+            parameters=count_parameters(self),
+            trainable_parameters=count_parameters(self, trainable=True),
+            embedding_dim=width,
+            tokens_per_image=tokens_per_image,
+            preprocessing=preprocessing or self.transform.description,
+            composition=composition + (" + attribute weights" if self.attributes is not None else ""),
+            activation=activation,
+            details=dict(details or {}),
+        )
+
+    @abstractmethod
+    def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Queries [B, D] of unit norm without sub-queries, and the token features [B, S, C] of their texts.
+
+        Token features are read where there are sub-queries only.
+        """
+
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        """Reference features [B, L, C] and B texts -> [B, D], unit norm; any sub-queries are added."""
+        tokens = self._tokens(text)
+        return self._with_sub_queries(*self._compose(features, tokens), tokens)
+
+    def sub_queries(self, features: Tensor, text: TextBatch) -> dict[str, SubQuery]:
+        """Colour and shape sub-queries (DQE-CIR eq. 1); none unless loaded with `attribute_weights`."""
+        if self.attributes is None:
+            return {}
+        tokens = self._tokens(text)
+        return self.attributes(*self._compose(features, tokens), tokens)
+
+    def _with_sub_queries(self, query: Tensor, words: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
+        if self.attributes is None:
+            return query
+        return self.attributes.combine(query, self.attributes(query, words, tokens))
+
+    def _tokens(self, text: TextBatch) -> dict[str, Tensor]:
+        """Tokenised batch on the model's device."""
+        batch = text if isinstance(text, Mapping) else self.tokenize(text)
+        return {name: tensor.to(self.temperature.device) for name, tensor in batch.items()}
+
+
+class TwoTowers(Composed):
+    """Image and text each have one embedding of width D; a fusion composes the query from them.
+
+    A subclass writes `_reference`, `_text` and what is left of `Backbone`.
+
+    Attributes:
+        fusion: of the embeddings; a text may stand in the image's place (HyCoLe's text composition).
+    """
+
+    fusion: Fusion
+
+    @abstractmethod
+    def _reference(self, features: Tensor) -> Tensor:
+        """[B, L, C] -> [B, D], unit norm: what the fusion takes of an image."""
+
+    @abstractmethod
+    def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Text embeddings [B, D] of unit norm, and token features [B, S, C] (anything without `attributes`)."""
+
+    def _rate(self, name: str) -> float:
+        """Learning rate of a parameter over that of the run."""
+        return 1.0
+
+    def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        embedding, words = self._text(tokens)
+        return self.fusion(self._reference(features), embedding), words
+
+    def text_queries(self, text: TextBatch) -> Tensor:
+        """B texts -> [B, D], unit norm: the text's own embedding, without fusion or sub-queries."""
+        return self._text(self._tokens(text))[0]
+
+    def compose_texts(self, reference_text: TextBatch, modification: TextBatch) -> Tensor:
+        """B texts in the references' place and B modifications -> [B, D], unit norm."""
+        tokens = self._tokens(modification)
+        embedding, words = self._text(tokens)
+        return self._with_sub_queries(self.fusion(self.text_queries(reference_text), embedding), words, tokens)
+
+    def cross_queries(self, features: Tensor, text: TextBatch, *, chunk: int = 1024) -> Tensor:
+        """[R, L, C] and P texts -> [R, P, D], unit norm; each side is embedded once, `chunk` pairs fused at a time."""
+        return self._crossed(self._reference(features), text, chunk)
+
+    def cross_texts(self, reference_text: TextBatch, modification: TextBatch, *, chunk: int = 1024) -> Tensor:
+        """R texts in the references' place and P modifications -> [R, P, D], unit norm; as `cross_queries`."""
+        return self._crossed(self.text_queries(reference_text), modification, chunk)
+
+    def _crossed(self, reference: Tensor, text: TextBatch, chunk: int) -> Tensor:
+        tokens = self._tokens(text)
+        embedding, words = self._text(tokens)
+        rows = max(1, chunk // max(1, embedding.shape[0]))
+        return self._with_sub_queries(self.fusion.cross(reference, embedding, chunk=rows), words, tokens)
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """AdamW groups by learning rate, the highest first: matrices decay; biases and scalars do not."""
+        trained = [(p, self._rate(name)) for name, p in self.named_parameters() if p.requires_grad]
+        groups = []
+        for rate in sorted({rate for _, rate in trained}, reverse=True):
+            own = [p for p, r in trained if r == rate]
+            groups.append({"params": [p for p in own if p.ndim > 1], "lr": lr * rate, "weight_decay": weight_decay})
+            groups.append({"params": [p for p in own if p.ndim <= 1], "lr": lr * rate, "weight_decay": 0.0})
+        return [group for group in groups if group["params"]]

@@ -1,0 +1,89 @@
+"""What a run is, as a hash: its resolved configuration, its data, and the code that can move its scores.
+
+The code counts as syntax trees without docstrings and comments, so that a finished run outlives an edit that moves
+nothing. It is what `negbench.loop.train` imports, directly or through others, with the plug-ins that the run names:
+another strategy's file does not count. A module that is imported but moves no score declares
+``MOVES_SCORES = False`` with the reason; what only such modules import does not count either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+
+from negbench import syntax
+from negbench.config import ResolvedConfig
+from negbench.registry import SECTIONS, registry
+
+_LOOP = "negbench.loop.train"
+_WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
+
+
+def code_version(config: ResolvedConfig) -> str:
+    """Hash of the code that can move this run's scores, 12 hexadecimal digits."""
+    named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
+    plugins = [registry.find(kind, name) for kind, name in (*named, _WARMUP)]
+    roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
+    return _version(((_LOOP, _file(_LOOP)), *roots))
+
+
+@cache
+def _version(roots: tuple[tuple[str, Path], ...]) -> str:
+    digest = hashlib.sha256()
+    for module, path in sorted(counted(roots).items()):
+        digest.update(f"{module} {_digest(path)}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def counted(roots: tuple[tuple[str, Path], ...]) -> dict[str, Path]:
+    """Modules that count: the roots and all they import of negbench, or of the package that a root is part of."""
+    packages = {"negbench", *(module.split(".")[0] for module, _ in roots)}
+    found: dict[str, Path] = {}
+    todo = list(roots)
+    while todo:
+        module, path = todo.pop()
+        if module in found or not _moves_scores(path):
+            continue
+        found[module] = path
+        todo += [(name, _file(name)) for name in _imports(module, path) if name.split(".")[0] in packages]
+    return found
+
+
+@cache
+def _imports(module: str, path: Path) -> frozenset[str]:
+    """Modules that a file imports, their packages with them; `negbench` itself only hands its parts' names on."""
+    found = set()
+    package = path.name == "__init__.py"
+    for _, dotted in syntax.imported_names(syntax.parse(path), module, package=package):
+        if dotted.split(".")[0] not in ("negbench", module.split(".")[0]):
+            continue
+        parts = dotted.split(".")
+        names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        found |= {name for name in names if name != "negbench" and syntax.locate(name) is not None}
+    return frozenset(found)
+
+
+@cache
+def _moves_scores(path: Path) -> bool:
+    return syntax.constant(syntax.parse(path), "MOVES_SCORES") is not False
+
+
+@cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(syntax.canonical(syntax.parse(path)).encode()).hexdigest()
+
+
+def _file(module: str) -> Path:
+    path = syntax.locate(module)
+    assert path is not None, module
+    return path
+
+
+def config_hash(config: ResolvedConfig, *, data: str) -> str:
+    """Hash of a resolved configuration, the code of its run, and the data's identity."""
+    identity = {**config.identity(), "code": code_version(config), "data": data}
+    # the data's identity stands for the places it was read from
+    identity["dataset"] = {k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery")}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

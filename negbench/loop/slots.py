@@ -1,0 +1,141 @@
+"""The negatives of a step, slot by slot: what the triples of a whole batch are, and how slots enter one loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import AspectScores, Loss, ScoreView, Slot, Strategy
+from negbench.errors import OptionError
+
+SlotSum = Literal["sum", "joint"]
+
+# stands for "no negative" under an aspect: below every cosine, so that no hinge with a margin below 2 is active there
+_NO_SCORE = -4.0
+_MOST_SCORES = 2**26  # of one tensor of triples: 256 MiB in float32
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1)."""
+
+    scores: Tensor
+    mask: Tensor
+    weights: Tensor | None = None
+
+    @classmethod
+    def of(cls, scores: Tensor, pool: Tensor) -> Corrupted:
+        """From what `Strategy.pool` answered for `scores`."""
+        return cls(scores, pool > 0, pool) if pool.is_floating_point() else cls(scores, pool)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What some losses take beside the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
+
+    aspects: Sequence[AspectScores] = ()
+    candidates: Tensor | None = None
+    mask: Tensor | None = None
+
+
+def loss_of_slots(
+    loss: Loss,
+    how: SlotSum,
+    positive: Tensor,
+    slots: Mapping[Slot, Corrupted],
+    temperature: Tensor,
+    beside: Beside | None = None,
+) -> Tensor:
+    """Loss of a batch whose triples are corrupted in one or more slots, for any loss.
+
+    HyCoLe-HNM eq. 3-4: one matrix for each slot. "sum" adds one value of the loss for each (one softmax per slot);
+    "joint" applies the loss once, to the negatives of all slots together.
+
+    Args:
+        loss: of the run.
+        how: "sum" or "joint".
+        positive: [B] scores of the uncorrupted triples.
+        slots: negatives by slot.
+        temperature: scalar > 0.
+        beside: candidates and aspects; they are of other target images, and so belong to the slot "target" (candidates
+            to the first slot where the target is none of the slots; then there are no aspects).
+
+    Returns:
+        Scalar.
+    """
+    beside = beside or Beside()
+    home: Slot = "target" if "target" in slots else next(iter(slots))
+    aspects = beside.aspects if home == "target" else ()
+    if how == "joint" and len(slots) > 1:
+        weighted = any(part.weights is not None for part in slots.values())
+        weights = [part.mask.float() if part.weights is None else part.weights.float() for part in slots.values()]
+        aspects = [_padded(aspect, slots) for aspect in aspects]
+        together = Corrupted(
+            torch.cat([part.scores for part in slots.values()], dim=1),
+            torch.cat([part.mask for part in slots.values()], dim=1),
+            torch.cat(weights, dim=1) if weighted else None,
+        )
+        slots = {home: together}
+    total = positive.new_zeros(())
+    for slot, part in slots.items():
+        own = slot == home
+        total = total + loss(
+            positive,
+            part.scores,
+            part.mask,
+            part.weights,
+            temperature=temperature,
+            aspects=aspects if own else (),
+            candidates=beside.candidates if own else None,
+            candidate_mask=beside.mask if own else None,
+        )
+    return total
+
+
+def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:
+    """The aspect's negatives among those of all slots; triples of other slots have no sub-query."""
+    parts = [
+        aspect.negatives if slot == "target" else torch.full_like(part.scores, _NO_SCORE)
+        for slot, part in slots.items()
+    ]
+    return AspectScores(aspect.name, aspect.positive, torch.cat(parts, dim=1), aspect.weight, aspect.present)
+
+
+# --- all triples of a batch ------------------------------------------------------------------------------------------
+
+
+def check_triples(batch: int, wide: int, what: str) -> None:
+    """Raise OptionError, with the arithmetic, where [batch^3 or rows, wide] scores of triples would not fit."""
+    if batch * wide > _MOST_SCORES:
+        raise OptionError(
+            f"{what}: {batch} x {wide:,} = {batch * wide:,} numbers ({batch * wide * 4 / 2**30:.1f} GiB in float32, "
+            f"several times over) for the triples of a batch, and at most {_MOST_SCORES:,} are held: "
+            "lower train.batch_size, or strategy.k"
+        )
+
+
+def corrupted_triples(strategy: Strategy, cube: Tensor, allowed: Tensor) -> Corrupted:
+    """The triples that a strategy chooses for a batch, the same for each of its B queries.
+
+    Args:
+        strategy: asked once (see `Strategy`).
+        cube: [B, B, B] scores.
+        allowed: [B, B, B] bool.
+
+    Returns:
+        [B, K] of the K triples that are chosen.
+
+    Raises:
+        OptionError: B x K scores are too many to hold.
+    """
+    scores = cube.reshape(1, -1)
+    view = ScoreView(scores.detach(), torch.zeros(1, dtype=torch.int64, device=cube.device), allowed.reshape(1, -1))
+    pool = strategy.pool(view)
+    chosen = (pool[0] > 0).nonzero().squeeze(1)
+    check_triples(len(cube), len(chosen), "triples chosen")
+    rows = (scores[:, chosen], pool[:, chosen])
+    return Corrupted.of(*(row.expand(len(cube), -1) for row in rows))

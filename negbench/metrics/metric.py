@@ -1,0 +1,129 @@
+"""What a benchmark's metric averages, declared by its data set: which value of which queries, averaged over what.
+
+Reported numbers, intervals and paired tests come from one declaration, so that a test is of the number in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from negbench.errors import DataError
+from negbench.metrics.average_precision import average_precision_at_k
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.recall import hits_at_k
+
+Values = Callable[[QueryRanks], Tensor]  # ranks of Q queries -> [Q] float
+
+
+def hits(k: int) -> Values:
+    """[Q] 1 where the target is among the first k, else 0."""
+    return lambda ranks: hits_at_k(ranks.target_rank, k)
+
+
+def subset_hits(k: int) -> Values:
+    """[Q] as `hits`, within each query's subset (CIRR's image group)."""
+
+    def values(ranks: QueryRanks) -> Tensor:
+        if ranks.subset_rank is None:
+            raise DataError("these ranks hold no ranks within image groups: they are not CIRR's")
+        return hits_at_k(ranks.subset_rank, k)
+
+    return values
+
+
+def precision(k: int) -> Values:
+    """[Q] average precision at k over all relevant images."""
+    return lambda ranks: average_precision_at_k(ranks.relevant_ranks, k)
+
+
+def by_answers(values: Values) -> Values:
+    """[Q] the values, each weighing as many as the query has relevant images; weights have mean 1 over the queries.
+
+    A mean of these is a mean over (query, relevant image) pairs.
+    """
+
+    def weighted(ranks: QueryRanks) -> Tensor:
+        weights = ranks.relevant_ranks.lengths.double()
+        return values(ranks) * weights / weights.mean()
+
+    return weighted
+
+
+@dataclass(frozen=True, eq=False)
+class PerQuery:
+    """Values of one metric, as intervals and paired tests take them.
+
+    Attributes:
+        values: [n] float64, of the queries that the metric is about; in [0, 1] unless weighted (`by_answers`).
+        rows: [n] int64, which queries of the ranks these are.
+        strata: [n] group names where the metric is the unweighted mean of several groups' means; None where it is the
+            mean over queries.
+    """
+
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    strata: NDArray[np.str_] | None
+
+    @property
+    def mean(self) -> float:
+        """The metric again."""
+        if self.strata is None:
+            return float(self.values.mean())
+        return float(np.mean([self.values[self.strata == name].mean() for name in np.unique(self.strata)]))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A mean over queries of one value each.
+
+    Args:
+        per_query: functions of ranks; a query's value is the mean of theirs (one function as a rule).
+        over: "queries" is the mean over queries, "groups" the unweighted mean of the gallery groups' means.
+        group: only the queries of this gallery group.
+        aspect: only the queries with this semantic aspect.
+
+    Example:
+        >>> from negbench.ragged import Ragged
+        >>> rank = torch.tensor([1, 20, 3])
+        >>> ranks = QueryRanks(("a", "b", "c"), ("x", "x", "y"), rank, rank, Ragged.of([[1], [20], [3]]))
+        >>> Metric((hits(10),)).mean(ranks), Metric((hits(10),), over="groups").mean(ranks)
+        (0.6666666666666666, 0.75)
+    """
+
+    per_query: tuple[Values, ...]
+    over: Literal["queries", "groups"] = "queries"
+    group: str | None = None
+    aspect: str | None = None
+
+    def rows(self, ranks: QueryRanks) -> list[int]:
+        """The queries that the metric is about."""
+        groups, aspects = ranks.group, ranks.aspects or ((),) * len(ranks)
+        return [
+            row
+            for row in range(len(ranks))
+            if self.group in (None, groups[row]) and (self.aspect is None or self.aspect in aspects[row])
+        ]
+
+    def mean(self, ranks: QueryRanks) -> float:
+        """The metric. Raises NegbenchError where there is no query, or one without what the metric looks at."""
+        mine = self._mine(ranks)
+        parts = [mine.of_group(name) for name in mine.groups] if self.over == "groups" else [mine]
+        means = [sum(float(values(part).double().mean()) for part in parts) / len(parts) for values in self.per_query]
+        return sum(means) / len(means)
+
+    def of(self, ranks: QueryRanks) -> PerQuery:
+        """Its values, query by query. Raises as `mean`."""
+        mine = self._mine(ranks)
+        values = torch.stack([values(mine).double() for values in self.per_query]).mean(0)
+        several = self.over == "groups" and len(mine.groups) > 1
+        return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(mine.group) if several else None)
+
+    def _mine(self, ranks: QueryRanks) -> QueryRanks:
+        return ranks if self.group is None and self.aspect is None else ranks.select(self.rows(ranks))

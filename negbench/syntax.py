@@ -1,0 +1,135 @@
+"""Python files read as syntax trees: what a module imports, defines and says. Nothing heavy is imported for it.
+
+The registry finds plug-ins with it, and `negbench.identity` hashes the code that can move a score.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from negbench.errors import NegbenchError
+
+_BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # where a statement may stand
+
+
+def parse(path: Path) -> ast.Module:
+    """Syntax tree of a file; NegbenchError with file and line where it cannot be read as Python."""
+    try:
+        return _parsed(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SyntaxError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a null byte
+        line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        problem = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise NegbenchError(f"{path}{line}: not Python: {problem}") from error
+
+
+@cache
+def _parsed(path: Path, _changed: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def locate(module: str) -> Path | None:
+    """File of a module; None where there is none (a name inside a module, or not installed)."""
+    spec = _spec(module)
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+@cache
+def _spec(module: str) -> ModuleSpec | None:
+    # a parent that is no package is not asked: `find_spec` would import it, and torch with it
+    parent = module.rpartition(".")[0]
+    if parent and ((above := _spec(parent)) is None or above.submodule_search_locations is None):
+        return None
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> Iterator[tuple[str, str]]:
+    """(name in this module, dotted name it stands for) of every import that runs, those inside functions too.
+
+    Args:
+        tree: of the module.
+        module: its dotted name, from which relative imports count.
+        package: it is a package's `__init__`.
+    """
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        todo += [child for child in _running(ast.iter_child_nodes(node)) if isinstance(child, _BLOCKS)]
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            home = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                above = parts[: len(parts) - node.level + package]
+                home = ".".join([*above, *([home] if home else [])])
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{home}.{alias.name}"
+
+
+def derives(tree: ast.Module, module: str, name: str, bases: Collection[str]) -> bool:
+    """Whether the class `name` of a module inherits, over any number of files, from one of the dotted `bases`."""
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if found is None:
+        return False
+    known = dict(imported_names(tree, module))
+    for base in found.bases:
+        dotted = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+        first, _, rest = dotted.partition(".")
+        if dotted in known or first in known:
+            full = known.get(dotted) or f"{known[first]}.{rest}"
+            home, _, leaf = full.rpartition(".")
+            if full in bases:
+                return True
+            above = locate(home) if home.split(".")[0] == module.split(".")[0] else None
+            if above is not None and derives(parse(above), home, leaf, bases):
+                return True
+        elif dotted != name and derives(tree, module, dotted, bases):
+            return True
+    return False
+
+
+def constant(tree: ast.Module | ast.ClassDef, name: str) -> object:
+    """Literal value that a module or class gives to a name, annotated or not; None where it gives none."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in targets
+        ):
+            try:
+                return None if node.value is None else ast.literal_eval(node.value)
+            except ValueError:
+                return None
+    return None
+
+
+def canonical(node: object) -> str:
+    """A tree as text that changes with what the code does: not with layout, comments, docstrings or `TYPE_CHECKING`.
+
+    Empty parts are left out, so that a later Python, whose trees have more optional parts, gives the same text.
+    """
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
+        return f"{type(node).__name__}({','.join(f'{name}={canonical(value)}' for name, value in fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(canonical, _running(node)))}]"
+    return f"{type(node).__name__}:{node!r}"
+
+
+def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """What of these is run: no bare constants (docstrings), no blocks for type checkers."""
+    for node in nodes:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from node.orelse
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            yield node

@@ -1,0 +1,364 @@
+"""The conformance suite of backbones: what training, storing and scoring rely on, checked on a handful of pictures."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from negbench.contracts import Backbone, relevance
+from negbench.errors import NegbenchError
+
+MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+SCALE = 2.0**10  # of the loss under autocast, as a gradient scaler has it: float16 has no small numbers
+
+Make = Callable[[int], Backbone]
+Tokens = Mapping[str, Tensor]
+
+
+def _unit(embeddings: Tensor, *shape: int) -> None:
+    """Of this shape, float32, of unit norm."""
+    assert embeddings.shape == shape
+    assert embeddings.dtype == torch.float32
+    torch.testing.assert_close(embeddings.detach().norm(dim=-1), torch.ones(shape[:-1]), rtol=0, atol=1e-5)
+
+
+def _rows(tokens: Tokens, rows: Sequence[int]) -> dict[str, Tensor]:
+    return {name: tensor[list(rows)] for name, tensor in tokens.items()}
+
+
+def _generators() -> tuple[Any, ...]:
+    """States of the global generators."""
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
+
+
+class BackboneTestCase:
+    """Subclass it as ``TestX`` and define a fixture `make`: a function of a seed that returns a small instance.
+
+    Attributes:
+        texts: modifications, the first of them with several words of every aspect that the backbone knows.
+        image_ids: only of a backbone that `provides_features`: as many ids as texts.
+        drawn: whether anything but what a file holds is drawn from the seed.
+        idle: regular expression of names whose gradient may be zero, such as a last layer's for unread positions.
+        autocast_bounds: precision -> largest distance of an embedding (of unit norm) under autocast from float32's.
+        gradient_bound: least cosine of the whole gradient under autocast with float32's.
+    """
+
+    texts: ClassVar[Sequence[str]] = (
+        "is red with dark blue dots and has long sleeves",
+        "is a blue dress with a v-neck instead of a collar",
+        "darker",
+        "without a belt",
+    )
+    image_ids: ClassVar[Sequence[str]] = ()
+    drawn: ClassVar[bool] = True
+    idle: ClassVar[str] = "(?!)"
+    autocast_bounds: ClassVar[Mapping[torch.dtype, float]] = {torch.bfloat16: 0.02, torch.float16: 0.003}
+    gradient_bound: ClassVar[float] = 0.995
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """What makes the backbone under test."""
+        raise NotImplementedError("define the fixture `make` in your test class")
+
+    @pytest.fixture
+    def backbone(self, make: Make) -> Backbone:
+        """One instance, in evaluation mode."""
+        return make(0).eval()
+
+    @pytest.fixture
+    def tokens(self, backbone: Backbone) -> dict[str, Tensor]:
+        """The texts, tokenised."""
+        return backbone.tokenize(self.texts)
+
+    @pytest.fixture
+    def features(self, backbone: Backbone) -> Tensor:
+        """[B, L, C] of as many images as there are texts."""
+        return self.encoded(backbone).detach()
+
+    def encoded(self, backbone: Backbone) -> Tensor:
+        """[B, L, C], with a gradient where the backbone is fine-tuned."""
+        if backbone.provides_features:
+            return backbone.features_of(self.image_ids).to(backbone.temperature.device)
+        pixels = torch.stack([backbone.preprocess(picture) for picture in self.pictures()])
+        return backbone.image_features(pixels.to(backbone.temperature.device))
+
+    def pictures(self) -> list[Image.Image]:
+        """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
+        numbers = np.random.default_rng(0)
+        shapes = [(60 + 20 * n, 90 - 10 * n) for n in range(len(self.texts))]
+        return [
+            Image.fromarray(numbers.integers(256, size=(4, 4, 3), dtype=np.uint8)).resize(s, Image.Resampling.NEAREST)
+            for s in shapes
+        ]
+
+    def loss(self, backbone: Backbone, features: Tensor, tokens: Tokens) -> Tensor:
+        """In-batch cross-entropy against other targets than the references."""
+        scores = relevance(backbone.queries(features, tokens), backbone.candidates(features)).float()
+        targets = torch.arange(len(self.texts), device=scores.device).roll(1)
+        return torch.nn.functional.cross_entropy(scores / backbone.temperature, targets)
+
+    def gradients(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
+        """Of every parameter that one step reaches."""
+        backbone.zero_grad()
+        self.loss(backbone, self.encoded(backbone), tokens).backward()
+        return {name: p.grad.clone() for name, p in backbone.named_parameters() if p.grad is not None}
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    def test_identity(self, make: Make, backbone: Backbone, features: Tensor) -> None:
+        """It names weights and preprocessing, counts the parameters, knows the shapes; the same at every load."""
+        identity = backbone.identity
+        assert identity.name
+        assert identity.weights
+        assert identity.preprocessing
+        assert len(identity.sha256) == 64
+        assert identity.parameters == sum(p.numel() for p in backbone.parameters())
+        assert identity.trainable_parameters == sum(p.numel() for p in backbone.parameters() if p.requires_grad)
+        assert backbone.candidates(features).shape[1:] == (identity.tokens_per_image, identity.embedding_dim)
+        again = make(0)
+        assert again.identity == identity
+        assert again.feature_key == backbone.feature_key
+
+    def test_identity_is_that_of_the_weights_as_loaded(self, backbone: Backbone) -> None:
+        """Training moves neither the hash nor the key of the stored features."""
+        identity, key = backbone.identity, backbone.feature_key
+        with torch.no_grad():
+            for parameter in backbone.parameters():
+                parameter.add_(0.1)
+        assert (backbone.identity, backbone.feature_key) == (identity, key)
+
+    def test_the_seed_decides_the_weights(self, make: Make) -> None:
+        """Same seed, same weights, bit for bit; another seed, others."""
+        one, same, other = (make(seed).state_dict() for seed in (1, 1, 2))
+        assert all(torch.equal(one[name], same[name]) for name in one)
+        if self.drawn:
+            assert any(not torch.equal(one[name], other[name]) for name in one)
+            assert make(1).identity.sha256 != make(2).identity.sha256
+
+    def test_global_generators_are_untouched(self, make: Make) -> None:
+        """By loading, by a training step, by evaluation."""
+        before = _generators()
+        backbone = make(3).train()
+        self.gradients(backbone, backbone.tokenize(self.texts))
+        backbone.eval().text_queries(self.texts)
+        assert _generators() == before
+
+    def test_temperature(self, backbone: Backbone) -> None:
+        """A scalar > 0 that learns."""
+        assert backbone.temperature.shape == ()
+        assert backbone.temperature > 0
+        assert backbone.temperature.requires_grad
+
+    # --- images -----------------------------------------------------------------------------------------------------
+
+    def test_transform(self, backbone: Backbone) -> None:
+        """Any image becomes float32 pixels, the same ones each time and in a worker; it pickles small."""
+        if backbone.provides_features:
+            with pytest.raises(NegbenchError):
+                backbone.preprocess(Image.new("RGB", (9, 9)))
+            return
+        packed = pickle.dumps(backbone.transform)
+        assert len(packed) < 10_000
+        unpacked = pickle.loads(packed)
+        shapes = set()
+        for mode in MODES:
+            pixels = backbone.preprocess(Image.new(mode, (50, 80)))
+            assert pixels.dtype == torch.float32
+            assert pixels.isfinite().all()
+            shapes.add(tuple(pixels.shape))
+        assert len(shapes) == 1
+        assert next(iter(shapes))[0] == 3
+        for picture in self.pictures():
+            first = backbone.preprocess(picture)
+            assert torch.equal(backbone.preprocess(picture), first)
+            assert torch.equal(unpacked(picture), first)
+
+    def test_features(self, make: Make) -> None:
+        """[B, L, C] of each image alone; frozen ones have no gradient and do not know of the training mode."""
+        backbone = make(0).eval()
+        features = self.encoded(backbone)
+        assert features.ndim == 3
+        assert features.isfinite().all()
+        assert not torch.equal(features[0], features[1])
+        if backbone.provides_features:
+            torch.testing.assert_close(backbone.features_of(self.image_ids[1:2])[0], features[1])
+            return
+        pixels = torch.stack([backbone.preprocess(picture) for picture in self.pictures()])
+        torch.testing.assert_close(backbone.image_features(pixels[1:2])[0], features[1], rtol=1e-4, atol=1e-4)
+        trained = self.encoded(backbone.train())
+        assert trained.requires_grad != backbone.frozen_images
+        if backbone.frozen_images:
+            assert torch.equal(trained, features)
+
+    def test_candidates(self, backbone: Backbone, features: Tensor) -> None:
+        """[B, T, D] of unit norm, each of its own image; the float16 of the store will do."""
+        candidates = backbone.candidates(features)
+        _unit(candidates, len(features), backbone.identity.tokens_per_image, backbone.identity.embedding_dim)
+        torch.testing.assert_close(backbone.candidates(features[2:3])[0], candidates[2], rtol=0, atol=1e-5)
+        half = backbone.candidates(features.half())
+        _unit(half, *candidates.shape)
+        torch.testing.assert_close(half, candidates, rtol=0, atol=0.02)
+
+    # --- texts and queries ------------------------------------------------------------------------------------------
+
+    def test_tokens(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
+        """Tensors on the CPU, one row a text; no text, no rows."""
+        assert tokens
+        for tensor in tokens.values():
+            assert tensor.shape[0] == len(self.texts)
+            assert tensor.device.type == "cpu"
+        empty = backbone.tokenize([])
+        assert {name: len(tensor) for name, tensor in empty.items()} == dict.fromkeys(tokens, 0)
+
+    def test_queries(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
+        """[B, D] of unit norm, from strings and from tokens alike, in any order and alone."""
+        queries = backbone.queries(features, self.texts)
+        _unit(queries, len(self.texts), backbone.identity.embedding_dim)
+        torch.testing.assert_close(backbone.queries(features, tokens), queries, rtol=0, atol=1e-5)
+        order = [2, 0]
+        chosen = backbone.queries(features[order], _rows(tokens, order))
+        torch.testing.assert_close(chosen, queries[order], rtol=0, atol=1e-5)
+        alone = backbone.queries(features[2:3], self.texts[2:3])[0]
+        torch.testing.assert_close(alone, queries[2], rtol=0, atol=1e-5)
+        torch.testing.assert_close(backbone.queries(features.half(), tokens), queries, rtol=0, atol=0.02)
+
+    def test_queries_depend_on_both_sides(
+        self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]
+    ) -> None:
+        """Another reference, or another text, is another query."""
+        queries = backbone.queries(features, tokens)
+        for other in (backbone.queries(features.roll(1, 0), tokens), backbone.queries(features, self.texts[::-1])):
+            assert (queries - other).norm(dim=-1).min() > 1e-4
+
+    def test_text_queries(self, backbone: Backbone, tokens: dict[str, Tensor]) -> None:
+        """[B, D] of unit norm, and so are the embeddings of descriptions; strings and tokens alike."""
+        for method in (backbone.text_queries, backbone.text_embeddings):
+            found = method(self.texts)
+            _unit(found, len(self.texts), backbone.identity.embedding_dim)
+            torch.testing.assert_close(method(_rows(tokens, [3, 1])), found[[3, 1]], rtol=0, atol=1e-5)
+            assert (found[0] - found[1]).norm() > 1e-4
+
+    @pytest.mark.parametrize("chunk", [1, 5, 1024])
+    def test_crossed_queries_equal_loops(
+        self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor], chunk: int
+    ) -> None:
+        """Every reference with every text."""
+        crossed = backbone.cross_queries(features[:3], tokens, chunk=chunk)
+        _unit(crossed, 3, len(self.texts), backbone.identity.embedding_dim)
+        for r in range(3):
+            for p in range(len(self.texts)):
+                one = backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0]
+                torch.testing.assert_close(crossed[r, p], one, rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("chunk", [1, 1024])
+    def test_crossed_texts_equal_loops(self, backbone: Backbone, chunk: int) -> None:
+        """Every reference text with every modification; or a one-line error from a family without."""
+        references = self.texts[:0:-1]
+        if type(backbone).compose_texts is Backbone.compose_texts:
+            with pytest.raises(NegbenchError, match="has no text composition"):
+                backbone.compose_texts(references, references)
+            return
+        crossed = backbone.cross_texts(references, self.texts, chunk=chunk)
+        _unit(crossed, len(references), len(self.texts), backbone.identity.embedding_dim)
+        for r, reference in enumerate(references):
+            for p, text in enumerate(self.texts):
+                one = backbone.compose_texts([reference], [text])[0]
+                torch.testing.assert_close(crossed[r, p], one, rtol=0, atol=1e-5)
+
+    def test_sub_queries(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
+        """Unit norm where the text has the aspect's words, zero elsewhere; weights are learned and not negative."""
+        for name, sub in backbone.sub_queries(features, tokens).items():
+            assert name
+            assert sub.present.shape == (len(self.texts),)
+            assert sub.present.dtype == torch.bool
+            assert sub.present[0], "the first text must have a word of every aspect"
+            assert sub.embeddings.shape == (len(self.texts), backbone.identity.embedding_dim)
+            torch.testing.assert_close(sub.embeddings.detach().norm(dim=-1), sub.present.float(), rtol=0, atol=1e-5)
+            assert sub.weight.shape == ()
+            assert sub.weight >= 0
+            assert sub.weight.requires_grad
+
+    # --- training ---------------------------------------------------------------------------------------------------
+
+    def test_parameter_groups(self, backbone: Backbone) -> None:
+        """Every parameter that trains stands in one group, and no other; no rate is above the run's."""
+        groups = backbone.parameter_groups(1e-3, 0.1)
+        held = [id(p) for group in groups for p in group["params"]]
+        assert sorted(held) == sorted(id(p) for p in backbone.parameters() if p.requires_grad)
+        assert groups[0]["lr"] == 1e-3  # the rate that a run logs
+        assert all(0 < group["lr"] <= 1e-3 and group["weight_decay"] in (0.0, 0.1) for group in groups)
+
+    def test_gradients(self, make: Make) -> None:
+        """Finite and there for all that trains, not zero for any matrix; none for what is frozen."""
+        backbone = make(0).train()
+        found = self.gradients(backbone, backbone.tokenize(self.texts))
+        assert set(found) == {name for name, p in backbone.named_parameters() if p.requires_grad}
+        for name, gradient in found.items():
+            assert gradient.isfinite().all(), name
+            # not of vectors: the bias of an attention's keys has none, the softmax takes it out
+            assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
+
+    def test_state_survives_saving(self, make: Make, features: Tensor) -> None:
+        """A trained state, loaded by a fresh instance, goes on alike: embeddings, temperature, masks of dropout."""
+        trained = make(1).train()
+        tokens = trained.tokenize(self.texts)
+        optimizer = torch.optim.AdamW(trained.parameter_groups(0.05, 0.1))
+        before = trained.queries(features, tokens).detach()
+        self.gradients(trained, tokens)
+        optimizer.step()
+        resumed = make(1).train()
+        resumed.load_state_dict(copy.deepcopy(trained.state_dict()))
+        assert torch.equal(resumed.temperature, trained.temperature)
+        drawn = trained.queries(features, tokens)
+        assert not torch.equal(drawn, before)
+        assert torch.equal(resumed.queries(features, tokens), drawn)
+        assert torch.equal(resumed.candidates(features), trained.candidates(features))
+
+    # --- precision --------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    def test_autocast(self, make: Make, dtype: torch.dtype, device: str) -> None:
+        """Under autocast all embeddings are float32 of unit norm, near float32's, and so is the gradient."""
+        backbone = make(0).eval().to(device)
+        tokens = {name: tensor.to(device) for name, tensor in backbone.tokenize(self.texts).items()}
+        exact = self.embeddings(backbone, tokens)
+        wanted = self.gradients(backbone, tokens)
+        with torch.autocast(device, dtype):
+            found = self.embeddings(backbone, tokens)
+            backbone.zero_grad()
+            value = self.loss(backbone, self.encoded(backbone), tokens) * SCALE
+        value.backward()
+        for name, embeddings in found.items():
+            _unit(embeddings.cpu(), *exact[name].shape)
+            distance = float((embeddings - exact[name]).norm(dim=-1).max())
+            assert distance <= self.autocast_bounds[dtype], f"{name}: {distance}"
+        got = torch.cat([p.grad.flatten() for _, p in backbone.named_parameters() if p.grad is not None])
+        assert got.isfinite().all()
+        cosine = float(torch.cosine_similarity(got, torch.cat([g.flatten() for g in wanted.values()]), dim=0))
+        assert cosine >= self.gradient_bound, cosine
+
+    @torch.no_grad()
+    def embeddings(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
+        """All that a training step may ask for."""
+        features = self.encoded(backbone).to(backbone.temperature.device)
+        found = {
+            "candidates": backbone.candidates(features),
+            "queries": backbone.queries(features, tokens),
+            "text_queries": backbone.text_queries(tokens),
+            "cross_queries": backbone.cross_queries(features, tokens),
+        }
+        if type(backbone).compose_texts is not Backbone.compose_texts:
+            found["cross_texts"] = backbone.cross_texts(tokens, tokens)
+        return found

@@ -1,0 +1,288 @@
+"""The conformance suite of data sets: what training, scoring and verifying rely on, checked on a small copy."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+import random
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.datasets.dataset import Dataset, QueryRanks
+from negbench.errors import DataError, NegbenchError
+
+COMMON = ("root", "split", "images", "allow_missing")
+SIGNS = ("mixed", "negative", "ties")
+
+
+def toy_table(data: Dataset, seed: int, sign: str = "mixed") -> Tensor:
+    """[Q, N] float32 scores: "mixed" in sign, all "negative", or whole numbers with "ties"."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(data.queries), len(data.images))
+    if sign == "ties":
+        return torch.randint(-2, 2, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) - (9 if sign == "negative" else 0)
+
+
+def answer_key(data: Dataset) -> Tensor:
+    """[Q, N] scores that rank the target first, then every other relevant image, then the rest."""
+    scores = torch.full((len(data.queries), len(data.images)), -3.0)
+    for row, query in enumerate(data.queries):
+        for image in query.relevant:
+            if image in data.column_of:
+                scores[row, data.column_of[image]] = -2.0
+    scores[torch.arange(len(scores)), data.target_columns] = -1.0
+    return scores
+
+
+def loop_rank(data: Dataset, scores: Tensor, row: int) -> int:
+    """Rank of the target by a loop over its gallery; among equal scores it comes last."""
+    query = data.queries[row]
+    gallery = [data.images[column] for column in data.groups[query.group].tolist()]
+    rivals = {*gallery} - {query.target} - ({query.reference} if data.card.exclude_reference else set())
+    own = float(scores[row, data.target_columns[row]])
+    return 1 + sum(float(scores[row, data.column_of[image]]) >= own for image in rivals)
+
+
+def _rank(data: Dataset, scores: Tensor, block: int = 1024) -> QueryRanks:
+    return data.rank(lambda rows, columns: scores[rows][:, columns], block)
+
+
+class DatasetTestCase:
+    """Subclass it as ``TestX`` with the fixtures `dataset` and `options`; `options` may be damaged by the tests.
+
+    The copy that `options` name needs a dozen images and two training targets; its `val` split has targets.
+    """
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "val")  # leave "train" out where there is nothing to train on
+    ranked: ClassVar[bool] = True  # False for judgements that ranks do not hold
+
+    @pytest.fixture
+    def dataset(self) -> type[Dataset]:
+        """The class under test."""
+        raise NotImplementedError("define the fixture `dataset` in your test class")
+
+    @pytest.fixture
+    def options(self) -> Mapping[str, Any]:
+        """Options of `load` that find a small copy with images, as a rule ``{"root": tmp_path}``."""
+        raise NotImplementedError("define the fixture `options` in your test class")
+
+    @pytest.fixture
+    def load(self, dataset: type[Dataset], options: Mapping[str, Any]) -> Callable[..., Dataset]:
+        """`load` of the class with the options of the copy, and more."""
+        return lambda **more: dataset.load(**{**options, **more})
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    def test_options_are_keywords_with_defaults_and_documented(self, dataset: type[Dataset]) -> None:
+        """The four options of every data set, and each of its own named in `load`'s docstring."""
+        parameters = inspect.signature(dataset.load).parameters
+        assert tuple(parameters)[: len(COMMON)] == COMMON
+        text = inspect.getdoc(dataset.load) or ""
+        for name, parameter in parameters.items():
+            assert parameter.kind is parameter.KEYWORD_ONLY, name
+            assert parameter.default is not parameter.empty, name
+            assert name in COMMON or re.search(rf"^\s+{name}: ", text, re.MULTILINE), f"{name} is not documented"
+
+    def test_card(self, load: Callable[..., Dataset]) -> None:
+        """It says what the benchmark is, and names every metric once."""
+        card = load(images=False).card
+        for field in ("name", "protocol", "version", "source", "licence", "gallery", "text_template"):
+            assert getattr(card, field), field
+        assert len(set(card.metrics)) == len(card.metrics)
+
+    def test_loading_is_repeatable(self, load: Callable[..., Dataset]) -> None:
+        """With images or without: the same queries, galleries and identity, and no global generator moves."""
+        for split in self.splits:
+            state, python = torch.get_rng_state(), random.getstate()
+            numpy = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+            data, again = load(split=split), load(split=split, images=False)
+            assert torch.equal(torch.get_rng_state(), state)
+            assert random.getstate() == python
+            assert np.random.get_state()[1].tolist() == numpy  # type: ignore[index]  # noqa: NPY002
+            assert (data.queries, data.images, data.content) == (again.queries, again.images, again.content)
+            assert data.identity == again.identity
+            assert re.fullmatch(rf"{data.card.name}@{re.escape(data.card.protocol)}-[0-9a-f]{{8}}", data.identity)
+            assert again.files is None
+            assert pickle.loads(pickle.dumps(data)).identity == data.identity
+
+    def test_splits_differ(self, load: Callable[..., Dataset]) -> None:
+        """No two splits have one identity."""
+        assert len({load(split=split, images=False).identity for split in self.splits}) == len(self.splits)
+
+    def test_is_frozen(self, load: Callable[..., Dataset]) -> None:
+        """A loaded data set is not written to."""
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            load(images=False).split = "other"  # type: ignore[misc]
+
+    def test_queries(self, load: Callable[..., Dataset]) -> None:
+        """Texts can be tokenised and printed; what is relevant is listed once, the target first."""
+        for split in self.splits:
+            data = load(split=split, images=False)
+            for query in data.queries:
+                assert query.text == query.text.strip() != ""
+                assert query.target is not None
+                assert query.reference in data.all_images
+                assert len(set(query.relevant)) == len(query.relevant)
+                assert query.relevant[:1] in ((), (query.target,))
+                assert query.reference not in query.subset
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def test_every_image_opens(self, load: Callable[..., Dataset]) -> None:
+        """Galleries and references have files that decode."""
+        for split in self.splits:
+            data = load(split=split)
+            assert not data.partial
+            for image in data.all_images:
+                assert min(data.open_image(image).size) > 0
+
+    def test_a_missing_image(self, load: Callable[..., Dataset]) -> None:
+        """An empty file is none: one line; with `allow_missing` all that needs it goes, and the identity says so."""
+        whole = load(split="val")
+        assert whole.files is not None
+        lost = str(whole.queries[0].target)
+        whole.files.path(lost).write_bytes(b"")
+        with pytest.raises(DataError) as caught:
+            load(split="val")
+        assert re.search(r"\b1 of .*empty file", str(caught.value))
+        assert "--allow-missing" in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+        data = load(split="val", allow_missing=True)
+        assert (data.missing, data.partial) == ((lost,), True)
+        assert data.identity != whole.identity
+        assert lost not in data.all_images
+        for query in data.queries:
+            assert lost not in (query.reference, query.target, *query.relevant, *query.subset)
+
+    def test_an_unknown_split(self, load: Callable[..., Dataset]) -> None:
+        """One line that quotes it."""
+        with pytest.raises(NegbenchError, match="'no-such-split'") as caught:
+            load(split="no-such-split")
+        assert len(str(caught.value).splitlines()) == 1
+
+    def test_an_empty_folder(self, load: Callable[..., Dataset], options: Mapping[str, Any], tmp_path: Path) -> None:
+        """One line that names the folder and says where the data come from."""
+        if "root" not in options:
+            pytest.skip("read from a file")
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(DataError) as caught:
+            load(root=tmp_path / "empty")
+        assert str(tmp_path / "empty") in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+    # --- scoring -------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def val(self, load: Callable[..., Dataset]) -> Dataset:
+        """The reported split."""
+        if not self.ranked:
+            pytest.skip("the test class says that ranks do not judge")
+        return load(split="val", images=False)
+
+    def test_the_right_answers_score_one(self, val: Dataset) -> None:
+        """Every metric, with all scores negative and the reference on top where it is not ranked."""
+        scores = answer_key(val)
+        if val.card.exclude_reference:
+            held = val.reference_columns >= 0
+            scores[held.nonzero()[:, 0], val.reference_columns[held]] = 9.0
+        found = val.evaluate(scores)
+        assert found == pytest.approx(dict.fromkeys(found, 1.0))
+        assert val.card.main in found
+        assert [name for name in val.card.metrics if name in found] == [n for n in found if n in val.card.metrics]
+        assert set(found) <= set(val.card.metrics) or val.partial
+
+    def test_a_constant_scorer_finds_nothing(self, val: Dataset) -> None:
+        """Ties count against the model: no target is first."""
+        ranks = _rank(val, torch.zeros(len(val.queries), len(val.images)))
+        alone = ranks.gallery_size == ranks.relevant_ranks.lengths
+        assert (ranks.target_rank[~alone] > 1).all()
+        assert all(0 <= value <= 1 for value in val.summarise(ranks).values())
+
+    @pytest.mark.parametrize("sign", SIGNS)
+    def test_ranks_are_those_of_a_loop(self, val: Dataset, sign: str) -> None:
+        """For every block size; a data set of classes ranks the best image of the target's class."""
+        scores = toy_table(val, 3, sign)
+        ranks = _rank(val, scores)
+        loops = torch.tensor([loop_rank(val, scores, row) for row in range(len(val.queries))])
+        listed = ranks.relevant_ranks
+        best = torch.tensor([int(listed.row(row).min()) for row in range(len(val.queries))])
+        assert torch.equal(ranks.target_rank, loops) or torch.equal(ranks.target_rank, best)
+        small = _rank(val, scores, block=2)
+        assert torch.equal(small.target_rank, ranks.target_rank)
+        assert torch.equal(small.relevant_ranks.values, listed.values)
+
+    @pytest.mark.parametrize("sign", SIGNS)
+    def test_per_query_values_average_to_the_metric(self, val: Dataset, sign: str) -> None:
+        """Of all queries, of some, and from a stored table of ranks."""
+        ranks = _rank(val, toy_table(val, 5, sign))
+        some = ranks.select(range(0, len(ranks), 2))
+        for chosen in (ranks, some, QueryRanks.from_frame(ranks.to_frame())):
+            reported = val.summarise(chosen)
+            found = val.per_query(chosen, list(reported))
+            assert list(found) == list(reported)
+            for name, value in reported.items():
+                assert found[name].mean == pytest.approx(value, abs=1e-9), name
+                assert len(found[name].values) == len(found[name].rows)
+        assert val.summarise(QueryRanks.from_frame(ranks.to_frame())) == val.summarise(ranks)
+
+    def test_a_part_is_scored_as_those_queries(self, val: Dataset) -> None:
+        """Galleries stay whole."""
+        rows, scores = list(range(0, len(val.queries), 2)), toy_table(val, 7)
+        part = val.with_queries(rows, "every other one")
+        assert part.evaluate(scores[rows]) == val.summarise(_rank(val, scores).select(rows))
+        assert part.identity != val.identity
+
+    def test_submission(self, val: Dataset) -> None:
+        """Written where there is a test server; else the refusal is one line."""
+        scores = toy_table(val, 1)
+        if val.test_server:
+            files = val.submission(lambda rows, columns: scores[rows][:, columns])
+            for lists in files.values():
+                assert {query.id for query in val.queries} <= set(lists)
+        else:
+            with pytest.raises(DataError, match="no test server"):
+                val.check_submission()
+
+    # --- training ------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def train(self, load: Callable[..., Dataset]) -> Dataset:
+        """The training split."""
+        if "train" not in self.splits:
+            pytest.skip("the test class says that there is nothing to train on")
+        return load(split="train", images=False)
+
+    def test_dev_part(self, train: Dataset) -> None:
+        """No target is in both parts, in any epoch."""
+        rest, dev = train.split_dev(0.4, 0)
+        held = {query.target for query in dev.queries}
+        assert len(rest.queries) + len(dev.queries) == len(train.queries)
+        for epoch in range(3):
+            assert held.isdisjoint({query.target for query in rest.at_epoch(epoch, 0).queries})
+
+    def test_epochs(self, train: Dataset) -> None:
+        """An epoch is a function of its number and the seed; the images stay, so that feature rows stay valid."""
+        state, python = torch.get_rng_state(), random.getstate()
+        for epoch in range(3):
+            drawn = train.at_epoch(epoch, 11)
+            assert drawn.images == train.images
+            assert set(drawn.all_images) <= set(train.all_images)
+            assert len(drawn.queries) == len(train.queries)
+            assert drawn.queries == train.at_epoch(epoch, 11).queries
+            assert drawn.queries == train.at_epoch(2 - epoch, 4).at_epoch(epoch, 11).queries
+            assert (drawn.identity, drawn.split) == (train.identity, train.split)
+            assert (drawn.target_columns >= 0).all()
+            texts = train.texts(epoch, 11)
+            assert len(texts) == len(train.queries)
+            assert all(text.strip() for text in texts)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert random.getstate() == python

@@ -1,0 +1,51 @@
+"""The hardest of all triples that the members of a batch can form.
+
+Paper: HyCoLe-HNM, table 4, compares its three-slot negatives with hard-negative mining over the N^3 - N triples of a
+batch: (r_a, m_b, t_c), a, b, c not all equal.
+Departures: the paper names neither its hard-negative method nor how many triples it takes. Here: the k of highest
+score, the same for every query of the batch, as a triple's score does not depend on the query. The default k is that of
+the three slots at the paper's batch of 64, 3 * 63.
+Fallback: fewer than k allowed triples give all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.metrics.ranks import top_columns
+from negbench.strategies._ranked import is_whole
+
+PAPER = "HyCoLe-HNM table 4, 'hard negative mining'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchCube(Strategy):
+    """Pool: the k allowed triples of the batch with the highest score; ties by (a, b, c).
+
+    Args:
+        k: how many triples, >= 1; None (`none` on the command line): the whole cube, for which a step holds B^4 scores.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("triple",)
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    k: int | None = tunable(189, low=10, high=1000, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("k", self.k, self.k is None or is_whole(self.k, 1), "a whole number >= 1, or none")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        if self.k is None:
+            return view.allowed.clone()
+        columns = top_columns(view.scores, self.k, view.allowed)
+        width = view.scores.shape[1]
+        nowhere = columns.masked_fill(columns < 0, width)  # behind the last column, cut off again
+        pool = torch.zeros(len(columns), width + 1, dtype=torch.bool, device=columns.device)
+        return pool.scatter_(1, nowhere, True)[:, :width].clone()

@@ -1,0 +1,90 @@
+"""Every registered backbone, with its options that change what is computed, passes the suite of plug-in authors."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from negbench.registry import registry
+from negbench.testing import BackboneTestCase
+
+TOY: dict[str, Any] = {"init": "random", "size": "toy"}
+
+
+class Registered(BackboneTestCase):
+    """The suite over `key` of the registry, built with `options` and a seed."""
+
+    key: ClassVar[str]
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    @pytest.fixture
+    def make(self, options: dict[str, Any]) -> Any:
+        return lambda seed: registry.make("backbones", self.key, **options, seed=seed)
+
+
+class TestTiny(Registered):
+    key = "tiny"
+
+    @pytest.fixture(params=[{}, {"fusion": "combiner"}, {"fusion_init": "xavier", "attribute_weights": True}], ids=str)
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return dict(request.param)
+
+
+class TestClip(Registered):
+    key = "clip"
+
+    @pytest.fixture(
+        params=[
+            {},
+            {"fusion": "sum", "projection": True},
+            {"projection": 24, "attribute_weights": 0.3},
+            {"frozen": False, "projection": 40, "attribute_weights": True},
+        ],
+        ids=str,
+    )
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {**TOY, **request.param}
+
+
+class TestBlip(Registered):
+    key = "blip"
+
+    @pytest.fixture(params=[{}, {"freeze_images": True, "attribute_weights": True}], ids=str)
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {**TOY, **request.param}
+
+
+class TestBlip2(Registered):
+    key = "blip2"
+    idle = r"layer\.1\.(intermediate|output)\.dense"  # queries read the image's positions only, not the text's
+
+    @pytest.fixture(
+        params=[{}, {"attribute_weights": True}, {"pooling": "text", "config": {"tower": "clip_vit_L"}}], ids=str
+    )
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {**TOY, **request.param}
+
+
+class TestPrecomputed(Registered):
+    key = "precomputed"
+    image_ids = ("a", "b", "c", "d")
+
+    @pytest.fixture
+    def options(self, tmp_path: Path) -> dict[str, Any]:
+        numbers = np.random.default_rng(0)
+        np.savez(tmp_path / "i.npz", ids=self.image_ids, features=numbers.normal(size=(4, 2, 6)).astype(np.float32))
+        np.savez(tmp_path / "t.npz", texts=self.texts, features=numbers.normal(size=(4, 5)).astype(np.float32))
+        return {"images": str(tmp_path / "i.npz"), "texts": str(tmp_path / "t.npz"), "dim": 8}
+
+
+def test_every_registered_backbone_is_here() -> None:
+    suites = [case for _, case in inspect.getmembers(sys.modules[__name__], inspect.isclass) if case is not Registered]
+    assert {case.key for case in suites if issubclass(case, Registered)} == set(registry.plugins("backbones"))

@@ -1,0 +1,41 @@
+"""`negbench list KIND NAME`: every option of one plug-in, explained."""
+
+from __future__ import annotations
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.registry import KINDS, options_of, registry
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_option_that_a_user_sets_is_printed_once(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in registry.plugins(kind):
+        assert negbench(["list", kind, name]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"{name}  ")
+        assert "\nsource: " in out
+        printed = [line.split(" = ")[0].strip() for line in out.splitlines() if " = " in line and line[2] != " "]
+        run = {"backbones": {"seed"}, "datasets": {"split", "images"}}.get(kind, set())
+        assert printed == [option.name for option in options_of(kind, name) if option.name not in run]
+
+
+def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["list", "backbones", "precomputed"]) == 0
+    out = capsys.readouterr().out
+    assert "options, as --set backbone.NAME=VALUE or --backbone precomputed:NAME=VALUE:\n" in out
+    assert "  image_key = str, default features\n      array, tensor or column of `images`" in out
+    assert negbench(["list", "strategies", "all-corpus"]) == 0
+    assert "no options" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
+        (["list", "qure"], "unknown kind of plug-in 'qure'"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(arguments) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""What commands share: help, version, plug-ins with options, names of folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from negbench import __version__
+from negbench.cli import options
+from negbench.cli.main import run as negbench
+from negbench.errors import NegbenchError
+from negbench.files import checked_name
+
+
+@pytest.mark.parametrize("arguments", [[], ["data"]])
+def test_a_command_is_missing_the_help_is_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"Usage: negbench {'data ' if arguments else ''}[OPTIONS] COMMAND")
+    assert "negbench: error" not in shown.err
+    assert shown.err.count("\n") > 7
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["run", "-h"], ["data", "-h"], ["data", "verify", "-h"]])
+def test_help_has_a_short_flag(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(arguments) == 0
+    assert capsys.readouterr().out.startswith("Usage: negbench")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["--version"]) == 0
+    assert capsys.readouterr().out == f"negbench {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "study", "audit"])
+def test_options_of_a_plugin_reach_every_command(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The value is refused by the strategy itself, so that it got there."""
+    runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
+    assert negbench([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs]) == 2
+    assert "alpha must be >= 0 and below beta (0.3), got 0.9" in capsys.readouterr().err
+    assert negbench([command, "--strategy", "dqe:alhpa=0.9", *runs]) == 2
+    assert "did you mean 'alpha'" in capsys.readouterr().err
+    assert negbench([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs]) == 2
+    assert "did you mean 'fusion'" in capsys.readouterr().err
+
+
+def test_a_flag_with_options_as_a_layer() -> None:
+    assert options.named("loss", "info-nce:tau=0.1") == {"loss": {"name": "info-nce", "tau": 0.1}}
+    assert options.named("loss", None) == {}
+    layer = options.dataset_layer("fashioniq:protocol=val", Path("x"), False)
+    assert layer == {"dataset": {"name": "fashioniq", "protocol": "val", "root": "x"}}
+
+
+@pytest.mark.parametrize("name", ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"])
+def test_names_cannot_leave_the_runs_folder(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NegbenchError, match="want a plain name"):
+        checked_name(name, "--name")
+    for command in (["compare", "--strategies", "qure"], ["study", "--strategy", "dqe"]):
+        assert negbench([*command, f"--name={name}"]) == 2
+        assert "--name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a", "qure-2026.01", "étude_3", "a=b+c@d", "x" * 100])
+def test_plain_names_are_taken(name: str) -> None:
+    assert checked_name(name, "--name") == name

@@ -1,0 +1,154 @@
+"""Every registered data set passes the suite that plug-in authors are given, and the suite sees what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.datasets.dataset import Dataset, QueryRanks
+from negbench.datasets.verify import verify
+from negbench.registry import registry
+from negbench.testing import DatasetTestCase
+
+PLUGIN = Path(__file__).with_name("pairs_plugin.py")
+JUDGED = ("hp-fashioniq", "hs-fashioniq")  # by the scores of sets, not by ranks
+TRAINED: list[tuple[str, dict[str, Any]]] = [
+    ("cirr", {}),
+    ("cirr", {"corpus": "targets"}),
+    ("fashion200k", {}),
+    ("fashion200k", {"text": "tirg", "pairs": 7}),
+    ("fashioniq", {}),
+    ("fashioniq", {"caption_mode": "random4", "corpus": "images"}),
+    ("fashioniq", {"caption_mode": "single", "protocol": "val"}),
+    ("mit-states", {}),
+    ("mit-states", {"weighting": "pair"}),
+    ("synthetic", {}),
+    ("triplets", {}),
+    ("triplets", {"exclude_reference": True}),
+]
+
+
+def ids(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return ["-".join([name, *map(str, options.values())]) for name, options in cases]
+
+
+class _OfAToy(DatasetTestCase):
+    @pytest.fixture
+    def dataset(self, case: tuple[str, dict[str, Any]]) -> type[Dataset]:
+        return registry.get("datasets", case[0])
+
+    @pytest.fixture
+    def options(self, case: tuple[str, dict[str, Any]], toys: ModuleType, tmp_path: Path) -> dict[str, Any]:
+        return {**toys.TOYS[case[0]](tmp_path / "toy"), **case[1]}
+
+    def test_name(self, load: Callable[..., Dataset], case: tuple[str, dict[str, Any]]) -> None:
+        assert load(images=False).card.name == case[0]
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=ids(TRAINED))
+class TestTrained(_OfAToy):
+    pass
+
+
+@pytest.mark.parametrize("case", [("circo", {})], ids=["circo"])
+class TestCirco(_OfAToy):
+    splits = ("val",)
+
+
+@pytest.mark.parametrize("case", [(name, {}) for name in JUDGED], ids=JUDGED)
+class TestJudged(_OfAToy):
+    splits = ("val",)
+    ranked = False
+
+
+class TestPlugin(DatasetTestCase):
+    @pytest.fixture
+    def dataset(self) -> type[Dataset]:
+        registry.add_file(PLUGIN)
+        return registry.get("datasets", "pairs-plugin")
+
+    @pytest.fixture
+    def options(self, toys: ModuleType, tmp_path: Path) -> dict[str, Any]:
+        names = [f"p{n}" for n in range(12)]
+        entries = [{"from": names[n], "to": names[n + 1], "caption": f" is {n} "} for n in range(10)]
+        for split in ("train", "val"):
+            toys.put(tmp_path / f"toy/{split}.json", entries)
+        toys.pictures(tmp_path / "toy/images", names)
+        return {"root": tmp_path / "toy"}
+
+
+def test_every_data_set_is_here(toys: ModuleType) -> None:
+    names = {plugin.name for plugin in registry.plugins("datasets").values() if plugin.origin == "built-in"}
+    assert names == set(toys.TOYS) == {name for name, _ in TRAINED} | {"circo", *JUDGED}
+
+
+def test_a_data_set_of_your_own_is_short() -> None:
+    assert len(PLUGIN.read_text().splitlines()) < 80
+
+
+@pytest.mark.parametrize("name", ["cirr", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets"])
+def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
+    found = verify(name, toys.TOYS[name](tmp_path / "toy"))
+    assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published
+    assert [split.split for split in found.splits] == ["train", "val"]
+
+
+# --- the suite sees what is wrong --------------------------------------------------------------------------------
+
+
+def _flawed(base: Any) -> dict[str, type[Dataset]]:
+    """Name of the suite's test -> a data set that it must refuse."""
+
+    class Shrinking(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            return self.with_queries(range(len(self.queries) - epoch), "fewer")
+
+    class Drawing(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            order = torch.randperm(len(self.queries))  # the global generator
+            return dataclasses.replace(self, queries=[self.queries[i] for i in order.tolist()])
+
+    class Leaking(base):
+        def at_epoch(self, epoch: int, seed: int) -> Any:
+            every = [dataclasses.replace(q, target=image) for q, image in zip(self.queries, self.images, strict=False)]
+            return dataclasses.replace(self, queries=every)
+
+    class Kind(base):
+        def rank(self, score_block: Any, block: int = 1024) -> QueryRanks:
+            ranks = super().rank(score_block, block)
+            return dataclasses.replace(ranks, target_rank=torch.ones_like(ranks.target_rank))
+
+    class Undeclared(base):
+        @classmethod
+        def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+            return {**super().summarise(ranks), "recall_at_1": 1 / 3}
+
+    return {
+        "test_epochs": Shrinking,
+        "test_epochs ": Drawing,
+        "test_dev_part": Leaking,
+        "test_a_constant_scorer_finds_nothing": Kind,
+        "test_per_query_values_average_to_the_metric": Undeclared,
+    }
+
+
+@pytest.mark.parametrize("name", _flawed(object))
+def test_a_flaw_is_seen(name: str, toys: ModuleType, tmp_path: Path) -> None:
+    registry.add_file(PLUGIN)
+    cls = _flawed(registry.get("datasets", "pairs-plugin"))[name]
+    for split in ("train", "val"):
+        toys.put(tmp_path / f"{split}.json", [{"from": f"p{n}", "to": f"p{n + 1}", "caption": "x"} for n in range(10)])
+    split = "train" if name.strip() in ("test_epochs", "test_dev_part") else "val"
+    data = cls.load(root=tmp_path, split=split, images=False)
+    suite: Any = DatasetTestCase()
+    check = getattr(suite, name.strip())
+    with pytest.raises(AssertionError):
+        check(data, "mixed") if "per_query" in name else check(data)
+    plain = registry.get("datasets", "pairs-plugin").load(root=tmp_path, split=split, images=False)  # type: ignore[attr-defined]
+    check(plain, "mixed") if "per_query" in name else check(plain)

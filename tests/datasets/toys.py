@@ -1,0 +1,131 @@
+"""A small copy of every registered data set, with images: shared by tests through the fixture `toys`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("black", "blue", "red", "green", "white", "pink")
+
+
+def put(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def pictures(folder: Path, names: list[str]) -> None:
+    sys.modules["standin"].write_images(folder, names)
+
+
+def fashioniq(root: Path) -> dict[str, Any]:
+    for category in ("dress", "shirt", "toptee"):
+        for split in ("train", "val"):
+            ids = [f"{category}-{split}-{n}" for n in range(6)]
+            entries = [
+                {"candidate": ids[n], "target": ids[n + 1], "captions": [f"is {COLOURS[n]}.", "has no sleeves"]}
+                for n in range(4)
+            ]
+            put(root / f"captions/cap.{category}.{split}.json", entries)
+            put(root / f"image_splits/split.{category}.{split}.json", ids)
+            put(root / f"asin2attr.{category}.{split}.json", {ids[0]: [["red"], ["short"]]})
+            pictures(root / "images", ids)
+    return {"root": root}
+
+
+def synthetic(root: Path) -> dict[str, Any]:
+    from negbench.datasets.synthetic import Spec, synthesize
+
+    synthesize(root, Spec(seed=1, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6))
+    return {"root": root}
+
+
+def cirr(root: Path) -> dict[str, Any]:
+    for split, prefix in (("train", "train"), ("val", "dev")):
+        ids = [f"{prefix}-{n}-0-img0" for n in range(12)]
+        entries = [
+            {
+                "pairid": n, "reference": ids[n], "target_hard": ids[n // 6 * 6 + (n + 1) % 6], "caption": f"{n} times",
+                "img_set": {"id": n // 6, "members": ids[n // 6 * 6 :][:6]},
+            }
+            for n in range(12)
+        ]  # fmt: skip
+        put(root / f"captions/cap.rc2.{split}.json", entries)
+        put(root / f"image_splits/split.rc2.{split}.json", {name: f"./{prefix}/{name}.png" for name in ids})
+        pictures(root / prefix, ids)
+    return {"root": root}
+
+
+def circo(root: Path) -> dict[str, Any]:
+    entries = [
+        {
+            "id": n, "reference_img_id": 100 + n, "target_img_id": 101 + n, "gt_img_ids": [101 + n, 102 + n],
+            "relative_caption": f"has {n} of them", "shared_concept": "a dog", "semantic_aspects": ["Cardinality"],
+        }
+        for n in range(6)
+    ]  # fmt: skip
+    put(root / "annotations/val.json", entries)
+    info = {"images": [{"id": 100 + n} for n in range(12)]}
+    put(root / "COCO2017_unlabeled/annotations/image_info_unlabeled2017.json", info)
+    pictures(root / "COCO2017_unlabeled/unlabeled2017", [f"{100 + n:012d}" for n in range(12)])
+    return {"root": root}
+
+
+def fashion200k(root: Path) -> dict[str, Any]:
+    for split in ("train", "test"):
+        names = [f"women/dresses/{split}/{n}/{split}{n}_0" for n in range(12)]
+        captions = [f"{COLOURS[n % 6]} {'silk' if n < 6 else 'cotton'} dress" for n in range(12)]
+        lines = [f"{name}.jpeg\t1.0\t{caption}\n" for name, caption in zip(names, captions, strict=True)]
+        put(root / f"labels/dress_{split}_detect_all.txt", "".join(lines))
+        for name in names:
+            pictures((root / name).parent, [Path(name).name])
+    put(root / "test_queries.txt", "".join(f"{names[n]}.jpeg {names[n + 1]}.jpeg\n" for n in range(5)))
+    return {"root": root}
+
+
+def mit_states(root: Path) -> dict[str, Any]:
+    for noun in ("tree", "dog", "tomato", "glass"):
+        for adjective in ("old", "wet", "new"):
+            pictures(root / "images" / f"{adjective} {noun}", [f"{adjective}{noun}{n}" for n in range(2)])
+    return {"root": root}
+
+
+def triplets(root: Path) -> dict[str, Any]:
+    rows = [
+        {"reference": f"{s}{n}", "text": f"is {COLOURS[n]}", "target": f"{s}{n + 1}", "relevant": [f"{s}{n + 2}"],
+         "group": "ab"[n % 2], "split": s}
+        for s in ("train", "val") for n in range(6)
+    ]  # fmt: skip
+    put(root / "pairs.jsonl", "\n".join(map(json.dumps, rows)))
+    pictures(root / "images", [f"{s}{n}" for s in ("train", "val") for n in range(8)])
+    return {"file": root / "pairs.jsonl"}
+
+
+def preferences(root: Path) -> dict[str, Any]:
+    names = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in range(24)]
+    lists: dict[str, list[Any]] = {
+        "ref_img_paths": names[:3],
+        "targ_img_paths": names[3:6],
+        "sentences": ["is red"] * 3,
+    }
+    for side in (1, 2):
+        sets = [{"img_path": names[5 * side + n :][:5], "user_score": str(side + 1)} for n in range(3)]
+        lists[f"retrieved_set{side}"] = sets
+    put(root / "hpfiq.json", {"one": {"question_set_1": lists | {"preferred set": ["2", "1", "2"]}}})
+    pictures(root / "images", [Path(name).stem for name in names])
+    return {"root": root}
+
+
+TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "circo": circo,
+    "cirr": cirr,
+    "fashion200k": fashion200k,
+    "fashioniq": fashioniq,
+    "hp-fashioniq": preferences,
+    "hs-fashioniq": preferences,
+    "mit-states": mit_states,
+    "synthetic": synthetic,
+    "triplets": triplets,
+}

@@ -1,0 +1,162 @@
+"""Slots of a step against hand tables: one softmax each and added, or one of all; and all triples of a batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import AspectScores, Slot
+from negbench.errors import OptionError
+from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
+from negbench.losses.bradley_terry import BradleyTerry
+from negbench.losses.info_nce import InfoNCE
+from negbench.losses.margin_kl import MarginKL
+from negbench.scene import allowed_triples
+from negbench.strategies.in_batch_cube import InBatchCube
+
+# S_R, S_M, S_T of HyCoLe eq. 3 for a batch of two, the positives 0.6 and 0.2 on each diagonal
+MATRICES: dict[Slot, list[list[float]]] = {
+    "reference": [[0.6, 0.1], [-0.3, 0.2]],
+    "modification": [[0.6, 0.4], [0.0, 0.2]],
+    "target": [[0.6, -0.2], [0.5, 0.2]],
+}
+TAU = 0.5
+OTHERS = ~torch.eye(2, dtype=torch.bool)
+
+
+def slots_of(matrices: dict[Slot, list[list[float]]]) -> dict[Slot, Corrupted]:
+    return {slot: Corrupted(torch.tensor(matrix), OTHERS) for slot, matrix in matrices.items()}
+
+
+def value(loss: InfoNCE | BradleyTerry | MarginKL, how: str, slots: dict[Slot, Corrupted], beside: Beside) -> float:
+    positive = torch.tensor([0.6, 0.2])
+    return float(loss_of_slots(loss, how, positive, slots, torch.tensor(TAU), beside))  # type: ignore[arg-type]
+
+
+def test_icm_is_one_softmax_for_each_slot_added() -> None:
+    """nce(S_R) + nce(S_M) + nce(S_T), each by hand: -log(e^(s_ii/tau) / (e^(s_i1/tau) + e^(s_i2/tau)))."""
+    rows = [
+        [math.log1p(math.exp((0.1 - 0.6) / TAU)), math.log1p(math.exp((-0.3 - 0.2) / TAU))],
+        [math.log1p(math.exp((0.4 - 0.6) / TAU)), math.log1p(math.exp((0.0 - 0.2) / TAU))],
+        [math.log1p(math.exp((-0.2 - 0.6) / TAU)), math.log1p(math.exp((0.5 - 0.2) / TAU))],
+    ]
+    want = sum(sum(row) / 2 for row in rows)
+    got = value(InfoNCE(), "sum", slots_of(MATRICES), Beside())
+    assert got == pytest.approx(want, rel=1e-6)
+    assert got == pytest.approx(0.313262 + 0.513015 + 0.610694, abs=1e-5)  # the three matrices' own values
+    library = sum(
+        torch.nn.functional.cross_entropy(torch.tensor(m) / TAU, torch.arange(2)).item() for m in MATRICES.values()
+    )
+    assert got == pytest.approx(library, rel=1e-6)
+
+
+def test_joint_is_one_softmax_of_all_slots() -> None:
+    first = math.log1p(sum(math.exp((s - 0.6) / TAU) for s in (0.1, 0.4, -0.2)))
+    second = math.log1p(sum(math.exp((s - 0.2) / TAU) for s in (-0.3, 0.0, 0.5)))
+    assert value(InfoNCE(), "joint", slots_of(MATRICES), Beside()) == pytest.approx((first + second) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(), BradleyTerry(), MarginKL()])
+def test_one_slot_is_the_loss_itself(loss: InfoNCE) -> None:
+    slots = slots_of({"target": MATRICES["target"]})
+    scores = torch.tensor(MATRICES["target"])
+    want = float(loss(torch.tensor([0.6, 0.2]), scores, OTHERS, temperature=TAU))
+    for how in ("sum", "joint"):
+        assert value(loss, how, slots, Beside()) == pytest.approx(want, rel=1e-6)
+
+
+def test_bradley_terry_adds_means_where_joint_averages_them() -> None:
+    each = [value(BradleyTerry(), "sum", slots_of({slot: m}), Beside()) for slot, m in MATRICES.items()]
+    assert value(BradleyTerry(), "sum", slots_of(MATRICES), Beside()) == pytest.approx(sum(each), rel=1e-6)
+    assert value(BradleyTerry(), "joint", slots_of(MATRICES), Beside()) == pytest.approx(sum(each) / 3, rel=1e-6)
+
+
+def test_weights_of_one_slot_stay_with_it() -> None:
+    slots = slots_of(MATRICES)
+    heavy = Corrupted(slots["target"].scores, OTHERS, OTHERS.float() * 4)
+    weighted = slots | {"target": heavy}
+    extra = [math.log1p(4 * math.exp(g / TAU)) - math.log1p(math.exp(g / TAU)) for g in (-0.8, 0.3)]
+    plain = value(InfoNCE(), "sum", slots, Beside())
+    assert value(InfoNCE(), "sum", weighted, Beside()) == pytest.approx(plain + sum(extra) / 2, rel=1e-6)
+    joint = [
+        math.log1p(math.exp(-1.0) + math.exp(-0.4) + 4 * math.exp(-1.6)),
+        math.log1p(math.exp(-1.0) + math.exp(-0.4) + 4 * math.exp(0.6)),
+    ]
+    assert value(InfoNCE(), "joint", weighted, Beside()) == pytest.approx(sum(joint) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("how", ["sum", "joint"])
+def test_aspects_and_candidates_belong_to_the_target_slot(how: str) -> None:
+    scores = torch.tensor([[0.3, 0.25], [0.1, 0.4]])
+    aspect = AspectScores("colour", scores.diagonal(), scores, torch.tensor(2.0))  # margin 0.2: 0.15 and 0
+    candidates = torch.tensor([[0.7], [-0.4]])
+    loss = MarginKL(lambda_rank=0.0, margin_aspect=0.2)
+    plain = value(loss, how, slots_of(MATRICES), Beside())
+    spread = 3 if how == "joint" else 1  # the joint mean runs over the negatives of all slots
+    got = value(loss, how, slots_of(MATRICES), Beside([aspect]))
+    assert got - plain == pytest.approx(2 * (0.15 + 0.0) / 2 / spread, rel=1e-4)
+    gaps = (
+        [[0.1 - 0.6, 0.4 - 0.6, -0.2 - 0.6], [-0.3 - 0.2, 0.0 - 0.2, 0.5 - 0.2]]
+        if how == "joint"
+        else [[-0.2 - 0.6], [0.5 - 0.2]]
+    )
+    added = 0.0
+    for row, gap in zip(gaps, (0.7 - 0.6, -0.4 - 0.2), strict=True):
+        total = 1 + sum(math.exp(g / TAU) for g in row)
+        added += math.log(total + math.exp(gap / TAU)) - math.log(total)
+    got = value(loss, how, slots_of(MATRICES), Beside(candidates=candidates))
+    assert got - plain == pytest.approx(added / 2, rel=1e-4)
+    # without a target slot there is no sub-query, and the candidates go to the first slot
+    partial = {slot: part for slot, part in slots_of(MATRICES).items() if slot != "target"}
+    assert value(loss, how, partial, Beside([aspect])) == value(loss, how, partial, Beside())
+    assert value(loss, how, partial, Beside(candidates=candidates)) > value(loss, how, partial, Beside())
+
+
+# --- all triples ---------------------------------------------------------------------------------------------------
+
+
+def same(names: str) -> Tensor:
+    return torch.tensor([[a == b for b in names] for a in names])
+
+
+@pytest.mark.parametrize(("references", "texts", "targets"), [("abcd", "wxyz", "ijkl"), ("aabc", "wxwz", "ijii")])
+def test_a_triple_that_is_a_querys_own_is_no_negative(references: str, texts: str, targets: str) -> None:
+    allowed = allowed_triples(same(references), same(texts), same(targets))
+    own = set(zip(references, texts, targets, strict=True))
+    for a, b, c in itertools.product(range(4), repeat=3):
+        assert bool(allowed[a, b, c]) == ((references[a], texts[b], targets[c]) not in own)
+    if references == "abcd":
+        assert int(allowed.sum()) == 4**3 - 4
+
+
+def test_an_image_that_answers_one_query_is_barred_from_its_triples_alone() -> None:
+    target = same("ijkl")
+    target[0, 2] = True  # the third target answers the first query as well; the first target not the third query
+    allowed = allowed_triples(same("abcd"), same("wxyz"), target)
+    assert not allowed[0, 0, 2]
+    assert allowed[2, 2, 0]
+    assert int(allowed.sum()) == 4**3 - 5
+
+
+@pytest.mark.parametrize("k", [1, 3, 100, None])
+def test_the_hardest_triples_are_those_of_every_query(k: int | None) -> None:
+    cube = torch.randn(4, 4, 4, generator=torch.Generator().manual_seed(0)) - 2
+    allowed = allowed_triples(same("abcd"), same("wxyz"), same("ijkl"))
+    found = corrupted_triples(InBatchCube(k=k), cube, allowed)
+    ordered = sorted(
+        (float(cube[a, b, c]) for a, b, c in itertools.product(range(4), repeat=3) if not a == b == c), reverse=True
+    )
+    wanted = ordered[:k]
+    assert found.scores.shape == found.mask.shape == (4, len(wanted))
+    for row in found.scores.tolist():
+        assert sorted(row, reverse=True) == pytest.approx(wanted)
+
+
+def test_too_many_triples_are_refused_with_the_arithmetic() -> None:
+    check_triples(64, 64**3, "whole cube")
+    with pytest.raises(OptionError, match=r"whole cube: 128 x 2,097,152 = 268,435,456 numbers \(1\.0 GiB"):
+        check_triples(128, 128**3, "whole cube")

@@ -1,0 +1,89 @@
+"""Drops below the target against a loop over the sorted row, and against the pool that QuRe's strategy makes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.metrics.drops import drop_prominence, drops
+from negbench.strategies.qure import Qure
+
+
+def falls(row: list[float], target: int, allowed: list[bool]) -> list[float]:
+    """Drops of the sorted scores below the target, in the order of the ranking."""
+    below = sorted((s for s, ok in zip(row, allowed, strict=True) if ok and s < row[target]), reverse=True)
+    return [one - two for one, two in pairwise(below)]
+
+
+def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-20, 20, (12, 14), generator=generator).float() / 8 + shift
+    target = torch.randint(14, (12,), generator=generator)
+    return scores, target, torch.rand(12, 14, generator=generator) < 0.7
+
+
+@pytest.mark.parametrize("shift", [-4.0, 0.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_prominence_against_a_loop(seed: int, shift: float) -> None:
+    scores, target, allowed = case(seed, shift)
+    found = drop_prominence(scores, target, allowed)
+    for row in range(len(scores)):
+        drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
+        middle = statistics.median(drop) if drop else math.nan
+        for value, top, bottom in (
+            (float(found.largest[row]), drop[:1], [middle] if drop else []),
+            (float(found.second[row]), drop[1:2], drop[2:3]),
+        ):
+            if not top or not bottom or top[0] == bottom[0] == 0:
+                assert math.isnan(value)
+            elif bottom[0] == 0:
+                assert value == math.inf
+            else:
+                assert value == pytest.approx(top[0] / bottom[0])
+
+
+def test_a_clear_curve_and_a_flat_one_by_hand() -> None:
+    """Below 0.5 in both rows: drops 0.1 0.1 0.7 0.1 0.3, and five of 0.1."""
+    rows = [[0.5, 0.4, 0.3, 0.2, -0.5, -0.6, -0.9], [0.5, 0.4, 0.3, 0.2, 0.1, 0.0, -0.1]]
+    found = drop_prominence(torch.tensor(rows), torch.tensor([0, 0]))
+    assert found.largest.tolist() == pytest.approx([7.0, 1.0], rel=1e-5)
+    assert found.second.tolist() == pytest.approx([3.0, 1.0], rel=1e-5)
+
+
+def test_too_few_images_below_the_target_have_no_drop() -> None:
+    row = torch.tensor([[0.1, 0.9, -0.3, -0.7]])
+    assert drop_prominence(row, torch.tensor([0])).largest.tolist() == pytest.approx([1.0])
+    for target in (2, 3):
+        found = drop_prominence(row, torch.tensor([target]))
+        assert math.isnan(float(found.largest))
+        assert math.isnan(float(found.second))
+    assert math.isnan(float(drop_prominence(row[:, :1], torch.tensor([0])).largest))
+    with pytest.raises(NegbenchError, match="NaN"):
+        drop_prominence(torch.full((1, 3), torch.nan), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_two_largest_drops_bound_the_pool_of_qure(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores, target = torch.randn(6, 40, generator=generator) - 1, torch.arange(6)
+    view = ScoreView(scores, target)
+    pool = Qure().pool(view)
+    ranked = scores.gather(1, view.order)
+    first = (scores >= view.positive[:, None]).sum(1, keepdim=True)
+    drop = drops(ranked, first, (scores < view.positive[:, None]).sum(1, keepdim=True))
+    tested = 0
+    for row in range(6):
+        real = [place for place in range(39) if drop[row, place] >= 0]
+        assert real == list(range(int(first[row]), 39))
+        if len(real) > 1:
+            low, high = sorted(sorted(real, key=lambda place: -float(drop[row, place]))[:2])
+            assert sorted(view.order[row, low + 1 : high + 1].tolist()) == pool[row].nonzero()[:, 0].tolist()
+            tested += 1
+    assert tested

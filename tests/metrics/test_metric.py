@@ -1,0 +1,177 @@
+"""Declared metrics: every data set's values, written out by hand, and means against loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric, by_answers, hits, precision, subset_hits
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.ragged import Ragged
+from negbench.registry import registry
+
+GROUPED = ("dress", "dress", "dress", "shirt", "shirt", "toptee")
+RANKS = [1, 3, 8, 12, 60, 6]
+RELEVANT = [[1, 4], [3], [8, 2, 20], [12], [60, 1], [6, 5]]
+
+
+def six(groups: tuple[str, ...] = ("all",) * 6) -> QueryRanks:
+    """Six queries a to f."""
+    return QueryRanks(
+        query=tuple("abcdef"),
+        group=groups,
+        target_rank=torch.tensor(RANKS),
+        gallery_size=torch.full((6,), 60),
+        relevant_ranks=Ragged.of(RELEVANT),
+        subset_rank=torch.tensor([1, 2, 3, 1, 4, 5]),
+        aspects=(("addition",), ("negation", "addition"), (), ("negation",), ("viewpoint",), ("own",)),
+    )
+
+
+AP5 = [3 / 4, 1 / 3, 1 / 6, 0, 1 / 2, 1 / 10]
+AP10 = [3 / 4, 1 / 3, 1 / 4, 0, 1 / 2, (1 / 5 + 2 / 6) / 2]
+AP25 = [3 / 4, 1 / 3, (1 / 2 + 2 / 8 + 3 / 20) / 3, 1 / 12, 1 / 2, (1 / 5 + 2 / 6) / 2]
+AT1, AT5, AT10, AT50 = [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 1], [1, 1, 1, 1, 0, 1]
+# metric -> (the mean, values, queries, whether it is the mean of the groups' means)
+Table = dict[str, tuple[float, list[float], str, bool]]
+RECALLS: Table = {
+    "recall_at_1": (1 / 6, AT1, "abcdef", False),
+    "recall_at_5": (2 / 6, AT5, "abcdef", False),
+    "recall_at_10": (4 / 6, AT10, "abcdef", False),
+    "recall_at_50": (5 / 6, AT50, "abcdef", False),
+}
+FASHIONIQ: Table = {
+    "dress/recall_at_10": (1, [1, 1, 1], "abc", False),
+    "dress/recall_at_50": (1, [1, 1, 1], "abc", False),
+    "shirt/recall_at_10": (0, [0, 0], "de", False),
+    "shirt/recall_at_50": (1 / 2, [1, 0], "de", False),
+    "toptee/recall_at_10": (1, [1], "f", False),
+    "toptee/recall_at_50": (1, [1], "f", False),
+    "average/recall_at_10": (2 / 3, AT10, "abcdef", True),
+    "average/recall_at_50": (5 / 6, AT50, "abcdef", True),
+    "average/recall": (3 / 4, [1, 1, 1, 1 / 2, 0, 1], "abcdef", True),
+}
+PAIR = 6 / 11  # weight of a query with one relevant image: 11 are relevant to the six
+TABLES: dict[str, Table] = {
+    "fashioniq": FASHIONIQ,
+    "synthetic": {
+        **FASHIONIQ,
+        "dress/map_at_10": (4 / 9, AP10[:3], "abc", False),
+        "shirt/map_at_10": (1 / 4, AP10[3:5], "de", False),
+        "toptee/map_at_10": (4 / 15, AP10[5:], "f", False),
+        "average/map_at_10": ((4 / 9 + 1 / 4 + 4 / 15) / 3, AP10, "abcdef", True),
+    },
+    "cirr": {
+        **RECALLS,
+        "subset_recall_at_1": (2 / 6, [1, 0, 0, 1, 0, 0], "abcdef", False),
+        "subset_recall_at_2": (3 / 6, [1, 1, 0, 1, 0, 0], "abcdef", False),
+        "subset_recall_at_3": (4 / 6, [1, 1, 1, 1, 0, 0], "abcdef", False),
+        "average": (2 / 6, [1, 1 / 2, 0, 1 / 2, 0, 0], "abcdef", False),
+        "overall": (21 / 42, [1, 5 / 7, 3 / 7, 4 / 7, 0, 2 / 7], "abcdef", False),
+    },
+    "circo": {
+        "map_at_5": (sum(AP5) / 6, AP5, "abcdef", False),
+        "map_at_10": (sum(AP10) / 6, AP10, "abcdef", False),
+        "map_at_25": (sum(AP25) / 6, AP25, "abcdef", False),
+        "map_at_50": (sum(AP25) / 6, AP25, "abcdef", False),
+        "recall_at_5": RECALLS["recall_at_5"],
+        "recall_at_10": RECALLS["recall_at_10"],
+        "recall_at_25": (5 / 6, AT50, "abcdef", False),
+        "recall_at_50": RECALLS["recall_at_50"],
+        "semantic/addition/map_at_10": (13 / 24, AP10[:2], "ab", False),
+        "semantic/negation/map_at_10": (1 / 6, [1 / 3, 0], "bd", False),
+        "semantic/viewpoint/map_at_10": (1 / 2, [1 / 2], "e", False),
+        "semantic/own/map_at_10": (4 / 15, [4 / 15], "f", False),
+    },
+    "fashion200k": {
+        **{name: RECALLS[name] for name in ("recall_at_1", "recall_at_10", "recall_at_50")},
+        "average": (5 / 9, [1, 2 / 3, 2 / 3, 1 / 3, 0, 2 / 3], "abcdef", False),
+    },
+    "mit-states": {
+        **{name: RECALLS[name] for name in ("recall_at_1", "recall_at_5", "recall_at_10")},
+        "average": (7 / 18, [1, 2 / 3, 1 / 3, 0, 0, 1 / 3], "abcdef", False),
+        "pair/recall_at_1": (2 / 11, [2 * PAIR, 0, 0, 0, 0, 0], "abcdef", False),
+        "pair/recall_at_5": (3 / 11, [2 * PAIR, PAIR, 0, 0, 0, 0], "abcdef", False),
+        "pair/recall_at_10": (8 / 11, [2 * PAIR, PAIR, 3 * PAIR, 0, 0, 2 * PAIR], "abcdef", False),
+        "pair/average": (13 / 33, [2 * PAIR, PAIR * 2 / 3, PAIR, 0, 0, PAIR * 2 / 3], "abcdef", False),
+    },
+    "triplets": {**RECALLS, "map_at_10": (sum(AP10) / 6, AP10, "abcdef", False)},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_hand_table(name: str) -> None:
+    data: Any = registry.get("datasets", name)
+    ranks = six(GROUPED) if name in ("fashioniq", "synthetic") else six()
+    reported, found = data.summarise(ranks), data.per_query(ranks, [*TABLES[name], "absent"])
+    assert list(reported) == list(found) == list(TABLES[name])
+    for metric, (mean, values, queries, macro) in TABLES[name].items():
+        assert reported[metric] == pytest.approx(mean, abs=1e-9), metric
+        mine = found[metric]
+        assert mine.mean == pytest.approx(mean, abs=1e-9), metric
+        assert mine.values.tolist() == pytest.approx(values, abs=1e-6), metric
+        assert [ranks.query[row] for row in mine.rows] == list(queries), metric
+        assert (mine.strata is not None) == macro
+        if macro:
+            assert mine.strata.tolist() == list(ranks.group)  # type: ignore[union-attr]
+
+
+def test_groups_weigh_alike_and_one_group_has_no_strata() -> None:
+    macro = Metric((hits(10),), over="groups")
+    assert macro.mean(six(GROUPED)) == pytest.approx(2 / 3)
+    assert Metric((hits(10),)).mean(six(("a", "b", "b", "b", "b", "b"))) == pytest.approx(4 / 6)
+    assert macro.mean(six(("a", "b", "b", "b", "b", "b"))) == pytest.approx((1 + 3 / 5) / 2)
+    assert macro.of(six()).strata is None
+    part = six(GROUPED).select([4, 0])
+    assert macro.mean(part) == 1 / 2
+    assert macro.of(part).strata.tolist() == ["shirt", "dress"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_means_against_loops(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rank = torch.randint(60, (90,), generator=generator) + 1
+    extra = torch.randint(60, (90,), generator=generator) + 1
+    group = tuple("abc"[min(i % 7, 2)] for i in range(90))
+    relevant = Ragged.of([sorted({int(r), int(e)}) for r, e in zip(rank, extra, strict=True)])
+    ranks = QueryRanks(tuple(map(str, range(90))), group, rank, torch.full((90,), 60), relevant)
+    means = []
+    for name in "abc":
+        own = [int(r) <= 10 for r, g in zip(rank, group, strict=True) if g == name]
+        means.append(sum(own) / len(own))
+        assert Metric((hits(10),), group=name).mean(ranks) == pytest.approx(means[-1])
+    macro = Metric((hits(10),), over="groups")
+    assert macro.mean(ranks) == pytest.approx(sum(means) / 3)
+    assert macro.of(ranks).mean == pytest.approx(sum(means) / 3)
+    pairs = [int(r) <= 10 for r, row in zip(rank, range(90), strict=True) for _ in relevant.row(row)]
+    assert Metric((by_answers(hits(10)),)).mean(ranks) == pytest.approx(sum(pairs) / len(pairs))
+    values = Metric((precision(5), hits(1))).of(ranks).values
+    both = [Metric((one,)).of(ranks).values for one in (precision(5), hits(1))]
+    np.testing.assert_allclose(values, (both[0] + both[1]) / 2)
+
+
+def test_what_cannot_be_scored() -> None:
+    nobody = six().select([])
+    for metric in (Metric((hits(5),)), Metric((precision(5),)), Metric((hits(5),), group="none")):
+        with pytest.raises(NegbenchError, match="no queries"):
+            metric.mean(nobody)
+    ranks = QueryRanks(("a",), ("all",), torch.tensor([1]), torch.tensor([9]), Ragged.of([[1]]))
+    with pytest.raises(DataError, match="no ranks within image groups"):
+        Metric((subset_hits(1),)).mean(ranks)
+
+
+def test_a_number_that_is_no_mean_has_no_values() -> None:
+    """A data set may report more than it declares: what is no mean over queries has no interval and no test."""
+    base: Any = registry.get("datasets", "cirr")
+
+    class WithMedian(base):  # type: ignore[misc]
+        @classmethod
+        def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+            return {**super().summarise(ranks), "median_rank": float(ranks.target_rank.double().median())}
+
+    assert WithMedian.summarise(six())["median_rank"] == 6
+    assert list(WithMedian.per_query(six(), ["median_rank", "recall_at_1"])) == ["recall_at_1"]

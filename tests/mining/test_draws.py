@@ -1,0 +1,74 @@
+"""Drawing with replacement from epoch to epoch, and thinning pools to a budget."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from negbench.mining.draws import draw, keep, splitmix
+
+
+def seeds(rows: int, seed: int = 0) -> torch.Tensor:
+    return splitmix(torch.tensor(seed), torch.arange(rows))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_without_replacement_a_pool_is_used_up_first(weighted: bool) -> None:
+    pool = torch.ones(50, 6, dtype=torch.bool)
+    drawn = draw(pool.float() if weighted else pool, seeds(50), 12)
+    for row in drawn.tolist():
+        assert sorted(row[:6]) == sorted(row[6:]) == list(range(6))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("per_epoch", [1, 2])
+def test_with_replacement_epochs_are_independent(weighted: bool, per_epoch: int) -> None:
+    """Within an epoch no repeats; the same image in two epochs as often as chance has it: (pairs of epochs) M^2 / n."""
+    rows, size, epochs = 4000, 6, 3
+    pool = torch.zeros(rows, 9, dtype=torch.bool)
+    pool[:, 3:] = True
+    pools = pool.float() if weighted else pool
+    drawn = draw(pools, seeds(rows), epochs * per_epoch, per_epoch=per_epoch)
+    assert drawn.shape == (rows, epochs * per_epoch)
+    assert drawn.min() >= 3
+    by_epoch = drawn.reshape(rows, epochs, per_epoch)
+    repeats = 0
+    for row in by_epoch.tolist():
+        assert all(len(set(epoch)) == per_epoch for epoch in row)
+        repeats += sum(len(set(row[a]) & set(row[b])) for a, b in ((0, 1), (0, 2), (1, 2)))
+    wanted = rows * 3 * per_epoch**2 / size
+    assert abs(repeats - wanted) < 5 * math.sqrt(wanted)
+    counts = Counter(drawn.flatten().tolist())
+    for column in range(3, 9):
+        assert abs(counts[column] - drawn.numel() / size) < 5 * math.sqrt(drawn.numel() / size)
+
+
+def test_an_epoch_draws_the_same_however_many_follow() -> None:
+    pool = torch.ones(5, 20, dtype=torch.bool)
+    long = draw(pool, seeds(5), 9, per_epoch=3)
+    assert torch.equal(draw(pool, seeds(5), 6, per_epoch=3), long[:, :6])
+    assert torch.equal(draw(pool, seeds(5), 8, per_epoch=3), long[:, :8])
+    assert not torch.equal(long[:, :3], long[:, 3:6])
+
+
+def test_keep_takes_each_set_of_members_as_often() -> None:
+    rows = 6000
+    pool = torch.tensor([[True, False, True, True, True]]).expand(rows, -1)
+    kept = keep(pool, seeds(rows), 2)
+    assert (kept.sum(1) == 2).all()
+    assert not (kept & ~pool).any()
+    counts = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in kept)
+    assert set(counts) == {(a, b) for a in (0, 2, 3, 4) for b in (0, 2, 3, 4) if a < b}
+    assert all(abs(count - rows / 6) < 5 * math.sqrt(rows / 6) for count in counts.values())
+    assert torch.equal(keep(pool, seeds(rows), 2), kept)
+    assert not torch.equal(keep(pool, seeds(rows, seed=1), 2), kept)
+
+
+def test_keep_leaves_small_pools_as_they_are() -> None:
+    pool = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    assert torch.equal(keep(pool, seeds(3), 2)[:2], pool[:2])
+    assert keep(pool, seeds(3), 2)[2].sum() == 2
+    assert torch.equal(keep(pool, seeds(3), 9), pool)

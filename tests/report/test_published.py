@@ -1,0 +1,179 @@
+"""Published numbers: every row adds up or says why not, and stands beside its own split and protocol only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.api import make_strategy
+from negbench.datasets import cirr, fashioniq, hp_fashioniq, hs_fashioniq
+from negbench.datasets._fashioniq_files import FashionIQOptions
+from negbench.errors import NegbenchError
+from negbench.report.published import PATH, PublishedRow, published_rows, read_published, rows_beside, rows_for
+
+FASHIONIQ = FashionIQOptions("val").metrics
+JOINED: dict[str, object] = {"caption_mode": "joined", "categories": ["dress", "shirt", "toptee"]}
+
+
+def find(source: str, row: str, dataset: str = "fashioniq") -> PublishedRow:
+    (found,) = [r for r in published_rows() if (r.source, r.row, r.dataset) == (source, row, dataset)]
+    return found
+
+
+def test_rows_as_printed() -> None:
+    """One row of every table, typed in again."""
+    qure = find("QuRe table 2", "QuRe")
+    assert (qure.backbone, qure.split, qure.protocol, qure.secondary) == ("BLIP-2 ViT-L", "val", "original", False)
+    printed = [46.80, 69.81, 53.53, 72.87, 57.47, 77.77, 52.60, 73.48, 63.04]
+    assert dict(qure.metrics) == pytest.approx({name: v / 100 for name, v in zip(FASHIONIQ, printed, strict=True)})
+    for source, row, dataset, metric, value in (
+        ("QuRe table 3", "QuRe", "cirr", "subset_recall_at_3", 0.9648),
+        ("QuRe table 5", "MGUR", "circo", "map_at_5", 0.0014),
+        ("QuRe table 6", "CoVR-2", "cirr", "recall_at_50", 0.9622),
+        ("QuRe table 7", "QuRe BLIP", "fashioniq", "toptee/recall_at_50", 0.7287),
+        ("QuRe table 8", "QuRe BLIP", "circo", "map_at_50", 0.2431),
+        ("QuRe table 8", "CoVR-2", "hp-fashioniq", "all/preference_rate", 0.7199),
+        ("QuRe table 4", "SPRC", "hp-fashioniq", "all/preference_rate", 0.7382),
+        ("CIRQRS table 2", "CIRQRS", "hs-fashioniq", "all/spearman", 0.42),
+        ("CIRQRS table 3", "Recall@5", "hs-fashioniq", "all/preference_rate_with_ties", 0.58),
+        ("CIRQRS eq. 9", "CIRQRS", "hs-fashioniq", "all/preference_rate_equal_recall", 0.73),
+        ("CIRQRS sec. 5.4", "CLIP4CIR", "hs-fashioniq", "all/preference_rate_with_ties", 0.6608),
+        ("CIRQRS table 4", "DRA", "fashioniq", "average/recall_at_50", 0.6319),
+        ("CIRQRS table 5", "CASE Pre-LaSCo.Ca", "cirr", "overall", 0.8259),
+        ("CIRQRS table 6", "SPRC", "fashioniq", "average/cirqrs", 70.71),
+        ("CIRQRS table 7", "Top", "cirr", "average", 0.8096),
+        ("CIRQRS table 7", "Baseline", "fashioniq", "average/recall", 0.6286),
+        ("DQE-CIR table 1", "DQE-CIR", "fashioniq", "average/recall_at_10", 0.5460),
+        ("DQE-CIR table 2", "DQE-CIR", "cirr", "recall_at_1", 0.5405),
+        ("DQE-CIR table 3", "DQE-CIR", "circo", "map_at_25", 0.2747),
+        ("DQE-CIR table 4", "0.15-0.85", "cirr", "recall_at_1", 0.5334),
+        ("DQE-CIR table 5", "DQE-CIR BLIP", "fashioniq", "shirt/recall_at_10", 0.4716),
+        ("HyCoLe-HNM table 1", "JVSM", "fashioniq", "average/recall_at_50", 0.2663),
+        ("HyCoLe-HNM table 2", "HyCoLe-HNM L/14", "fashion200k", "recall_at_10", 0.724),
+        ("HyCoLe-HNM table 3", "Locally Bounded", "mit-states", "pair/recall_at_10", 0.466),
+        ("HyCoLe-HNM table 4", "frozen CLIP", "mit-states", "pair/average", 0.3195),
+        ("HyCoLe-HNM table 4", "hard mining instead of HNM", "fashioniq", "average/recall", 0.3642),
+        ("HyCoLe-HNM sec. 6", "TIRG", "css", "recall_at_1", 0.737),
+    ):
+        assert find(source, row, dataset).metrics[metric] == pytest.approx(value), (source, row)
+    assert len(published_rows()) == 154
+    assert len({(row.source, row.row, row.dataset) for row in published_rows()}) == 154
+
+
+def sums(row: PublishedRow) -> dict[str, tuple[str, ...]]:
+    """Metric -> those that it is printed as the mean of."""
+    recalls, subsets = [f"recall_at_{k}" for k in (1, 5, 10, 50)], [f"subset_recall_at_{k}" for k in (1, 2, 3)]
+    found = {"average": ("recall_at_5", "subset_recall_at_1"), "overall": (*recalls, *subsets)}
+    for name in ("recall", "cirqrs"):
+        found[f"average/{name}"] = (f"average/{name}_at_10", f"average/{name}_at_50")
+        for k in (10, 50):
+            parts = ("dress", "shirt", "toptee")
+            found[f"average/{name}_at_{k}"] = tuple(f"{part}/{name}_at_{k}" for part in parts)
+    return {whole: parts for whole, parts in found.items() if {whole, *parts} <= set(row.metrics)}
+
+
+def test_what_does_not_add_up_has_a_note_and_all_else_adds_up() -> None:
+    """Section 8 of the collection: these rows, and no others, to 0.02 of what is printed."""
+    wrong = set()
+    for row in published_rows():
+        unit = 1 if "cirqrs" in " ".join(row.metrics) else 100
+        for whole, parts in sums(row).items():
+            mean = sum(row.metrics[part] for part in parts) / len(parts)
+            if abs(mean - row.metrics[whole]) * unit > 0.0151:
+                wrong.add((row.source, row.row))
+                assert "as printed" in row.note, (row, whole, mean)
+    assert wrong == {
+        ("QuRe table 2", "CoVR-BLIP"),
+        ("QuRe table 3", "CoSMo"),
+        ("QuRe table 3", "MGUR"),
+        ("DQE-CIR table 1", "DQE-CIR"),
+        ("DQE-CIR table 5", "DQE-CIR BLIP"),
+        ("DQE-CIR table 5", "DQE-CIR BLIP-2"),
+        ("HyCoLe-HNM table 1", "CoSMo"),
+    }
+    assert "55.55" in find("HyCoLe-HNM table 4", "full").note
+
+
+def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
+    cards = {
+        "fashioniq": fashioniq.card(FashionIQOptions("val")),
+        "cirr": cirr.card("val"),
+        "hp-fashioniq": hp_fashioniq.card(),
+        "hs-fashioniq": hs_fashioniq.card(),
+    }
+    shown = {f"{part}/cirqrs{k}" for part in ("dress", "shirt", "toptee", "average") for k in ("", "_at_10", "_at_50")}
+    for row in published_rows():
+        if row.dataset in cards:
+            assert set(row.metrics) <= {*cards[row.dataset].metrics, *shown, "overall"}, row
+        assert row.secondary == (row.paper == "Papers with Code")
+        name, *options = row.negatives.split(":")
+        if name:
+            pairs = dict(option.split("=") for option in options)
+            make_strategy(name, **{key: json.loads(value) for key, value in pairs.items()})
+    assert find("DQE-CIR table 4", "0.30-0.70", "cirr").negatives == "dqe:alpha=0.3:beta=0.7"
+
+
+def test_a_row_stands_beside_its_own_split_and_protocol_only() -> None:
+    def sources(dataset: str, split: str, protocol: str, metrics: Any, options: dict[str, object]) -> set[str]:
+        return {row.source for row in rows_for(dataset, split, protocol, metrics, options)}
+
+    original = sources("fashioniq", "val", "original", FASHIONIQ, JOINED)
+    assert {"QuRe table 2", "QuRe table 7", "CIRQRS table 4", "CIRQRS table 7", "DQE-CIR table 1"} <= original
+    assert not any("HyCoLe" in source or "table 6" in source for source in original)
+    united = sources("fashioniq", "val", "val", FASHIONIQ, JOINED)
+    assert united == {"HyCoLe-HNM table 1", "HyCoLe-HNM table 4"}
+    assert "CIRQRS table 6" in sources("fashioniq", "val", "original", [*FASHIONIQ, *sums_of_cirqrs()], JOINED)
+    assert not rows_for("fashioniq", "train", "original", FASHIONIQ, JOINED)
+    assert not rows_for("fashioniq", "val", "original", FASHIONIQ, JOINED | {"caption_mode": "single"})
+    assert not rows_for("fashioniq", "val", "original", FASHIONIQ, JOINED | {"categories": ["dress"]})
+    dress = [name for name in FASHIONIQ if not name.startswith("average")]
+    assert not rows_for("fashioniq", "val", "original", dress, JOINED)
+    assert not rows_for("cirr", "val", "rc2", cirr.card("val").metrics, {})
+    assert {"QuRe table 3", "DQE-CIR table 4"} <= sources("cirr", "test1", "rc2", cirr.card("val").metrics, {})
+    assert not rows_for("fashion200k", "test", "tirg", ["recall_at_1", "recall_at_10", "recall_at_50", "average"], {})
+
+
+def sums_of_cirqrs() -> list[str]:
+    return [f"{part}/cirqrs_at_{k}" for part in ("dress", "shirt", "toptee", "average") for k in (10, 50)] + [
+        "average/cirqrs"
+    ]
+
+
+def test_rows_beside_a_run() -> None:
+    def manifest(identity: str, partial: bool = False, mode: str = "joined", **split: str) -> dict[str, Any]:
+        known = {"val": identity, "partial": partial, **split}
+        return {"dataset": known, "config": {"dataset": {**JOINED, "caption_mode": mode}}}
+
+    assert rows_beside(manifest("fashioniq@original-12345678", split="val"), FASHIONIQ)
+    assert rows_beside(manifest("fashioniq@original-12345678"), FASHIONIQ)
+    assert not rows_beside(manifest("fashioniq@original-12345678", split="train"), FASHIONIQ)  # a dev part
+    assert not rows_beside(manifest("fashioniq@original-12345678", partial=True), FASHIONIQ)
+    assert not rows_beside(manifest("fashioniq@original-12345678", mode="single"), FASHIONIQ)
+    assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.update(unit="permille"), "tables.0.unit"),
+        (lambda t: t.pop("split"), "tables.0.split: Field required"),
+        (lambda t: t.update(colums=[]), "tables.0.colums: Extra inputs"),
+        (lambda t: t["rows"][0]["values"].pop(), "row CoSMo: 8 values for 9 columns"),
+        (lambda t: t["rows"][1]["values"].__setitem__(0, 232.5), "row MGUR: a value is no percentage"),
+        (lambda t: t["columns"].__setitem__(1, t["columns"][0]), "a column is there twice"),
+        (lambda t: t.update(paper="Nobody"), "no paper 'Nobody'"),
+    ],
+)
+def test_a_flaw_of_the_file_is_one_line(change: Any, message: str, tmp_path: Path) -> None:
+    book = json.loads(PATH.read_text(encoding="utf-8"))
+    change(book["tables"][0])
+    (tmp_path / "flawed.json").write_text(json.dumps(book))
+    with pytest.raises(NegbenchError) as caught:
+        read_published(tmp_path / "flawed.json")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(NegbenchError, match="cannot read"):
+        read_published(tmp_path / "absent.json")

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.strategies.in_batch_cube import InBatchCube
+from negbench.testing import as_sets, ranking, toy_views
+
+SCORES = torch.tensor([[0.5, 0.9, -0.1, 0.5, -0.7]])
+
+
+def test_hand_table() -> None:
+    view = ScoreView(SCORES, torch.tensor([1]))
+    assert as_sets(InBatchCube(k=1).pool(view)) == [{0}]  # a tie with column 3: the lower one
+    assert as_sets(InBatchCube(k=3).pool(view)) == [{0, 2, 3}]
+    assert as_sets(InBatchCube(k=9).pool(view)) == as_sets(InBatchCube(k=None).pool(view)) == [{0, 2, 3, 4}]
+
+
+@pytest.mark.parametrize("k", [1, 4, 20])
+def test_against_loops(k: int) -> None:
+    for view in toy_views():
+        for row, pool in enumerate(as_sets(InBatchCube(k=k).pool(view))):
+            assert pool == set(ranking(view, row)[:k])
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, True])
+def test_bad_k_is_quoted(k: object) -> None:
+    with pytest.raises(NegbenchError, match=f"k must be a whole number >= 1, or none, got {k!r}"):
+        InBatchCube(k=k)  # type: ignore[arg-type]
+
+
+def test_scope_slots_and_refreshes() -> None:
+    assert (InBatchCube.scope, InBatchCube.corrupts, InBatchCube.n_def) == ("batch", ("triple",), 1)
+    assert InBatchCube().k == 3 * 63

@@ -1,0 +1,200 @@
+"""The code version: kept by what moves nothing, moved by what can move a score, and by the run's own plug-ins only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from negbench import config as config_module
+from negbench import identity, syntax
+from negbench.config import ResolvedConfig, build_config, resolved
+from negbench.identity import code_version, config_hash, counted
+from negbench.registry import KINDS, Registry, registry
+
+Edit = Callable[[str, str, str], None]
+LOOP = ("negbench.loop.train", identity._file("negbench.loop.train"))
+
+# what the loop imports without its counting: the reason stands beside each declaration
+EXEMPT = {
+    "negbench.config",
+    "negbench.errors",
+    "negbench.files",
+    "negbench.runfolder",
+    "negbench.loop.record",
+    "negbench.mining.curves",
+    "negbench.registry",
+}
+
+
+def config_of(**names: str) -> ResolvedConfig:
+    return resolved(build_config([{"strategy": "qure", **names}]))
+
+
+def clear() -> None:
+    for cached in (identity._version, identity._imports, identity._moves_scores, identity._digest):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
+    """edit(module, old, new): as if the module's file read so; nothing is written."""
+    changed: dict[Path, str] = {}
+    read = syntax.parse
+
+    def apply(module: str, old: str, new: str) -> None:
+        path = syntax.locate(module)
+        assert path is not None
+        text = changed.get(path, path.read_text(encoding="utf-8"))
+        assert old in text, f"{module} has no {old!r}: the test needs another line"
+        changed[path] = text.replace(old, new, 1)
+        clear()
+
+    monkeypatch.setattr(syntax, "parse", lambda path: ast.parse(changed[path]) if path in changed else read(path))
+    clear()
+    yield apply
+    monkeypatch.undo()
+    clear()
+
+
+RANKED = "negbench.strategies._ranked"
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
+        (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
+        (RANKED, "return view.allowed & (", "return (\n        view.allowed\n    ) & ("),
+        ("negbench.loop.checkpoint", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
+        ("negbench.contracts", "    from PIL.Image import Image", "    from PIL import Image"),  # for type checkers
+    ],
+)
+def test_what_moves_nothing_keeps_it(edit: Edit, module: str, old: str, new: str) -> None:
+    before = code_version(config_of())
+    edit(module, old, new)
+    assert code_version(config_of()) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("negbench.strategies._ranked", "view.scores < view.positive", "view.scores <= view.positive"),
+        ("negbench.strategies.qure", "consecutive_threshold: int = 1", "consecutive_threshold: int = 2"),
+        ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
+        ("negbench.contracts", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
+        ("negbench.loop.train", "math.pi * progress", "math.pi * progress * 1.0"),
+        ("negbench.losses._rows", "return ", "return 2 * "),
+        ("negbench.backbones._fusion", "0.1", "0.2"),
+        ("negbench.metrics.ranks", "return ", "return 1 * "),
+        ("negbench.scene", "torch.arange(count)", "torch.arange(count + 0)"),
+    ],
+)
+def test_what_can_move_a_score_moves_it(edit: Edit, module: str, old: str, new: str) -> None:
+    before = code_version(config_of())
+    edit(module, old, new)
+    assert code_version(config_of()) != before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "moved", "kept"),
+    [
+        ("negbench.strategies.dqe", "tunable(0.8", "tunable(0.7", {"strategy": "dqe"}, {}),
+        ("negbench.losses.info_nce", "return ", "return 2 * ", {"loss": "info-nce"}, {}),
+        ("negbench.datasets.cirr", "return ", "return 2 * ", {"dataset": "cirr"}, {"dataset": "fashioniq"}),
+        ("negbench.backbones._lavis", "return ", "return 2 * ", {"backbone": "blip2"}, {}),
+    ],
+)
+def test_only_the_plugins_that_are_named_count(
+    edit: Edit, module: str, old: str, new: str, moved: dict[str, str], kept: dict[str, str]
+) -> None:
+    before = {name: code_version(config_of(**names)) for name, names in (("moved", moved), ("kept", kept))}
+    edit(module, old, new)
+    assert code_version(config_of(**moved)) != before["moved"]
+    assert code_version(config_of(**kept)) == before["kept"]
+
+
+def test_a_module_may_say_that_it_moves_nothing(edit: Edit) -> None:
+    before = code_version(config_of())
+    for module in EXEMPT:
+        edit(module, "MOVES_SCORES = False", "MOVES_SCORES = False\nNEW = 1")
+    assert code_version(config_of()) == before
+    edit("negbench.files", "MOVES_SCORES = False", "MOVES_SCORES = True")
+    assert code_version(config_of()) != before
+
+
+def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
+    """The reach of the imports, for every plug-in: no reports, no tracking, and no exemption that is not known here."""
+    counting: dict[str, Path] = {}
+    for kind in KINDS:
+        for plugin in registry.plugins(kind).values():
+            counting |= counted((LOOP, (plugin.module, plugin.source())))
+    assert {"negbench.loop.objective", "negbench.mining.mine", "negbench.scoring.evaluation"} <= counting.keys()
+    assert {"negbench.features.store", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
+    reached = set().union(*(identity._imports(module, path) for module, path in counting.items()))
+    assert reached - counting.keys() == EXEMPT
+    away = {"report", "cli", "study", "grid", "audit", "testing", "tracking", "display", "executors"}
+    assert not away & {name.split(".")[1] for name in reached}
+
+
+PLUGIN = '''"""Mine."""
+from dataclasses import dataclass
+from negbench import ScoreView, Strategy
+
+
+@dataclass(frozen=True)
+class Mine(Strategy):
+    """Mine."""
+
+    def pool(self, view: ScoreView):
+        return view.allowed & True
+'''
+
+
+def test_a_plugin_file_counts_by_what_it_does_and_not_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hash_of(folder: str, text: str, **more: str) -> str:
+        files = {"mine.py": text, **{f"{name}.py": content for name, content in more.items()}}
+        paths = [tmp_path / folder / name for name in files]
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        clear()
+        fresh = Registry()
+        monkeypatch.setattr(identity, "registry", fresh)
+        monkeypatch.setattr(config_module, "registry", fresh)
+        found = resolved(build_config([{"strategy": "mine", "plugins": list(map(str, paths))}]))
+        return config_hash(found, data="d")
+
+    before = hash_of("a", PLUGIN)
+    assert hash_of("a", PLUGIN.replace("class Mine", "# a comment\nclass Mine")) == before
+    assert hash_of("b", PLUGIN) == before
+    assert hash_of("c", PLUGIN, another=PLUGIN) == before  # registered beside it, and not used
+    assert hash_of("a", PLUGIN.replace("& True", "& False")) != before
+
+
+def test_the_hash_is_of_what_determines_the_outcome() -> None:
+    def hash_of(*layers: dict[str, object], data: str = "d") -> str:
+        return config_hash(resolved(build_config([{"strategy": "qure"}, *layers])), data=data)
+
+    same = hash_of()
+    assert hash_of({"strategy": {"name": "qure", "variant": "paper"}}) == same  # the default, spelt out
+    assert hash_of({"compute": {"workers": 3}}) == same
+    assert hash_of({"dataset": {"root": "elsewhere"}}) == same  # the data's identity stands for its place
+    assert hash_of({"schedule": {"refresh_epochs": [2, 4, 6, 8, 10]}}) == same  # what n_def and the rule come to
+    assert hash_of({"schedule": {"rule": "equal"}}) == same
+    assert hash_of({"eval": {"dev_seed": 0}}) == same
+    for other in (
+        {"seed": 1},
+        {"train": {"epochs": 3}},
+        {"strategy": {"variant": "release"}},
+        {"loss": "info-nce"},
+        {"schedule": {"refresh_epochs": [2, 4, 6, 8]}},
+        {"eval": {"dev_seed": 1}},
+        {"mining": {"exclude_relevant": True}},
+    ):
+        assert hash_of(other) != same, other
+    assert hash_of(data="e") != same
