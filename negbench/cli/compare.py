@@ -90,7 +90,7 @@ def compare(
     for outcome in failed:
         console.print(f"FAILED {title_of(outcome.cell, cells)}: {outcome.error}", style="red")
     if any(o.run_id for o in outcomes):
-        if audit:
+        if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(console, cells, folder.path)
         finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
     if failed:
@@ -105,22 +105,25 @@ def build_grid(
     plugin: list[Path] | None,
 ) -> Grid:
     """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
-    from negbench.config import read_recipe, set_layer
+    from negbench.config import merged, read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
-    from negbench.grid.axes import Grid, expand, parse_seeds
+    from negbench.grid.axes import Grid, expand, parse_seeds, parse_variants
+    from negbench.systems.system import system
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("compare", {})
+    variants = parse_variants(table.pop("variants", []))
+    objective = system(str(layers["system"])).objective if "system" in layers else {}
     defaults: dict[str, Any] = {
         "strategies": "all",
-        "losses": "bradley-terry",
+        "losses": [merged([objective, layers]).get("loss", "bradley-terry")],
         "backbones": [layers.get("backbone", "tiny")],
         "datasets": [layers.get("dataset", "synthetic")],
         "seeds": "3",
     }
     for key in table:
         if key not in defaults:
-            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in defaults])
+            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in (*defaults, "variants")])
     chosen = {key: axes[key] or table.get(key, default) for key, default in defaults.items()}
     seeds = chosen["seeds"]
     if isinstance(seeds, list):
@@ -136,6 +139,7 @@ def build_grid(
             for section in _with_sets(expand("datasets", chosen["datasets"]), "dataset", overrides)
         ),
         seeds=parse_seeds(str(seeds)),
+        variants=variants,
     )
     if not (grid.strategies and grid.losses and grid.backbones and grid.datasets):
         raise OptionError("the grid is empty: name at least one strategy, loss, backbone and data set")
@@ -156,11 +160,15 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
     """All cells, and those that are to be computed."""
     from negbench.grid.cells import SCENES, plan
 
+    notes = list[str]()
     with options.stages(console, "plan") as display:
-        cells = plan(grid.configs(), runs, display, SCENES)
+        configs = grid.configs(notes.append)
+        cells = plan(configs, runs, display, SCENES, grid.labels(configs))
+    options.notes(console, notes)
     rules.check(cell.labels["strategy"] for cell in cells)
     steps = [cell.step(runs, overwrite) for cell in cells]
     counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
+    counts = f"{len(grid.variants)} variants x {counts}" if grid.variants else counts
     resumed = steps.count("resume")
     console.print(
         f"{len(cells)} cells ({counts} x {len(grid.datasets)} data sets x {len(grid.seeds)} seeds), "
@@ -177,8 +185,7 @@ def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
 
     with options.stages(console, "audit") as display:
         remarks = audit_cells(cells, folder, display, SCENES)
-    for remark in remarks:
-        console.print(f"note: audit: {remark}", style="yellow", highlight=False)
+    options.notes(console, [f"audit: {remark}" for remark in remarks])
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +32,9 @@ DataRoot = Annotated[
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Go on without missing images; marks the result partial.")
 ]
-Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
+Recipe = Annotated[
+    Path | None, typer.Option("--recipe", help="TOML file of settings, a published system's included; flags beat it.")
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, e.g. train.epochs=12.")
 ]
@@ -66,6 +68,12 @@ def console() -> Any:
 
     found = Console()
     return found if found.is_terminal else Console(width=160)
+
+
+def notes(console: Any, remarks: Iterable[str]) -> None:
+    """Remarks, a line each."""
+    for remark in remarks:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
 
 
 @contextmanager

@@ -60,7 +60,9 @@ def run(
         raise OptionError(
             f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
         )
-    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
+    told = list[str]()
+    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or (), note=told.append)
+    options.notes(console, told)
     from negbench.loop.runs import Bench, run_config
     from negbench.loop.runs import resume as resume_run
 
@@ -79,8 +81,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.report.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
-    for remark in [*manifest["dataset"]["remarks"], *result.details["remarks"]]:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
+    options.notes(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))

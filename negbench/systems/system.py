@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,20 @@ class System:
         return [*chosen, *(part.layer for part in parts if part.factor in factors)]
 
     def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not."""
+        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not.
+
+        The backbone's options name it: a layer above that names it too does not drop them then (`merged`).
+        """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
         found, remarks = list[Part](), list[str]()
         for part in self.parts:
             why = part.lacking(config, scenes)
-            if why is None:
+            if why is None and "backbone" in part.layer:
+                options = {"name": config.backbone.name, **part.layer["backbone"]}
+                found.append(replace(part, layer={**part.layer, "backbone": options}))
+            elif why is None:
                 found.append(part)
             else:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
@@ -106,6 +112,23 @@ class System:
         """
         parts, remarks = self.carried(base, scenes)
         return merged([{}, *self.layers(parts)]), remarks
+
+
+def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The layers as one, above the system that their key `system` names, if any.
+
+    Returns:
+        The layer, and a line on each part of the system that the backbone or the data set of the layers cannot carry.
+
+    Raises:
+        UnknownNameError: a system that does not exist.
+    """
+    values = merged(layers)
+    name = values.pop("system", None)
+    if name is None:
+        return values, ()
+    below, remarks = system(str(name)).layer([values], scenes)
+    return merged([below, values]), remarks
 
 
 @cache
