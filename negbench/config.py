@@ -143,7 +143,7 @@ class RunConfig(Section):
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
-        return dict(_flat(self.model_dump(mode="json")))
+        return dict(flattened(self.model_dump(mode="json")))
 
 
 class ResolvedTrain(TrainConfig):
@@ -186,10 +186,11 @@ class ResolvedConfig(RunConfig):
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else key)
+            yield from flattened(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
 
@@ -306,7 +307,7 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    given = merged([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)])
+    given = merged(config_layers(recipe=recipe, flags=flags, sets=sets))
     if "system" in given:
         from negbench.scene import Scenes
         from negbench.systems.system import with_system
@@ -315,6 +316,13 @@ def load_config(
         for remark in remarks:
             note(remark)
     return build_config([given])
+
+
+def config_layers(
+    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """The layers that `load_config` builds from, the lowest first."""
+    return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:

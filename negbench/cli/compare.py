@@ -46,6 +46,9 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="Strategy that all are compared with [default: in-batch, else all-corpus].")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What the verdicts are about, e.g. R@1 [default: the data set's main metric].")
+    ] = None,
     margin: Annotated[float, typer.Option(help="Differences within this many points are a tie.")] = 0.5,
     alpha: Annotated[float, typer.Option(help="Level of the tests; intervals have the level 1 - alpha.")] = 0.05,
     audit: Annotated[
@@ -69,7 +72,7 @@ def compare(
     from negbench.report.verdicts import Rules
 
     chosen = options.overwrite_of(overwrite)
-    rules = Rules.of_flags(baseline, margin, alpha)
+    rules = Rules.of_flags(baseline, margin, alpha, metric)
     console = options.console()
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
@@ -165,7 +168,11 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
         configs = grid.configs(notes.append)
         cells = plan(configs, runs, display, SCENES, grid.labels(configs))
     options.notes(console, notes)
-    rules.check(cell.labels["strategy"] for cell in cells)
+    metrics: list[tuple[str, ...]] = []
+    if rules.metric is not None:
+        sections = {cell.labels["dataset"]: cell.config.dataset for cell in cells}.values()
+        metrics = [SCENES.dataset(section, "val", images=False).card.metrics for section in sections]
+    rules.check((cell.labels["strategy"] for cell in cells), metrics)
     steps = [cell.step(runs, overwrite) for cell in cells]
     counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
     counts = f"{len(grid.variants)} variants x {counts}" if grid.variants else counts

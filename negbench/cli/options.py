@@ -32,9 +32,10 @@ DataRoot = Annotated[
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Go on without missing images; marks the result partial.")
 ]
-Recipe = Annotated[
-    Path | None, typer.Option("--recipe", help="TOML file of settings, a published system's included; flags beat it.")
+System = Annotated[
+    str | None, typer.Option("--system", help="A published system whole (see `list systems`); other flags beat it.")
 ]
+Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, e.g. train.epochs=12.")
 ]
@@ -63,11 +64,11 @@ def overwrite_of(given: str) -> Overwrite:
 
 
 def console() -> Any:
-    """Where commands print: as wide as the terminal, or wide enough for the tables where there is none."""
+    """Where commands print: as wide as the terminal; without one, lines as long as they are."""
     from rich.console import Console
 
     found = Console()
-    return found if found.is_terminal else Console(width=160)
+    return found if found.is_terminal else Console(soft_wrap=True)
 
 
 def notes(console: Any, remarks: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    system: options.System = None,
     strategy: options.Strategy = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -52,6 +53,7 @@ def run(
         **options.named("loss", loss),
         **options.dataset_layer(dataset, data_root, allow_missing),
         "seed": seed,
+        "system": system,
     }
     given = {key for key, value in flags.items() if value is not None}
     if resume is not None and (given or recipe or sets):
@@ -63,12 +65,14 @@ def run(
     told = list[str]()
     config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or (), note=told.append)
     options.notes(console, told)
+    from negbench.grid.cells import SCENES
     from negbench.loop.runs import Bench, run_config
     from negbench.loop.runs import resume as resume_run
 
     display = Display(console)
     with display.live():
-        bench = Bench.open(runs_dir, tracking_uri, display=display)
+        tags = {"system": system} if system else {}
+        bench = Bench.open(runs_dir, tracking_uri, scenes=SCENES, display=display, tags=tags)
         if config is None:
             result = resume_run(str(resume), bench)
         else:

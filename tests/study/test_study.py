@@ -311,13 +311,26 @@ def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
     page = study_page(toy_book_of_dqe(tmp_path))
     parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
     assert {"history", "importance", "plane", "parallel", "trials"} <= set(parts)
-    history = {series.name: series for series in parts["history"].panels[0].series}
-    assert list(history["best so far"].y) == sorted(history["best so far"].y)
-    assert history["best so far"].y[-1] == max(history["finished"].y)
-    line = next(s for s in parts["parallel"].panels[0].series if s.name == "best quarter")
-    assert len(line.x) == len(parts["parallel"].panels[0].x_ticks) == 6
-    assert all(0 <= y <= 1 for s in parts["parallel"].panels[0].series for y in s.y)
+    history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
+    best = list(history["best so far"].get_ydata())
+    assert best == sorted(best)
+    assert best[-1] == max(history["finished"].get_ydata())
+    axes = drawn(parts["parallel"].panels[0])
+    assert len(axes.get_xticks()) == 6
+    for line in axes.lines:
+        assert len(line.get_ydata()) == 6
+        assert all(0 <= y <= 1 for y in line.get_ydata())
+    assert "best quarter" in {line.get_label() for line in axes.lines}
+    assert page.answer[0].startswith("The best of 16 finished trials: ")
     assert write_page(tmp_path / "report", page)[0].exists()
+
+
+def drawn(panel: Any) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    return axes
 
 
 def toy_book_of_dqe(folder: Path) -> Book:
