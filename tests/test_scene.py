@@ -12,7 +12,7 @@ from negbench import scene
 from negbench.api import make_strategy
 from negbench.audit.audit import audit
 from negbench.audit.subject import AuditOptions, open_subject
-from negbench.config import RunConfig, load_config, resolved
+from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.executors import executor_of
 from negbench.grid.cells import SCENES, plan
@@ -20,6 +20,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, trained_state
+from negbench.systems.system import load_config
 from negbench.testing.vectors import write_vectors
 
 FAST = ("train.epochs=1", "schedule.n_def=1")

@@ -79,7 +79,7 @@ def compare(
     folder = ComparisonFolder(runs / (name or default_name(cells)))
     outcomes = computed(console, folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     if any(outcome.run_id for outcome in outcomes):
-        if audit:
+        if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(console, cells, folder.path)
         finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
     raise_failed(outcomes)
@@ -93,22 +93,25 @@ def build_grid(
     plugin: list[Path] | None,
 ) -> Grid:
     """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
-    from negbench.config import read_recipe, set_layer
+    from negbench.config import merged, read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
-    from negbench.grid.axes import Grid, expand, parse_seeds
+    from negbench.grid.axes import Grid, expand, parse_seeds, parse_variants
+    from negbench.systems.system import system
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("compare", {})
+    variants = parse_variants(table.pop("variants", []))
+    objective = system(str(layers["system"])).objective if "system" in layers else {}
     defaults: dict[str, Any] = {
         "strategies": "all",
-        "losses": "bradley-terry",
+        "losses": [merged([objective, layers]).get("loss", "bradley-terry")],
         "backbones": [layers.get("backbone", "tiny")],
         "datasets": [layers.get("dataset", "synthetic")],
         "seeds": "3",
     }
     for key in table:
         if key not in defaults:
-            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in defaults])
+            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in (*defaults, "variants")])
     chosen = {key: axes[key] or table.get(key, default) for key, default in defaults.items()}
     seeds = chosen["seeds"]
     if isinstance(seeds, list):
@@ -124,6 +127,7 @@ def build_grid(
             for section in _with_sets(expand("datasets", chosen["datasets"]), "dataset", overrides)
         ),
         seeds=parse_seeds(str(seeds)),
+        variants=variants,
     )
     if not (grid.strategies and grid.losses and grid.backbones and grid.datasets):
         raise OptionError("the grid is empty: name at least one strategy, loss, backbone and data set")
@@ -144,8 +148,11 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
     """All cells; says how many are there already."""
     from negbench.grid.cells import SCENES, plan
 
+    notes = list[str]()
     with options.stages(console, "plan") as display:
-        cells = plan(grid.configs(), runs, display, SCENES)
+        configs = grid.configs(notes.append)
+        cells = plan(configs, runs, display, SCENES, grid.labels(configs))
+    options.notes(console, notes)
     metrics: list[tuple[str, ...]] = []
     if rules.metric is not None:
         sections = {cell.labels["dataset"]: cell.config.dataset for cell in cells}.values()
@@ -153,6 +160,7 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
     rules.check((cell.labels["strategy"] for cell in cells), metrics)
     steps = [cell.step(runs, overwrite) for cell in cells]
     counts = f"{len(grid.strategies)} strategies x {len(grid.losses)} losses x {len(grid.backbones)} backbones"
+    counts = f"{len(grid.variants)} variants x {counts}" if grid.variants else counts
     resumed = steps.count("resume")
     console.print(
         f"{len(cells)} cells ({counts} x {len(grid.datasets)} data sets x {len(grid.seeds)} seeds), "
@@ -168,5 +176,4 @@ def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
 
     with options.stages(console, "audit") as display:
         remarks = audit_cells(cells, folder, display, SCENES)
-    for remark in remarks:
-        console.print(f"note: audit: {remark}", style="yellow", highlight=False)
+    options.notes(console, [f"audit: {remark}" for remark in remarks])

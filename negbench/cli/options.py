@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,6 +71,12 @@ def console() -> Any:
     return found if found.is_terminal else Console(soft_wrap=True)
 
 
+def notes(console: Any, remarks: Iterable[str]) -> None:
+    """Remarks, a line each."""
+    for remark in remarks:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
+
+
 @contextmanager
 def stages(console: Any, title: str) -> Iterator[Display]:
     """A live line for the stages of a part of a command."""
@@ -100,17 +106,6 @@ def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> d
     if allow_missing:
         section["allow_missing"] = True
     return {"dataset": section} if section else {}
-
-
-def system_layer(console: Any, name: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The layer of `--system`, which goes below all others; prints what backbone and data set cannot carry of it."""
-    from negbench.grid.cells import SCENES
-    from negbench.systems.system import system
-
-    layer, remarks = system(name).layer(layers, SCENES)
-    for remark in remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
-    return layer
 
 
 def named(section: str, given: str | None) -> dict[str, Any]:

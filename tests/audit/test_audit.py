@@ -18,13 +18,14 @@ from negbench.audit.audit import audit, write_audits
 from negbench.audit.rows import diversity
 from negbench.audit.subject import AuditOptions, Judge, Subject, open_judge, open_subject
 from negbench.cli.main import run as negbench
-from negbench.config import PluginConfig, RunConfig, load_config, resolved
+from negbench.config import PluginConfig, RunConfig, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 OPTIONS = AuditOptions(queries=20, draws=6, curves=2)
 

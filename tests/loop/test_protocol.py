@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from negbench import identity
 from negbench.backbones.precomputed import Precomputed
-from negbench.config import RunConfig, load_config, resolved
+from negbench.config import RunConfig, resolved
 from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
@@ -39,6 +39,7 @@ from negbench.mining.mine import Mined
 from negbench.registry import Plugin, registry
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, load_backbone, load_split
+from negbench.systems.system import load_config
 
 # --- what keeps the record -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from negbench.config import load_config, resolved
+from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.study.book import Book, Claim
 from negbench.study.final import finished
@@ -34,6 +34,7 @@ from negbench.study.spec import StudySpec
 from negbench.study.storage import open_storage, storage_url
 from negbench.study.trials import Job
 from negbench.study.work import serve, work
+from negbench.systems.system import load_config
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
 

@@ -18,7 +18,7 @@ from optuna.trial import Trial, TrialState
 
 from negbench import scene
 from negbench.cli.main import run as negbench
-from negbench.config import RunConfig, load_config
+from negbench.config import RunConfig
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
@@ -33,6 +33,7 @@ from negbench.study.spec import StudySpec, first_refresh
 from negbench.study.storage import storage_url
 from negbench.study.trials import Trials
 from negbench.study.work import open_study, run_study, work
+from negbench.systems.system import load_config
 from negbench.tracking import Pruned, RunLog, Summary, Tracker, default_uri
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
