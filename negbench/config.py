@@ -141,7 +141,7 @@ class RunConfig(Section):
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
-        return dict(_flat(self.model_dump(mode="json")))
+        return dict(flattened(self.model_dump(mode="json")))
 
 
 class ResolvedTrain(TrainConfig):
@@ -184,10 +184,11 @@ class ResolvedConfig(RunConfig):
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else key)
+            yield from flattened(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
 
@@ -290,7 +291,14 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    return build_config([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)])
+    return build_config(config_layers(recipe=recipe, flags=flags, sets=sets))
+
+
+def config_layers(
+    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """The layers that `load_config` builds from, the lowest first."""
+    return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,9 @@ DataRoot = Annotated[
 ]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Go on without missing images; marks the result partial.")
+]
+System = Annotated[
+    str | None, typer.Option("--system", help="A published system whole (see `list systems`); other flags beat it.")
 ]
 Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
 Sets = Annotated[
@@ -97,6 +100,17 @@ def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> d
     if allow_missing:
         section["allow_missing"] = True
     return {"dataset": section} if section else {}
+
+
+def system_layer(console: Any, name: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The layer of `--system`, which goes below all others; prints what backbone and data set cannot carry of it."""
+    from negbench.grid.cells import SCENES
+    from negbench.systems.system import system
+
+    layer, remarks = system(name).layer(layers, SCENES)
+    for remark in remarks:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
+    return layer
 
 
 def named(section: str, given: str | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    system: options.System = None,
     strategy: options.Strategy = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -41,7 +42,7 @@ def run(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Build the configuration, compute, print."""
-    from negbench.config import load_config
+    from negbench.config import build_config, config_layers
     from negbench.display import Display
 
     console = options.console()
@@ -53,20 +54,25 @@ def run(
         **options.dataset_layer(dataset, data_root, allow_missing),
         "seed": seed,
     }
-    given = {key for key, value in flags.items() if value is not None}
+    given = {key for key, value in {**flags, "system": system}.items() if value is not None}
     if resume is not None and (given or recipe or sets):
         from negbench.errors import OptionError
 
         raise OptionError(
             f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
         )
-    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
+    config = None
+    if resume is None:
+        layers = config_layers(recipe=recipe, flags=flags, sets=sets or ())
+        config = build_config([*([options.system_layer(console, system, layers)] if system else []), *layers])
+    from negbench.grid.cells import SCENES
     from negbench.loop.runs import Bench, run_config
     from negbench.loop.runs import resume as resume_run
 
     display = Display(console)
     with display.live():
-        bench = Bench.open(runs_dir, tracking_uri, display=display)
+        tags = {"system": system} if system else {}
+        bench = Bench.open(runs_dir, tracking_uri, scenes=SCENES, display=display, tags=tags)
         if config is None:
             result = resume_run(str(resume), bench)
         else:

@@ -94,7 +94,8 @@ def _labels(config: ResolvedConfig) -> dict[str, str]:
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
     differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
-    return " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
+    system = f"[{cell.labels['system']}] " if "system" in cell.labels else ""
+    return system + " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
 
 
 def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from negbench.config import RunConfig, build_config, merged
-from negbench.contracts import Backbone
 from negbench.errors import UnknownNameError
 from negbench.registry import constructor_of, option_defaults, registry
-from negbench.scene import Scenes
+
+if TYPE_CHECKING:
+    from negbench.scene import Scenes
 
 PLAIN = "plain"  # what a system's gain is counted from
 FACTORS = ("negatives", "objective", "architecture")
@@ -41,6 +42,8 @@ class Part:
 
     def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
         """What the configured backbone or data set lacks for it; None where it can be carried."""
+        from negbench.contracts import Backbone
+
         cls = registry.get("backbones", config.backbone.name)
         known = option_defaults(constructor_of("backbones", cls))
         missing = [name for name in self.layer.get("backbone", {}) if name not in known]
