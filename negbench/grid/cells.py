@@ -179,7 +179,7 @@ def compute(
         fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in {cell.hash: cell for cell in cells}.values():
+    for cell in {cell.hash: cell for cell in reversed(cells)}.values():  # named by its first place
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""

@@ -166,7 +166,8 @@ def test_curves_place_target_and_pools(subject: Subject) -> None:
         first = 2 if rank == 1 else 1
         assert curve.pools["top"] == (first, 5 if rank > 5 else 6, 5)
         last = min(rank + 4, len(columns))
-        assert curve.pools["after"][1:] == ((last, last - rank) if rank < len(columns) else (last, len(columns) - 1))
+        below = (last, last - rank) if rank < len(columns) else (len(columns) - 1, len(columns) - 1)  # else all others
+        assert curve.pools["after"][1:] == below
 
 
 def test_audits_are_reproducible_and_know_their_seed(subject: Subject, config: RunConfig) -> None:

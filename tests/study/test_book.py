@@ -114,6 +114,7 @@ def test_one_worker_and_one_seed_give_the_same_trials_twice(tmp_path: Path, samp
         work(book, at_once, silent)
         found.append([t.params for t in book.frozen()])
     assert found[0] == found[1]
+    assert len({json.dumps(point) for point in found[0]}) == 16  # every trial draws its own
     other = toy_book(tmp_path / "c", 16, toy_spec(sampler=sampler, seed=7))
     work(other, at_once, silent)
     assert [t.params for t in other.frozen()][1:] != found[0][1:]
