@@ -86,7 +86,7 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
         for word, remark in zip(words, remarks, strict=True):
             assert word in remark
             assert "\n" not in remark
-        assert set(layer.get("backbone", {})) <= {"fusion"}
+        assert set(layer.get("backbone", {})) <= {"name", "fusion"}
         resolved(build_config([layer, *base]))  # what is left can run
 
 
