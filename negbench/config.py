@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +24,7 @@ _DEEPEST = 4  # lists in lists that an option may hold
 
 Rule = Literal["multiples", "equal"]
 Model = TypeVar("Model", bound=BaseModel)
+Note = Callable[[str], None]
 
 
 class Section(BaseModel):
@@ -141,7 +142,7 @@ class RunConfig(Section):
 
     def flat(self) -> dict[str, Any]:
         """Dotted key -> scalar, for tables and MLflow parameters."""
-        return dict(_flat(self.model_dump(mode="json")))
+        return dict(flattened(self.model_dump(mode="json")))
 
 
 class ResolvedTrain(TrainConfig):
@@ -184,10 +185,11 @@ class ResolvedConfig(RunConfig):
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and scalar of every leaf of nested dicts."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else key)
+            yield from flattened(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
 
@@ -205,14 +207,23 @@ _OWN: dict[str, type[BaseModel]] = {
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """A recipe file as nested dict. Raises NegbenchError where it is missing or not TOML."""
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe file as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
+
+    `above` are the files that led here. Raises NegbenchError where a file is missing, not TOML, or extends itself.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
         raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
+    if "extends" not in found:
+        return found
+    below, above = path.parent / str(found.pop("extends")), (*above, path.resolve())
+    if below.resolve() in above:
+        raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
+    return merged([read_recipe(below, above), found])
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -277,20 +288,11 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def load_config(
+def config_layers(
     *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
-) -> RunConfig:
-    """Build a RunConfig: defaults, then the recipe, then flags, then `--set`.
-
-    Args:
-        recipe: TOML file whose tables are RunConfig's sections.
-        flags: nested dict of what the command line gave; keys with value None are left out.
-        sets: 'section.key=value' texts, in order.
-
-    Raises:
-        NegbenchError: one line that names the key and the mend.
-    """
-    return build_config([read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)])
+) -> list[Mapping[str, Any]]:
+    """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
+    return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:

@@ -1,12 +1,14 @@
-"""Progress: one live line per stage with its time, on a terminal; nothing but the stage times elsewhere."""
+"""What is seen while and after something is computed: live progress, and tables that fit where they are printed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +18,12 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Advance = Callable[[int], None]
 
@@ -84,3 +92,61 @@ class Display:
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
             if outer is not None:
                 self.seconds[outer] = self.seconds.get(outer, 0.0) - spent
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A table for `console.print`, most important columns first.
+
+    On a terminal it is drawn with the columns that fit, and its last line names those that do not. Without one (a pipe,
+    a file) it is plain text, every column, in lines as long as they need to be.
+
+    Args:
+        frame: what to show, written as `str` does.
+        title: above it.
+        caption: below it.
+        rest: where the columns stand that do not fit, e.g. a file name.
+        words: columns set flush left; the others are numbers, flush right.
+        bold: values of the first column whose rows stand out.
+    """
+
+    frame: pd.DataFrame
+    title: str = ""
+    caption: str = ""
+    rest: str = ""
+    words: tuple[str, ...] = ()
+    bold: tuple[str, ...] = ()
+
+    def _cells(self) -> list[list[str]]:
+        """Column by column: head and values."""
+        return [[str(name), *map(str, self.frame.iloc[:, i])] for i, name in enumerate(self.frame.columns)]
+
+    def _is_word(self, index: int) -> bool:
+        return index == 0 or self.frame.columns[index] in self.words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Drawn, or as text."""
+        if not console.is_terminal:
+            yield Segment(self.text())
+            return
+        columns = self._cells()
+        ends = [1 + sum(max(map(len, c)) + 3 for c in columns[: n + 1]) for n in range(len(columns))]
+        fitting = max(1, sum(end <= options.max_width for end in ends))
+        left = [c[0] for c in columns[fitting:]]
+        folded = f"no room for {', '.join(left)}" + f": see {self.rest}" * bool(self.rest) if left else ""
+        below = "\n".join(filter(None, (self.caption, folded)))
+        table = Table(title=self.title or None, caption=below or None, title_justify="left", caption_justify="left")
+        for i, column in enumerate(columns[:fitting]):
+            table.add_column(Text(column[0]), justify="left" if self._is_word(i) else "right", no_wrap=True)
+        for row in zip(*(column[1:] for column in columns[:fitting]), strict=True):
+            table.add_row(*map(Text, row), style="bold" if row[0] in self.bold else "")
+        yield table
+
+    def text(self) -> str:
+        """Columns by two spaces, no drawing."""
+        padded = [
+            [f"{v:<{max(map(len, c))}}" if self._is_word(i) else f"{v:>{max(map(len, c))}}" for v in c]
+            for i, c in enumerate(self._cells())
+        ]
+        lines = ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+        return "\n".join(filter(None, (self.title, *lines, self.caption))) + "\n"

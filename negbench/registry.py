@@ -195,6 +195,7 @@ def options_of(kind: str, name: str) -> list[Option]:
     # the class that defines the option may be a base; for losses and strategies every class documents its own fields
     documents = [
         inspect.getdoc(constructor),
+        *(inspect.getdoc(each.load) for each in cls.__mro__ if hasattr(each, "load")),
         *(inspect.getdoc(each) for each in cls.__mro__),
         sys.modules[cls.__module__].__doc__,
     ]

@@ -3,11 +3,15 @@
 Everything here takes `values[seed, query]`: hit at 10, average precision, or any other per-query value, larger is
 better. A strategy's mean would change with other queries and with other seeds, and the seeds are few, so both sources
 enter every interval and every p-value. docs/statistics.md says why, and prints the calibration.
+
+One distribution gives p-values and intervals alike: queries change sides by fair coins, seeds add Student's t.
+A table's intervals are simultaneous (they all hold at once in 1 - alpha of the repetitions), and p_adjusted is their
+dual: it is at most alpha exactly where the interval excludes 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -22,6 +26,7 @@ Verdict = Literal["better", "worse", "tied", "underpowered"]
 
 _CELLS = 2**23  # doubles in one working block (64 MB)
 _POWER = 0.8  # of the minimum detectable difference
+_STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """One strategy: mean over seeds and queries, sd over seeds of the per-seed mean (nan for one seed), interval.
+    """One strategy: mean over seeds and queries, sd over seeds of the per-seed mean (nan for one seed), intervals.
 
-    With one seed the interval speaks of that one model: it knows the spread over queries only.
+    `interval` speaks of the strategy: other seeds and other queries. `models` speaks of these very models on other
+    queries; with one seed the two are the same. Neither leaves [0, 1] where all values lie in it.
     """
 
     mean: float
     sd: float
     interval: Interval
+    models: Interval
     seeds: int
     queries: int
 
@@ -55,15 +62,16 @@ class Comparison:
         name: the strategy.
         baseline: the strategy that it is compared with.
         difference: mean of strategy minus baseline, in the unit of the values (0.01 = one point of recall).
-        interval: of the difference.
+        interval: of the difference; simultaneous over the table.
+        models: interval of the difference of these very models on other queries; for this row alone.
         p_value: two-sided, of "no difference in expectation over seeds and queries"; with one seed it is p_models.
         p_models: two-sided, of "no difference between these very models over queries": the paired randomisation test.
-        p_adjusted: p_value after Holm's correction over the table.
+        p_adjusted: p_value adjusted for the table (single-step max-t, Westfall and Young 1993); at most alpha
+            exactly where `interval` excludes 0.
         effect_size: difference / sd over queries of the per-query difference (averaged over seeds).
-        verdict: `tied`: the interval lies inside plus or minus the margin, whatever the p-value; else `better` or
-            `worse`: p_adjusted < alpha and the interval excludes 0; else `underpowered`.
-        minimum_detectable: approximate true difference that would be found with a power of 80 % at the level of Holm's
-            first step, alpha / table size, with the variances seen here.
+        verdict: see `verdict`; of the interval alone.
+        minimum_detectable: approximate true difference that would be found with a power of 80 % at the level
+            alpha / table size, with the variances seen here.
         seeds: seeds that both have; these alone are compared.
         unpaired_seeds: seeds that only one of the two has.
         queries: Q.
@@ -73,6 +81,7 @@ class Comparison:
     baseline: str
     difference: float
     interval: Interval
+    models: Interval
     p_value: float
     p_models: float
     p_adjusted: float
@@ -82,11 +91,6 @@ class Comparison:
     seeds: int
     unpaired_seeds: int
     queries: int
-
-    @property
-    def single_seed(self) -> bool:
-        """True where one seed was compared: the verdict is then about these two models, not about the strategies."""
-        return self.seeds == 1
 
 
 # --- parts of the variance ---------------------------------------------------------------------------------------
@@ -161,36 +165,35 @@ def _joined(parts: Sequence[_Parts]) -> _Parts:
     return _Parts(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-# --- reference distributions -------------------------------------------------------------------------------------
+# --- the reference distribution ----------------------------------------------------------------------------------
 
 
-def _flips(values: Array, resamples: int, generator: np.random.Generator) -> Iterator[tuple[slice, Array]]:
-    """Blocks of [resamples, C]: sums over queries whose two strategies were exchanged or not, by a fair coin.
+def _weights(groups: Sequence[NDArray[np.intp]], queries: int) -> Array:
+    """[Q] weights of the queries in the mean of the strata's means."""
+    weights = np.zeros(queries)
+    for group in groups:
+        weights[group] = 1 / (len(group) * len(groups))
+    return weights
 
-    The coins are shared by all C comparisons: one matrix product for a whole table, where
-    `scipy.stats.permutation_test` (same distribution) takes one pass for each.
+
+def _sign_sums(columns: Array, resamples: int, generator: np.random.Generator) -> Array:
+    """[resamples, K]: sums over the queries of [Q, K], each query's row with a sign of its own by a fair coin.
+
+    Of a paired difference this is the randomisation test (per query the two strategies change sides); of a mean's
+    residuals it is the wild bootstrap (Liu, Annals of Statistics 16, 1988). The coins are shared by all columns: one
+    matrix product for a whole table, where `scipy.stats.permutation_test` (same distribution) takes one pass for each;
+    and sums of a difference of columns are the difference of their sums.
     """
-    queries = values.shape[1]
-    total = values.sum(axis=1)
-    for rows in _blocks(resamples, queries):
-        size = rows.stop - rows.start
+    queries, width = columns.shape
+    drawn = np.empty((resamples, width))
+    step = max(1, _CELLS // queries)
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
         packed = generator.integers(256, size=(size, -(-queries // 8)), dtype=np.uint8)
         coins = np.unpackbits(packed, axis=1, count=queries).astype(np.float64)
-        yield rows, 2 * (coins @ values.T) - total
-
-
-def _query_bootstrap(
-    parts: _Parts, groups: Sequence[NDArray[np.intp]], resamples: int, generator: np.random.Generator
-) -> Array:
-    """[resamples, C] deviations of the mean when the queries are drawn again, with replacement, inside each stratum."""
-    drawn = np.zeros((resamples, len(parts.mean)))
-    for group in groups:
-        n, centred = len(group), parts.queries[:, group] - parts.queries[:, group].mean(axis=1, keepdims=True)
-        for rows in _blocks(resamples, n):
-            size = rows.stop - rows.start
-            index = generator.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-            counts = np.bincount(index.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
-            drawn[rows] += counts @ centred.T / (n * len(groups))
+        drawn[start : start + size] = coins @ columns
+    drawn *= 2
+    drawn -= columns.sum(axis=0)
     return drawn
 
 
@@ -199,57 +202,74 @@ def _seed_noise(parts: _Parts, resamples: int, generator: np.random.Generator) -
 
     Normal weights on the seeds' deviations (a multiplier bootstrap), studentised for how few the seeds are, which makes
     them Student's t; drawn as its equally spaced quantiles in random order, so that the far tail is not left to luck.
-    Drawing the few seeds with replacement would give only a handful of values and too narrow an interval.
+    Drawing the few seeds with replacement would give only a handful of values and too narrow an interval. Each
+    comparison has an order of its own: variances from a few seeds err independently, which the largest of many shows.
     """
-    noise = np.zeros((resamples, len(parts.mean)))
-    steps = generator.permutation((np.arange(resamples) + 0.5) / resamples)
+    noise = np.zeros((len(parts.mean), resamples))
+    steps = (np.arange(resamples) + 0.5) / resamples
     for df in np.unique(parts.df[parts.df > 0]):
-        columns = parts.df == df
-        noise[:, columns] = stats.t.ppf(steps, df)[:, None] * np.sqrt(parts.seed[columns])
-    return noise
+        rows = np.flatnonzero(parts.df == df)
+        drawn = generator.permuted(np.tile(stats.t.ppf(steps, df), (len(rows), 1)), axis=1)
+        noise[rows] = drawn * np.sqrt(parts.seed[rows])[:, None]
+    return np.asarray(noise.T, dtype=np.float64)
 
 
-def _blocks(rows: int, width: int) -> Iterator[slice]:
-    step = max(1, _CELLS // width)
-    for start in range(0, rows, step):
-        yield slice(start, min(rows, start + step))
+@dataclass(frozen=True)
+class _Test:
+    """Arrays [C]: p-values and half widths of the intervals around `_Parts.mean`, dual to each other.
 
-
-def _p_values(
-    parts: _Parts, groups: Sequence[NDArray[np.intp]], resamples: int, generator: np.random.Generator
-) -> tuple[Array, Array]:
-    """Two-sided p-values [C]: of these models over queries, and of the strategies over seeds and queries.
-
-    The first is the paired randomisation test. The second adds seed noise to the same randomised differences, of which
-    it keeps the part that is not noise of the runs already. A strategy has to pass both: neither bound of the variance
-    may be undercut.
+    p_models and `models`: of these models over queries. p_value: of the strategies. p_adjusted and `reach`: of the
+    strategies and of all C at once.
     """
-    weights = np.zeros(parts.queries.shape[1])
-    for group in groups:
-        weights[group] = 1 / (len(group) * len(groups))
-    noise = _seed_noise(parts, resamples, generator)
-    seen = np.abs(parts.mean) * (1 - 1e-9)  # sums in another order still count as ties
-    models, strategies = np.ones(len(seen)), np.ones(len(seen))
-    for rows, flipped in _flips(parts.queries * weights, resamples, generator):
-        models += (np.abs(flipped) >= seen).sum(axis=0)
-        strategies += (np.abs(flipped * parts.reproducible + noise[rows]) >= seen).sum(axis=0)
-    models, strategies = models / (resamples + 1), strategies / (resamples + 1)
-    return models, np.maximum(models, strategies)
+
+    p_models: Array
+    p_value: Array
+    p_adjusted: Array
+    models: Array
+    reach: Array
 
 
-def _intervals(
-    parts: _Parts,
-    groups: Sequence[NDArray[np.intp]],
-    resamples: int,
-    generator: np.random.Generator,
-    level: float,
-) -> tuple[Array, Array]:
-    """Low and high [C]: the wider, on each side, of the interval over queries and that over seeds and queries."""
-    queries = _query_bootstrap(parts, groups, resamples, generator)
-    both = queries * parts.reproducible + _seed_noise(parts, resamples, generator)
-    ends = [(1 - level) / 2, (1 + level) / 2]
-    of_queries, of_both = np.quantile(queries, ends, axis=0), np.quantile(both, ends, axis=0)
-    return parts.mean + np.minimum(of_queries[0], of_both[0]), parts.mean + np.maximum(of_queries[1], of_both[1])
+def _test(parts: _Parts, sums: Array, alpha: float, generator: np.random.Generator) -> _Test:
+    """Tests and intervals from sign sums [R, C] of the (weighted) queries.
+
+    To the sums, shrunk to the part that is not noise of the runs already, seed noise is added. A strategy has to pass
+    both tests, without seed noise and with it: neither bound of the variance may be undercut. Over the table, each
+    draw's largest ratio to its own half width is what an observed ratio is compared with.
+    """
+    both = np.abs(sums * parts.reproducible + _seed_noise(parts, len(sums), generator))
+    alone, seen = np.abs(sums), np.abs(parts.mean) * (1 - 1e-9)  # sums in another order still count as ties
+    p_models, p_both = ((1 + (drawn >= seen).sum(axis=0)) / (len(sums) + 1) for drawn in (alone, both))
+    p_value, models = np.maximum(p_models, p_both), _exceeded(alone, alpha)
+    half = np.maximum(models, _exceeded(both, alpha))
+    most = np.divide(both, half, out=np.zeros_like(both), where=half > 0).max(axis=1, initial=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(half > 0, seen / half, np.where(seen > 0, np.inf, 0))
+    joint = (1 + len(most) - np.searchsorted(np.sort(most), ratio)) / (len(most) + 1)
+    stretch = max(1.0, float(_exceeded(most[:, None], alpha)[0]))
+    return _Test(p_models, p_value, np.maximum(joint, p_value), models, stretch * half)
+
+
+def _exceeded(drawn: Array, alpha: float) -> Array:
+    """[C]: the value whose p-value just exceeds alpha; infinite where there are too few draws to reach alpha."""
+    place = int(alpha * (len(drawn) + 1) * (1 + 1e-12))
+    if place < 1:
+        return np.full(drawn.shape[1], np.inf)
+    return np.asarray(np.partition(drawn, len(drawn) - place, axis=0)[len(drawn) - place], dtype=np.float64)
+
+
+def _interval(mean: float, half: float, level: float, bounds: tuple[float, float]) -> Interval:
+    """Mean plus and minus the half width, rounded outwards, inside the scale."""
+    low, high = (mean - half) / _STEP, (mean + half) / _STEP
+    if np.isfinite(half):
+        low, high = float(np.floor(low + 1e-6)), float(np.ceil(high - 1e-6))
+    digits = round(-np.log10(_STEP))
+    return Interval(max(bounds[0], round(low * _STEP, digits)), min(bounds[1], round(high * _STEP, digits)), level)
+
+
+def _scale(values: Sequence[Array]) -> tuple[float, float]:
+    """Where means can lie: [0, 1] where all values do."""
+    inside = all(array.min() >= 0 and array.max() <= 1 for array in values)
+    return (0.0, 1.0) if inside else (-np.inf, np.inf)
 
 
 def _minimum_detectable(parts: _Parts, groups: Sequence[NDArray[np.intp]], alpha: float) -> Array:
@@ -277,26 +297,51 @@ def summarise(
     level: float = 0.95,
     resamples: int = 5000,
 ) -> Summary:
-    """Mean, sd over seeds, and a bootstrap interval over seeds and queries together.
+    """Mean, sd over seeds, and intervals of one strategy; see `summarise_table`."""
+    table = {"values": values}
+    return summarise_table(table, generator=generator, strata=strata, level=level, resamples=resamples)["values"]
+
+
+def summarise_table(
+    values: Mapping[str, NDArray[Any]],
+    *,
+    generator: np.random.Generator,
+    strata: NDArray[Any] | None = None,
+    level: float = 0.95,
+    resamples: int = 5000,
+) -> dict[str, Summary]:
+    """Of each strategy mean, sd over seeds, and an interval over seeds and queries together; one batch for all.
 
     Args:
-        values: [S, Q] per-query values of S seeds, larger is better.
+        values: name -> [S, Q] per-query values of S seeds, larger is better; S may differ.
         generator: every resample is drawn from it.
         strata: [Q] labels (FashionIQ: the category); the mean is then the unweighted mean of the strata's means.
-        level: of the interval, between 0 and 1.
+        level: of the intervals, between 0 and 1; each is of its own mean alone.
         resamples: bootstrap draws.
 
     Raises:
         ValueError: a shape that is not as above, a value that is not finite, a stratum of one query, or an option out
             of range.
     """
-    values = _checked("values", values)
+    table = {name: _checked(name, array) for name, array in values.items()}
     _check_options(level=level, resamples=resamples)
-    groups = _groups(strata, values.shape[1])
-    parts = _parts(values[None], groups)
-    low, high = _intervals(parts, groups, resamples, generator, level)
-    sd = float(np.sqrt(parts.seed[0] * len(values))) if len(values) > 1 else float("nan")
-    return Summary(float(parts.mean[0]), sd, Interval(float(low[0]), float(high[0]), level), *values.shape)
+    queries = next(iter(table.values())).shape[1]
+    groups = _groups(strata, queries)
+    parts = _joined([_parts(array[None], groups) for array in table.values()])
+    centred = parts.queries.copy()
+    for group in groups:
+        centred[:, group] -= centred[:, group].mean(axis=1, keepdims=True)
+    sums = _sign_sums((centred * _weights(groups, queries)).T, resamples, generator)
+    both = sums * parts.reproducible + _seed_noise(parts, resamples, generator)
+    models = _exceeded(np.abs(sums), 1 - level)
+    half = np.maximum(models, _exceeded(np.abs(both), 1 - level))
+    found = {}
+    for i, (name, array) in enumerate(table.items()):
+        sd = float(np.sqrt(parts.seed[i] * len(array))) if len(array) > 1 else float("nan")
+        mean, bounds = float(parts.mean[i]), _scale([array])
+        strategy, alone = (_interval(mean, float(width[i]), level, bounds) for width in (half, models))
+        found[name] = Summary(mean, sd, strategy, alone, *array.shape)
+    return found
 
 
 def compare(
@@ -326,9 +371,8 @@ def compare_table(
     margin: float = 0.005,
     alpha: float = 0.05,
     resamples: int = 5000,
-    pool_seeds: bool = False,
 ) -> list[Comparison]:
-    """Every strategy of a table against its baseline, with Holm's correction over the table.
+    """Every strategy of a table against its baseline, with p-values and intervals for all of them at once.
 
     Args:
         values: name -> [S, Q] per-query values; the same Q queries in the same order for all.
@@ -339,113 +383,178 @@ def compare_table(
             out, row i of all strategies is the same seed and S must be the same for all.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
         alpha: level of the tests; the intervals have the level 1 - alpha.
-        resamples: randomisations and bootstrap draws; no p-value is below 1 / (resamples + 1).
-        pool_seeds: estimate the variance over seeds from the whole table instead of each pair alone. Far more power
-            with 3 to 5 seeds, and right only where all strategies vary alike from seed to seed. Needs 2 seeds common
-            to all.
+        resamples: randomisations.
 
     Returns:
-        One Comparison for each strategy but the baseline, in the order of `values`.
+        One comparison for each strategy but the baseline, in the order of `values`.
 
     Raises:
-        ValueError: an unknown baseline, shapes or seeds that do not fit, a value that is not finite, a stratum of one
-            query, or an option out of range.
+        ValueError: values that do not fit together, that are not finite, or an option out of range.
     """
-    _check_options(alpha=alpha, margin=margin, resamples=resamples)
+    _check_options(margin=margin, alpha=alpha, resamples=resamples)
     table, rows = _checked_table(values, baseline, seeds)
-    groups = _groups(strata, table[baseline].shape[1])
     others = [name for name in table if name != baseline]
     if not others:
         return []
+    queries = table[baseline].shape[1]
+    groups = _groups(strata, queries)
     paired = [_paired(table, rows, name, baseline) for name in others]
     parts = _joined([_parts(difference[None], groups) for difference in paired])
-    if pool_seeds:
-        parts = _with_pooled_seeds(parts, table, rows, groups, paired)
-    p_models, p_values = _p_values(parts, groups, resamples, generator)
-    low, high = _intervals(parts, groups, resamples, generator, 1 - alpha)
-    adjusted, effects = holm(p_values), _effect_sizes(parts, groups)
+    sums = _sign_sums((parts.queries * _weights(groups, queries)).T, resamples, generator)
+    found, effects = _test(parts, sums, alpha, generator), _effect_sizes(parts, groups)
     detectable = _minimum_detectable(parts, groups, alpha / len(others))
+    ends = _scale(list(table.values()))
+    bounds = (ends[0] - ends[1], ends[1] - ends[0])
+    intervals, models = (
+        [_interval(float(m), float(h), 1 - alpha, bounds) for m, h in zip(parts.mean, halves, strict=True)]
+        for halves in (found.reach, found.models)
+    )
     return [
         Comparison(
             name=name,
             baseline=baseline,
             difference=float(parts.mean[i]),
-            interval=Interval(float(low[i]), float(high[i]), 1 - alpha),
-            p_value=float(p_values[i]),
-            p_models=float(p_models[i]),
-            p_adjusted=float(adjusted[i]),
+            interval=intervals[i],
+            models=models[i],
+            p_value=float(found.p_value[i]),
+            p_models=float(found.p_models[i]),
+            p_adjusted=float(found.p_adjusted[i]),
             effect_size=float(effects[i]),
-            verdict=verdict(float(adjusted[i]), float(low[i]), float(high[i]), margin=margin, alpha=alpha),
+            verdict=verdict(intervals[i].low, intervals[i].high, margin=margin),
             minimum_detectable=float(detectable[i]),
             seeds=len(paired[i]),
             unpaired_seeds=len(set(rows[name]) ^ set(rows[baseline])),
-            queries=table[name].shape[1],
+            queries=queries,
         )
         for i, name in enumerate(others)
     ]
 
 
-def verdict(p_adjusted: float, low: float, high: float, *, margin: float, alpha: float) -> Verdict:
-    """The one word for a difference with the interval [low, high].
+def verdict(low: float, high: float, *, margin: float) -> Verdict:
+    """The one word for a difference with the simultaneous interval [low, high].
 
-    `tied` comes first: a difference that is surely below the margin does not matter, also where it is surely not 0.
+    `better` and `worse`: the interval excludes 0. `tied`: it holds 0 and lies inside plus or minus the margin, so that
+    a difference would not matter. `underpowered`: neither a difference nor its absence is shown.
     """
-    if -margin <= low and high <= margin:
-        return "tied"
-    if p_adjusted < alpha and low > 0:
+    if low > 0:
         return "better"
-    if p_adjusted < alpha and high < 0:
+    if high < 0:
         return "worse"
-    return "underpowered"
+    return "tied" if -margin <= low and high <= margin else "underpowered"
 
 
-def holm(p_values: NDArray[Any] | Sequence[float]) -> Array:
-    """Adjusted p-values [n] by Holm's step-down procedure (Scand. J. Statist. 6, 1979); scipy has none."""
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
-    return adjusted
-
-
-def letters(
+def beaten(
     values: Mapping[str, NDArray[Any]],
     *,
     generator: np.random.Generator,
     strata: NDArray[Any] | None = None,
     alpha: float = 0.05,
     resamples: int = 5000,
-) -> dict[str, tuple[str, str]]:
-    """Letters for a table: name -> (its own letter, the letters of those that it beats).
+) -> dict[str, tuple[str, ...]]:
+    """Name -> the names of those that beat it: all pairs, tested as in `compare_table` and adjusted over the pairs.
 
-    All pairs are tested as in `compare_table`, with Holm's correction over the pairs; the margin has no part in it.
-    `values` is as there: name -> [S, Q], the same seeds and queries for all. After z come aa, ab, ...; beaten ones are
-    separated by a space.
+    `values` is as there: name -> [S, Q], the same seeds and queries for all. The margin has no part in it.
 
     Raises:
         ValueError: as in `compare_table`.
     """
     _check_options(alpha=alpha, resamples=resamples)
     names = list(values)
-    own = {name: _letter(i) for i, name in enumerate(names)}
     if len(names) < 2:
-        return {name: (own[name], "") for name in names}
-    table, rows = _checked_table(values, names[0], None)
-    groups = _groups(strata, table[names[0]].shape[1])
-    pairs = list(combinations(names, 2))
-    parts = _joined([_parts(_paired(table, rows, first, second)[None], groups) for first, second in pairs])
-    adjusted = holm(_p_values(parts, groups, resamples, generator)[1])
-    beaten: dict[str, list[str]] = {name: [] for name in names}
-    for (first, second), mean, p in zip(pairs, parts.mean, adjusted, strict=True):
-        if p < alpha:
-            winner, loser = (first, second) if mean > 0 else (second, first)
-            beaten[winner].append(loser)
-    return {name: (own[name], " ".join(own[b] for b in sorted(beaten[name], key=names.index))) for name in names}
+        return dict.fromkeys(names, ())
+    table, _ = _checked_table(values, names[0], None)
+    stacked = np.stack([table[name] for name in names])
+    groups = _groups(strata, stacked.shape[2])
+    first, second = np.array(list(combinations(range(len(names)), 2))).T
+    step = max(1, _CELLS // stacked[0].size)
+    blocks = [slice(start, start + step) for start in range(0, len(first), step)]
+    parts = _joined([_parts(stacked[first[rows]] - stacked[second[rows]], groups) for rows in blocks])
+    columns = (stacked.mean(axis=1) * _weights(groups, stacked.shape[2])).T
+    sums = _sign_sums(columns, resamples, generator)
+    adjusted = _test(parts, sums[:, first] - sums[:, second], alpha, generator).p_adjusted
+    winners: dict[str, list[str]] = {name: [] for name in names}
+    for i, j, mean, p in zip(first, second, parts.mean, adjusted, strict=True):
+        if p <= alpha:
+            winner, loser = (i, j) if mean > 0 else (j, i)
+            winners[names[loser]].append(names[winner])
+    return {name: tuple(found) for name, found in winners.items()}
 
 
-def _letter(index: int) -> str:
-    head, tail = divmod(index, 26)
-    return (_letter(head - 1) if head else "") + chr(ord("a") + tail)
+@dataclass(frozen=True)
+class Effect:
+    """One part of a difference, in the unit of the values; interval and p-value hold for all parts at once."""
+
+    value: float
+    interval: Interval
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Factorial:
+    """What the factors of a 2^k design contribute to the difference between all of them and none.
+
+    Attributes:
+        total: all factors on, less all off.
+        shares: factor -> its Shapley value: what switching it on adds, averaged over all orders of switching. They sum
+            to `total`: every interaction is divided equally among its factors.
+        terms: set of factors -> its own term: of one factor what it adds alone; of several what they add together
+            beyond all smaller sets (0 in an additive table). They sum to `total` too.
+        seeds, queries: S and Q.
+    """
+
+    total: Effect
+    shares: dict[str, Effect]
+    terms: dict[tuple[str, ...], Effect]
+    seeds: int
+    queries: int
+
+
+def factorial(
+    cells: Mapping[frozenset[str], NDArray[Any]],
+    *,
+    generator: np.random.Generator,
+    strata: NDArray[Any] | None = None,
+    alpha: float = 0.05,
+    resamples: int = 5000,
+) -> Factorial:
+    """Decompose the difference between a system and a plain one into factors and their interactions.
+
+    A design with more levels (systems x negatives) is decomposed between two of its corners: a factor is on where the
+    cell has the system's level, off where it has the plain one's.
+
+    Args:
+        cells: set of the factors that are on -> [S, Q] per-query values, same seeds and queries for all 2^k sets.
+        generator: every resample is drawn from it.
+        strata, alpha, resamples: as in `compare_table`; intervals and p-values hold for all parts at once.
+
+    Raises:
+        ValueError: a set is missing, or as in `compare_table`.
+    """
+    _check_options(alpha=alpha, resamples=resamples)
+    factors = sorted(frozenset().union(*cells))
+    subsets = [s for size in range(len(factors) + 1) for s in combinations(factors, size)]
+    if missing := [s for s in subsets if frozenset(s) not in cells]:
+        raise ValueError(f"a design of {len(factors)} factors needs {len(subsets)} cells; missing: {missing}")
+    named = {" + ".join(s) or "none": cells[frozenset(s)] for s in subsets}
+    table, _ = _checked_table(named, "none", None)
+    # a set's own term: the alternating sum over its subsets (Harsanyi's dividend); a share: its terms, equally divided
+    terms = np.array([[(-1) ** (len(t) - len(s)) if set(s) <= set(t) else 0 for s in subsets] for t in subsets[1:]])
+    split = np.array([[(f in t) / len(t) for t in subsets[1:]] for f in factors])
+    contrasts = np.concatenate([terms.sum(axis=0, keepdims=True), split @ terms, terms])
+    effects = np.tensordot(contrasts, np.stack(list(table.values())), axes=1)
+    seeds, queries = effects.shape[1:]
+    groups = _groups(strata, queries)
+    parts = _parts(effects, groups)
+    sums = _sign_sums((parts.queries * _weights(groups, queries)).T, resamples, generator)
+    found = _test(parts, sums, alpha, generator)
+    every = [
+        Effect(float(mean), _interval(float(mean), float(reach), 1 - alpha, (-np.inf, np.inf)), float(p))
+        for mean, reach, p in zip(parts.mean, found.reach, found.p_adjusted, strict=True)
+    ]
+    shares, own = every[1 : 1 + len(factors)], every[1 + len(factors) :]
+    return Factorial(
+        every[0], dict(zip(factors, shares, strict=True)), dict(zip(subsets[1:], own, strict=True)), seeds, queries
+    )
 
 
 def _check_options(**options: float) -> None:
@@ -483,32 +592,6 @@ def _paired(table: Mapping[str, Array], rows: Mapping[str, list[int]], name: str
     common = sorted(set(rows[name]) & set(rows[baseline]))
     first, second = ([rows[key].index(seed) for seed in common] for key in (name, baseline))
     return table[name][first] - table[baseline][second]
-
-
-def _with_pooled_seeds(
-    parts: _Parts,
-    table: Mapping[str, Array],
-    rows: Mapping[str, list[int]],
-    groups: Sequence[NDArray[np.intp]],
-    paired: Sequence[Array],
-) -> _Parts:
-    """The same parts with the variance over seeds from the residuals of an additive strategies x seeds table."""
-    common = sorted(set.intersection(*(set(r) for r in rows.values())))
-    if len(common) < 2:
-        raise ValueError(f"pool_seeds needs 2 seeds that all strategies have, got {len(common)}")
-    means = np.array(
-        [
-            np.mean(
-                [table[name][[rows[name].index(s) for s in common]][:, group].mean(axis=1) for group in groups], axis=0
-            )
-            for name in table
-        ]
-    )
-    residuals = means - means.mean(axis=1, keepdims=True) - means.mean(axis=0) + means.mean()
-    df = (means.shape[0] - 1) * (means.shape[1] - 1)
-    variance = 2 * float((residuals**2).sum()) / df  # of the difference of two strategies in one seed
-    seed = np.array([variance / len(difference) for difference in paired])
-    return _Parts(parts.mean, parts.queries, seed, parts.query, parts.cross, np.full_like(parts.df, float(df)))
 
 
 def _effect_sizes(parts: _Parts, groups: Sequence[NDArray[np.intp]]) -> Array:
@@ -584,9 +667,9 @@ class Calibration:
     """What the test and the interval do over many simulated comparisons.
 
     Attributes:
-        rejection: share of comparisons without a true difference whose p-value is below alpha.
+        rejection: share of comparisons without a true difference whose p-value is at most alpha (so that their interval
+            excludes 0).
         sd: of that share if its true value were alpha.
-        coverage: share of those comparisons whose interval holds 0.
         power: true difference -> share of comparisons found different with the right sign.
         simulations: comparisons behind each share.
         alpha: level of the test; the interval has the level 1 - alpha.
@@ -594,7 +677,6 @@ class Calibration:
 
     rejection: float
     sd: float
-    coverage: float
     power: dict[float, float]
     simulations: int
     alpha: float
@@ -615,7 +697,7 @@ def calibrate(
     alpha: float = 0.05,
     resamples: int = 2000,
 ) -> Calibration:
-    """Level, coverage and power of one comparison (no correction), by simulation.
+    """Level and power of one comparison (no correction), by simulation.
 
     Args:
         source: a Simulation, or [R, Q] values of R >= 2 * seeds runs of one strategy: each comparison then sets a
@@ -626,7 +708,7 @@ def calibrate(
             is raised by it.
         simulations: comparisons for each figure.
         alpha: level.
-        resamples: randomisations and bootstrap draws for each comparison.
+        resamples: randomisations for each comparison.
 
     Raises:
         ValueError: too few runs, values that are not finite, or an option out of range.
@@ -644,7 +726,6 @@ def calibrate(
     groups = _groups(None, queries)
     block = max(1, min(50, simulations, _CELLS // (seeds * queries)))  # blocks share their coins: keep them small
     found: dict[float, list[NDArray[np.bool_]]] = {0.0: [], **{effect: [] for effect in effects}}
-    covered = 0
     for effect, hits in found.items():
         for rows in (slice(s, min(s + block, simulations)) for s in range(0, simulations, block)):
             size = rows.stop - rows.start
@@ -654,13 +735,11 @@ def calibrate(
                 first, second = _split_runs(source, size, seeds, effect, generator)
             parts = _parts(first - second, groups)
             right_sign = (parts.mean * effect > 0) | (effect == 0)
-            hits.append((_p_values(parts, groups, resamples, generator)[1] < alpha) & right_sign)
-            if effect == 0:
-                low, high = _intervals(parts, groups, resamples, generator, 1 - alpha)
-                covered += int(((low <= 0) & (high >= 0)).sum())
+            each = _test(parts, _sign_sums((parts.queries / queries).T, resamples, generator), alpha, generator)
+            hits.append((each.p_value <= alpha) & right_sign)
     shares = {effect: float(np.concatenate(hits).mean()) for effect, hits in found.items()}
     sd = float(np.sqrt(alpha * (1 - alpha) / simulations))
-    return Calibration(shares.pop(0.0), sd, covered / simulations, shares, simulations, alpha)
+    return Calibration(shares.pop(0.0), sd, shares, simulations, alpha)
 
 
 def _split_runs(

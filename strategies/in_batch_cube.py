@@ -28,7 +28,8 @@ class InBatchCube(Strategy):
     """Pool: the k allowed triples of the batch with the highest score; ties by (a, b, c).
 
     Args:
-        k: how many triples, >= 1; None (`none` on the command line): the whole cube, for which a step holds B^4 scores.
+        k: how many triples, >= 1; None (`null` on the command line): the whole cube. A step then holds B^4 scores,
+            which takes seconds on a CPU at a batch of 64: lower train.batch_size.
     """
 
     scope: ClassVar[Scope] = "batch"
@@ -38,7 +39,7 @@ class InBatchCube(Strategy):
     k: int | None = tunable(189, low=10, high=1000, log=True)
 
     def __post_init__(self) -> None:
-        check_option("k", self.k, self.k is None or is_whole(self.k, 1), "a whole number >= 1, or none")
+        check_option("k", self.k, self.k is None or is_whole(self.k, 1), "a whole number >= 1, or null")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""

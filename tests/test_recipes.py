@@ -14,9 +14,10 @@ import pytest
 from PIL import Image
 
 from negbench.cli.compare import build_grid
-from negbench.config import RunConfig, build_config, load_config, read_recipe, resolved
+from negbench.config import RunConfig, build_config, read_recipe, resolved
 from negbench.loop.train import run_config
 from negbench.registry import registry
+from negbench.systems.system import load_config
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))

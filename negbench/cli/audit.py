@@ -149,7 +149,7 @@ def _audit(
 
 
 def _print(console: Any, found: Audit) -> None:
-    from negbench.report.audit import audit_table
+    from negbench.report.tables import audit_table
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False)

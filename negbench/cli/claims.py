@@ -12,7 +12,7 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from negbench.claims.work import Plan
-    from negbench.grid.cells import Cell, Outcome
+    from negbench.grid.cells import Outcome
     from negbench.grid.comparison import ComparisonFolder
     from negbench.runfolder import Overwrite
 
@@ -61,7 +61,7 @@ def claims(
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.work import findings
-    from negbench.errors import NegbenchError
+    from negbench.cli.cells import raise_failed
 
     console, asked = options.console(), chosen(only)
     if list_:
@@ -82,9 +82,7 @@ def claims(
     console.print(f"{table.counts(found)} ({about})", highlight=False, soft_wrap=True)
     for path in table.write(found, folder.path, about):
         console.print(str(path), highlight=False, soft_wrap=True)
-    failed = sum(outcome.error is not None for outcome in outcomes)
-    if failed:
-        raise NegbenchError(f"{failed} of {len(outcomes)} runs failed; the same command computes them again")
+    raise_failed(outcomes)
 
 
 def _base(
@@ -119,8 +117,7 @@ def _plan(
             numbers = tuple(sorted({run.config.seed for group in groups for run in group.runs}))
     with options.stages(console, "plan") as display:
         plan = plan_claims(asked, base, numbers, runs, display, SCENES)
-    for remark in plan.remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
+    options.notes(console, plan.remarks)
     return plan
 
 
@@ -137,25 +134,14 @@ def _compute(
     console: Any, plan: Plan, runs: Path, name: str | None, workers: int, rule: Overwrite, tracking_uri: str | None
 ) -> tuple[ComparisonFolder, list[Outcome]]:
     """What is missing."""
-    from negbench.cli.compare import live_progress
-    from negbench.executors import executor_of
-    from negbench.grid.cells import SCENES, encode
+    from negbench.cli.cells import computed
     from negbench.grid.comparison import ComparisonFolder, default_name
 
-    distinct: dict[str, Cell] = {cell.hash: cell for cell in plan.cells}
-    todo = [cell for cell in distinct.values() if cell.step(runs, rule) in ("resume", "anew")]
+    distinct = {cell.hash: cell for cell in plan.cells}.values()
+    done = sum(cell.step(runs, rule) == "reuse" for cell in distinct)
     console.print(
-        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), "
-        f"{len(distinct) - len(todo)} of them finished before",
+        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), {done} of them finished before",
         highlight=False,
     )
     folder = ComparisonFolder(runs / (name or default_name(plan.cells).replace("compare-", "claims-")))
-    with options.stages(console, "prepare") as display:
-        encode(todo, display, SCENES)
-    if workers > 1:
-        SCENES.clear()  # a large backbone is not to stay in memory beside those that train
-    with live_progress(console, runs, list(distinct.values()), todo, workers) as progress:
-        outcomes = folder.compute(
-            plan.cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=rule, progress=progress
-        )
-    return folder, outcomes
+    return folder, computed(console, folder, plan.cells, workers=workers, tracking_uri=tracking_uri, overwrite=rule)

@@ -331,7 +331,7 @@ def _list(found: Result) -> Table:
     """One line a metric, in percent."""
     from rich.table import Table
 
-    from negbench.report.tables import percent
+    from negbench.report.words import percent
 
     table = Table()
     table.add_column("metric")
@@ -362,7 +362,7 @@ def _grid(found: Result) -> Table:
 def _print_order(console: Console, order: Order) -> None:
     from rich.table import Table
 
-    from negbench.report.tables import percent
+    from negbench.report.words import percent
 
     table = Table(caption=f"CIRQRS in {order.unit}; {_label(order.other)} in percent", caption_justify="left")
     scored = [*order.agreement, order.other]
@@ -385,7 +385,7 @@ def _print_order(console: Console, order: Order) -> None:
 
 def _label(metric: str) -> str:
     """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
-    from negbench.report.curve import label_of
+    from negbench.report.words import label_of
 
     for long, short in (
         ("cirqrs_at_", "CIRQRS@"),

@@ -13,13 +13,15 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "list",
-        help="List strategies, losses, backbones or datasets: one line, paper, ranges. With a NAME: its options.",
+        help="List strategies, losses, backbones, datasets, systems: a line, paper, ranges. With a NAME: its options.",
         epilog="Example: negbench list backbones precomputed",
     )(list_)
 
 
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="strategies, losses, backbones or datasets [default: all]")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="strategies, losses, backbones, datasets or systems [default: all]")
+    ] = None,
     name: Annotated[str | None, typer.Argument(help="One of them, of which every option is explained.")] = None,
     plugin: options.Plugins = None,
 ) -> None:
@@ -28,8 +30,11 @@ def list_(
     from negbench.registry import KINDS
 
     options.plugin_layer(plugin)
-    if kind is not None and kind not in KINDS:
-        raise UnknownNameError("kind of plug-in", kind, KINDS)
+    if kind is not None and kind not in (*KINDS, "systems"):
+        raise UnknownNameError("kind of plug-in", kind, (*KINDS, "systems"))
+    if kind == "systems":
+        _systems(name)
+        return
     if kind is not None and name is not None:
         _one(kind, name)
         return
@@ -37,6 +42,29 @@ def list_(
         if kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
         _all(each)
+    if kind is None:
+        typer.echo("\nsystems")
+        _systems(None)
+
+
+def _systems(name: str | None) -> None:
+    """All systems, or one with its configuration."""
+    from negbench.config import flattened
+    from negbench.systems.system import system, systems
+
+    found = systems().values() if name is None else [system(name)]
+    width = max(len(each.name) for each in found)
+    for each in found:
+        typer.echo(f"  {each.name:{width}}  {each.title}: {each.summary}")
+        typer.echo(f"  {'':{width}}  source: {each.paper}")
+        if name is None:
+            continue
+        for factor, layer in (("negatives", each.negatives), ("objective", each.objective)):
+            for key, value in flattened(layer):
+                typer.echo(f"  {'':{width}}  {factor}: {key} = {value}")
+        for part in each.parts:
+            settings = ", ".join(f"{key} = {value}" for key, value in flattened(part.layer))
+            typer.echo(f"  {'':{width}}  {part.factor}, where it can be carried: {part.what}: {settings}")
 
 
 def _all(kind: str) -> None:

@@ -41,6 +41,8 @@ def _root(
 _COMMANDS = (
     "run",
     "compare",
+    "swap",
+    "claims",
     "study",
     "audit",
     "report",
@@ -50,7 +52,6 @@ _COMMANDS = (
     "data",
     "ui",
     "export",
-    "claims",
 )
 
 for _name in _COMMANDS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,9 @@ DataRoot = Annotated[
 ]
 AllowMissing = Annotated[
     bool, typer.Option("--allow-missing", help="Go on without missing images; marks the result partial.")
+]
+System = Annotated[
+    str | None, typer.Option("--system", help="A published system whole (see `list systems`); other flags beat it.")
 ]
 Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
 Sets = Annotated[
@@ -61,11 +64,17 @@ def overwrite_of(given: str) -> Overwrite:
 
 
 def console() -> Any:
-    """Where commands print: as wide as the terminal, or wide enough for the tables where there is none."""
+    """Where commands print: as wide as the terminal; without one, lines as long as they are."""
     from rich.console import Console
 
     found = Console()
-    return found if found.is_terminal else Console(width=160)
+    return found if found.is_terminal else Console(soft_wrap=True)
+
+
+def notes(console: Any, remarks: Iterable[str]) -> None:
+    """Remarks, a line each."""
+    for remark in remarks:
+        console.print(f"note: {remark}", style="yellow", highlight=False)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    system: options.System = None,
     strategy: options.Strategy = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -41,8 +42,8 @@ def run(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Build the configuration, compute, print."""
-    from negbench.config import load_config
     from negbench.display import Display
+    from negbench.systems.system import load_config
 
     console = options.console()
     flags: dict[str, Any] = {
@@ -52,6 +53,7 @@ def run(
         **options.named("loss", loss),
         **options.dataset_layer(dataset, data_root, allow_missing),
         "seed": seed,
+        "system": system,
     }
     given = {key for key, value in flags.items() if value is not None}
     if resume is not None and (given or recipe or sets):
@@ -60,13 +62,17 @@ def run(
         raise OptionError(
             f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
         )
-    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or ())
+    told = list[str]()
+    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or (), note=told.append)
+    options.notes(console, told)
+    from negbench.grid.cells import SCENES
     from negbench.loop.runs import Bench, run_config
     from negbench.loop.runs import resume as resume_run
 
     display = Display(console)
     with display.live():
-        bench = Bench.open(runs_dir, tracking_uri, display=display)
+        tags = {"system": system} if system else {}
+        bench = Bench.open(runs_dir, tracking_uri, scenes=SCENES, display=display, tags=tags)
         if config is None:
             result = resume_run(str(resume), bench)
         else:
@@ -79,8 +85,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.report.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
-    for remark in [*manifest["dataset"]["remarks"], *result.details["remarks"]]:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
+    options.notes(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))

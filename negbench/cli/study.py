@@ -104,6 +104,7 @@ class AskedStudy:
     spec: StudySpec
     trials: int
     final_seeds: int
+    remarks: tuple[str, ...] = ()  # what the backbone or the data set cannot carry of the system
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -128,8 +129,10 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     """
     from negbench.config import build_config, read_recipe, resolved, set_layer
     from negbench.errors import OptionError, UnknownNameError
+    from negbench.scene import Scenes
     from negbench.study.space import build_space, fixed_layer
     from negbench.study.spec import StudySpec
+    from negbench.systems.system import with_system
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("study", {})
@@ -138,7 +141,8 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
     chosen = {**_DEFAULTS, **table, **told}
     below = {"eval": {"dev_fraction": _DEV_FRACTION}}
-    layered = [below, layers, flags, *map(set_layer, sets)]
+    whole, remarks = with_system([below, layers, flags, *map(set_layer, sets)], Scenes())
+    layered = [whole]
     known = list(resolved(build_config(layered)).flat()) if chosen["fix"] else []
     fixed = dict(fixed_layer(text, known) for text in chosen["fix"])
     base = build_config([*layered, *fixed.values()])
@@ -161,7 +165,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
         final = 0 if points else _FINAL_SEEDS
     listed = len(space.points)
     trials = min(chosen["trials"] or listed, listed) if listed else chosen["trials"] or _TRIALS
-    return AskedStudy(base, spec, trials, final)
+    return AskedStudy(base, spec, trials, final, remarks)
 
 
 def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, workers: int, uri: str | None) -> None:
@@ -169,6 +173,7 @@ def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, wor
     from negbench.study.work import open_study, run_study
 
     console, trials = options.console(), asked.trials
+    options.notes(console, asked.remarks)
     book, job = open_study(runs, title, asked.spec, trials=trials, storage=storage, workers=workers, tracking_uri=uri)
     for line in header(book, trials):
         console.print(line, highlight=False, soft_wrap=True)

@@ -14,9 +14,9 @@ from negbench.config import ResolvedConfig, RunConfig
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.executors import Executor, Report
-from negbench.grid.axes import label
+from negbench.grid.axes import labels_of
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.registry import constructor_of, option_defaults, registry
+from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
@@ -58,8 +58,8 @@ def plan(
         runs: runs folder.
         display: shows the progress.
         scenes: keeps what was loaded.
-        labels: of each cell, beside those that follow from its configuration; cells that differ in them alone are one
-            run with two places in the grid.
+        labels: of each cell, beside or instead of those that follow from its configuration; cells that differ in them
+            alone are one run with two places in the grid.
 
     Raises:
         NegbenchError: a configuration that cannot run, or data that are not there; nothing is computed then.
@@ -69,7 +69,7 @@ def plan(
     with display.stage("prepare", total=len(configs)) as advance:
         for config, own in zip(configs, labels or [{}] * len(configs), strict=True):
             planned = plan_run(config, scenes)
-            named = {**own, **_labels(planned.config), "dataset": planned.splits.val.identity}
+            named = {**labels_of(planned.config), **own, "dataset": planned.splits.val.identity}
             place = (planned.hash, str(sorted(own.items())))
             if place in seen:
                 raise OptionError(f"the grid holds {named['strategy']} with seed {config.seed} twice: name it once")
@@ -81,20 +81,11 @@ def plan(
     return cells
 
 
-def _labels(config: ResolvedConfig) -> dict[str, str]:
-    labels = {}
-    plugins = (("strategies", config.strategy), ("losses", config.loss), ("backbones", config.backbone))
-    for kind, plugin in plugins:
-        defaults = option_defaults(constructor_of(kind, registry.get(kind, plugin.name)))
-        axis = {"strategies": "strategy", "losses": "loss", "backbones": "backbone"}[kind]
-        labels[axis] = label({"name": plugin.name, **plugin.options}, defaults)
-    return labels
-
-
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
     differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
-    return " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
+    system = f"[{cell.labels['system']}] " if "system" in cell.labels else ""
+    return system + " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
 
 
 def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:
@@ -178,7 +169,7 @@ def compute(
         fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in {cell.hash: cell for cell in cells}.values():
+    for cell in {cell.hash: cell for cell in reversed(cells)}.values():  # named by its first place
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""

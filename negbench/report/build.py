@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
 from negbench.report import figures
+from negbench.report.answer import answers
 from negbench.report.charts import Chart
-from negbench.report.curve import label_of
 from negbench.report.figures import Runs
-from negbench.report.gallery import gallery
-from negbench.report.leader import bracket, leader_tables
+from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
-from negbench.report.study import study_page
+from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.verdicts import Row
+from negbench.report.words import label_of, percent
 from negbench.runfolder import RunFolder, find_run
-from negbench.study.book import open_book
 
 GALLERIES = 2
 
@@ -45,6 +41,9 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         RunError: no such comparison, study or run, or none finished yet.
     """
     if (runs / name / "study.json").exists():
+        from negbench.report.study import study_page  # optuna
+        from negbench.study.book import open_book
+
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)
@@ -61,15 +60,18 @@ def _is_run(runs: Path, name: str) -> bool:
 
 def comparison_page(runs: Path, name: str, galleries: int) -> Page:
     """The page of a comparison."""
-    groups = groups_of(runs, name)
+    rows = read_rows(runs / name)
+    groups = ordered(groups_of(runs, name), rows)
     cells = ComparisonFolder(runs / name).cells()
-    sections = [_leader(groups, runs / name, cells), _statistics(runs / name), _audit(runs / name)]
-    parts = figures.parts_of(groups)
+    parts = figures.parts_of(groups, rows)
+    sections = [_leader(groups, rows, cells, parts), _did(groups, rows), _statistics(rows), _audit(runs / name)]
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
+    found = answers(groups, rows)
     return Page(
         title=f"negbench: {name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
+        answer=tuple(f"{dataset}: {line}" if len(found) > 1 else line for dataset in found for line in found[dataset]),
         facts=_facts(groups),
         sections=tuple(section for section in sections if section is not None),
     )
@@ -81,125 +83,98 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     labels = {"strategy": config.strategy.name, "loss": config.loss.name, "backbone": config.backbone.name}
     group = Group({**labels, "dataset": manifest["dataset"]["val"]}, (folder,))
     parts = figures.parts_of([group])
-    sections = [_metrics(result, labels["strategy"]), _published(parts), *_charts(parts)]
-    sections += [*_galleries(parts, galleries), _settings(folder)]
+    main = result["main_metric"]
+    before = result["baselines"].get("untrained", {}).get(main)
+    answer = f"{label_of(main)} {percent(result['metrics'][main])} % on {manifest['dataset']['val']}"
+    answer += f", {percent(before)} % before training" if before is not None else ""
+    sections = [_metrics(folder), _published(parts), *_charts(parts), *_galleries(parts, galleries), _settings(folder)]
     return Page(
         title=f"negbench: {folder.run_id}",
-        subtitle=f"One run of {labels['strategy']} under {labels['loss']}; one seed says nothing about the spread "
-        "between seeds.",
+        subtitle=f"One run of {labels['strategy']} under {labels['loss']}.",
+        answer=(f"{answer}. One seed says nothing about the spread between seeds.",),
         facts=_facts([group]),
         sections=tuple(section for section in sections if section is not None),
     )
 
 
-# --- tables ------------------------------------------------------------------------------------------------------
-
-
-def _leader(groups: Sequence[Group], folder: Path, cells: Sequence[Mapping[str, Any]]) -> Section:
-    rows = _rows(folder)
-    left = sum(1 for cell in cells if cell["run"] is None)
-    parts: list[Part] = []
-    if left:
-        parts.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
-    if not rows:
-        parts.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    tables = leader_tables(groups, rows)
-    for number, (dataset, table) in enumerate(tables.items(), 1):
-        key, where = (f"-{number}", f" on {dataset}") if len(tables) > 1 else ("", "")
-        quality = "Percent: mean ± standard deviation over seeds, best first." + (_TESTED if rows else "")
-        cost = "Means over seeds of one run; seconds depend on the machine and its load."
-        parts += [
-            Table(f"leader{key}", f"Quality{where}", table.quality, quality, _FOLDED),
-            Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, _BEHAVIOUR, _FOLDED),
-            Table(f"cost{key}", f"Cost{where}", table.cost, cost, _FOLDED),
-        ]
-    return Section("leader", "Leader table", "", tuple(parts))
-
-
-def _rows(folder: Path) -> list[Row]:
-    """statistics.json; empty where there is none. Gaps, which JSON writes as null, are NaN again."""
+def read_rows(folder: Path) -> list[Row]:
+    """statistics.json of a comparison; empty where there is none."""
     path = folder / "statistics.json"
     if not path.exists():
         return []
     try:
-        plain: list[dict[str, Any]] = read_json(path)
-        known = [{k: math.nan if v is None else v for k, v in row.items()} for row in plain]
-        return [Row(**row) for row in known]  # type: ignore[arg-type]  # as `Row.plain` wrote them
-    except (TypeError, AttributeError) as error:
+        return [Row.read(row) for row in read_json(path)]
+    except (TypeError, AttributeError, KeyError) as error:
         raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
 
 
-_FOLDED = ("loss", "backbone", "dataset", "seeds")
-_TESTED = (
-    " Interval, difference to the baseline and verdict are of the main metric. Letters: a strategy's own, and behind "
-    "`>` those that it beats."
-)
+# --- tables ------------------------------------------------------------------------------------------------------
 
 
-_BEHAVIOUR = (
-    "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % is "
-    "the highest score. FN: share known to be relevant, of the pool and of the draws. Hardness: the target's score "
-    "minus the negative's; small or negative is hard."
-)
+def _leader(
+    groups: Sequence[Group], rows: Sequence[Row], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+) -> Section:
+    left = sum(1 for cell in cells if cell["run"] is None)
+    found: list[Part] = []
+    if left:
+        found.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
+    if not rows:
+        found.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
+    found += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
+    text = "Percent: mean ± standard deviation over seeds. Rows of equally many negatives per query and step stand "
+    text += "together, the best first. FN: share known to be relevant."
+    tested = " Difference in points, with an interval and a p-value for the whole table; `beaten by` is of all pairs; "
+    tested += "detectable: the true difference that would be found with a power of 80 %."
+    for key, where, table in _by_dataset(groups, rows):
+        title = f"Leader table{where}"
+        found.append(Table(f"leader{key}", title, table.quality, text + tested * bool(rows), FOLDED))
+    return Section("leader", "Against the baseline", "", tuple(found))
 
 
-def _statistics(folder: Path) -> Section | None:
-    rows = _rows(folder)
+def _by_dataset(groups: Sequence[Group], rows: Sequence[Row]) -> Iterable[tuple[str, str, Any]]:
+    """Ending of a key, words for a title, and the leader table of each data set."""
+    tables = leader_tables(groups, rows)
+    for place, (dataset, table) in enumerate(tables.items(), 1):
+        yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
+
+
+def _did(groups: Sequence[Group], rows: Sequence[Row]) -> Section:
+    """What the strategies did, and what it cost."""
+    text = (
+        "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
+        "is the highest score. FN: share known to be relevant, of the pool and of the draws. Hardness: the target's "
+        "score minus the negative's; small or negative is hard."
+    )
+    cost = "Means over seeds of one run; seconds depend on the machine and its load."
+    parts: list[Part] = []
+    for key, where, table in _by_dataset(groups, rows):
+        parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
+        parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
+    return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
+
+
+def _statistics(rows: Sequence[Row]) -> Section | None:
     if not rows:
         return None
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.metric, []).append(row)
+    folded = (*FOLDED, "baseline", "queries")
     tables: dict[str, Chart | Table] = {
         label_of(metric): Table(
-            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", _tests(mine), "", _TEST_FOLDED
+            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded
         )
         for metric, mine in found.items()
     }
-    rule = f"level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points"
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
-        "count both the queries and the seeds. `tied`: the interval lies inside the margin, so a difference would not "
-        "matter; `underpowered`: neither a difference nor its absence is shown. Detectable: the true difference that "
-        f"would be found with a power of 80 %. {rule[0].upper()}{rule[1:]}."
+        "count both the queries and the seeds, and hold for all rows of a table at once: `better` and `worse` exactly "
+        "where the interval excludes 0. `tied`: it lies inside the margin, so a difference would not matter; "
+        "`underpowered`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
+        f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
-    if len(tables) == 1:
-        return Section("tests", "Tests", text, tuple(tables.values()))
-    return Section("tests", "Tests", text, (Choice("tests", "Metric", tables),))
-
-
-_TEST_FOLDED = ("loss", "backbone", "dataset", "baseline", "seeds")
-
-
-def _tests(rows: Sequence[Row]) -> pd.DataFrame:
-    """Rows of one metric as a table prints them: points, gaps as '-', the best mean first."""
-    shown = []
-    for row in sorted(rows, key=lambda r: (r.dataset, r.backbone, r.loss, -r.mean, r.strategy)):
-        line: dict[str, object] = {key: getattr(row, key) for key in KEY}
-        line |= {"mean": _digits(row.mean, 100, 2), "mean interval": bracket(row.low, row.high)}
-        line |= {"baseline": row.baseline or "-", "difference": _digits(row.difference, 100, 2)}
-        line |= {"difference interval": bracket(row.diff_low, row.diff_high) if row.compared else "-"}
-        line |= {"p (Holm)": _digits(row.p_adjusted, 1, 4), "verdict": row.verdict, "letters": row.letters or "-"}
-        line |= {"p": _digits(row.p_value, 1, 4), "effect size": _digits(row.effect_size, 1, 3)}
-        line |= {"detectable": _digits(row.minimum_detectable, 100, 2), "seeds": str(row.seeds)}
-        shown.append(line)
-    return pd.DataFrame(shown)
-
-
-def _digits(value: Any, factor: float, digits: int) -> str:
-    if value is None or not np.isfinite(float(value)):
-        return "-"
-    return f"{factor * float(value):.{digits}f}"
-
-
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and not np.isfinite(value)):
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | dict):
-        return json.dumps(value)
-    return str(value)
+    shown = tuple(tables.values()) if len(tables) == 1 else (Choice("tests", tables),)
+    return Section("tests", "Tests", text, shown, folded=True)
 
 
 def _audit(folder: Path) -> Section | None:
@@ -208,24 +183,13 @@ def _audit(folder: Path) -> Section | None:
     if not path.exists():
         return None
     parts: list[Part] = []
-    for number, audit in enumerate(read_json(path)["audits"], 1):
+    for place, audit in enumerate(read_json(path)["audits"], 1):
         judge = f"; judged by {audit['judge']}" if audit["judge"] else ""
         text = f"{audit['backbone']}, {audit['model']}, on {audit['dataset']}{judge}."
-        parts.append(Table(f"audit-{number}", "What strategies would draw", _audited(audit["rows"]), text))
+        parts.append(Table(f"audit-{place}", "What strategies would draw", audit_frame(audit["rows"]), text))
         parts += [Note(remark) for remark in audit["remarks"]]
     text = "Without any training: pools and draws of every strategy from one model's scores."
-    return Section("audit", "False-negative audit", text, tuple(parts)) if parts else None
-
-
-def _audited(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of an audit as a table prints them; columns that hold nothing are left out, shares are in percent."""
-    frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
-    shown = {}
-    for column in frame.columns:
-        share = "_rate" in column or column.startswith("band")
-        name = column.replace("false_negative_rate", "FN").replace("_", " ") + (" %" if share else "")
-        shown[name] = [_digits(v, 100, 2) if share else _cell(v) for v in frame[column]]
-    return pd.DataFrame(shown)
+    return Section("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
 
 
 def _published(parts: Sequence[Runs]) -> Section | None:
@@ -240,7 +204,7 @@ def _published(parts: Sequence[Runs]) -> Section | None:
             frame = pd.DataFrame(
                 [
                     {"source": row.source, "row": row.row, "backbone": row.backbone, "negatives": row.negatives}
-                    | {label_of(metric): _digits(row.metrics.get(metric), 100, 2) for metric in columns}
+                    | {label_of(metric): percent(row.metrics.get(metric), 2) for metric in columns}
                     | {"note": row.note + " (secondary)" * row.secondary}
                     for row in rows
                 ]
@@ -255,27 +219,15 @@ def _published(parts: Sequence[Runs]) -> Section | None:
         "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
         "of an epoch chosen on this very split, so they are no rows of the tables above."
     )
-    return Section("published", "Published numbers", text, tuple(tables.values()))
+    return Section("published", "Published numbers", text, tuple(tables.values()), folded=True)
 
 
-def _metrics(result: Mapping[str, Any], strategy: str) -> Section:
-    columns = {strategy: result["metrics"]}
-    columns |= {name.replace("_", " "): values for name, values in result["baselines"].items()}
-    frame = pd.DataFrame(
-        [
-            {"metric": label_of(metric)}
-            | {name: _digits(values.get(metric), 100, 2) for name, values in columns.items()}
-            for metric in result["metrics"]
-        ]
-    )
-    behaviour = pd.DataFrame([{k: _cell(v) for k, v in row.items()} for row in result["behaviour_by_refresh"]])
-    parts: list[Part] = [
-        Table("metrics", "Metrics", frame, "Percent; beside the run the untrained model and either modality alone.")
-    ]
-    if len(behaviour):
-        titled = behaviour.rename(columns=lambda c: c.replace("_", " "))
-        parts.append(Table("behaviour", "What the strategy did at each refresh", titled))
-    parts += [Note(remark, missing=True) for remark in result["remarks"]]
+def _metrics(folder: RunFolder) -> Section:
+    text = "Percent; beside the run the untrained model and either modality alone."
+    parts: list[Part] = [Table("metrics", "Metrics", metrics_frame(folder), text)]
+    if folder.result["behaviour_by_refresh"]:
+        parts.append(Table("behaviour", "What the strategy did at each refresh", refreshes_frame(folder)))
+    parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
     return Section("metrics", "Metrics", "", tuple(parts))
 
 
@@ -291,64 +243,54 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
             value = run.result["metrics"][run.result["main_metric"]]
             remarks = "; ".join(run.result["remarks"]) or "-"
             epoch = f"{run.result['reported_epoch']} ({run.result['selected_on']})"
-            rows.append({**row, "main metric": f"{100 * value:.2f}", "epoch": epoch, "remarks": remarks})
+            rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
     return Section(
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
-        (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", _FOLDED),),
+        (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),), folded=True,
     )  # fmt: skip
 
 
 def _settings(folder: RunFolder) -> Section:
     frame = pd.DataFrame([{"key": k, "value": "-" if v is None else str(v)} for k, v in folder.config.flat().items()])
-    return Section("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),))
+    return Section("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
 
 
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
 def _charts(parts: Sequence[Runs]) -> list[Section | None]:
-    several = len(parts) > 1
-    names = [f"{runs.dataset}, {runs.backbone}" if several else "" for runs in parts]
-
-    def gathered(key: str, title: str, text: str, draw: Any) -> Section | None:
+    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> Section | None:
         """One chart per data set and backbone; a choice where there are several."""
-        found = [(name, chart) for name, runs in zip(names, parts, strict=True) if (chart := draw(runs)) is not None]
-        found = [(name, chart) for name, chart in found if chart.panels]
-        if not found:
-            return None
-        if len(found) == 1:
-            return Section(key, title, text, (found[0][1],))
-        return Section(key, title, text, (Choice(key, "Data set and backbone", dict(found)),))
+        found: dict[str, Chart | Table] = {
+            f"{runs.dataset}, {runs.backbone}": chart for runs in parts if (chart := draw(runs)) is not None
+        }
+        shown = tuple(found.values()) if len(found) == 1 else (Choice(key, found),)
+        return Section(key, title, "", shown, folded=True) if found else None
 
     return [
-        gathered("training", "Training", "", figures.training),
-        gathered("loss", "Loss", "", figures.loss_curve),
-        gathered("pools", "Pools", "How many images a negative may be drawn from.", figures.pools),
-        gathered("false-negatives", "False negatives", "", figures.false_negatives),
-        _scores(parts, names),
-        gathered("heat-map", "Strategies and losses", "", figures.heat_map),
-        gathered("trade-offs", "Trade-offs", "", figures.trade_offs) if _compares(parts) else None,
+        section("training", "Training", figures.training),
+        section("false-negatives", "False negatives", figures.false_negatives),
+        section("trade-offs", "Trade-offs", figures.trade_offs),
+        section("heat-map", "Strategies and losses", figures.heat_map),
+        section("pools", "Pools", figures.pools),
+        section("loss", "Loss", figures.loss_curve),
+        _scores(parts),
     ]
 
 
-def _compares(parts: Sequence[Runs]) -> bool:
-    return any(len(runs.groups) > 1 for runs in parts)
-
-
-def _scores(parts: Sequence[Runs], names: Sequence[str]) -> Section:
+def _scores(parts: Sequence[Runs]) -> Section:
     charts: dict[str, Chart | Table] = {}
-    for runs, name in zip(parts, names, strict=True):
-        charts |= {f"{title} ({name})" if name else title: chart for title, chart in figures.score_curves(runs).items()}
+    for runs in parts:
+        where = f" ({runs.dataset}, {runs.backbone})" if len(parts) > 1 else ""
+        charts |= {f"{title}{where}": chart for title, chart in figures.score_curves(runs).items()}
     shown: tuple[Part, ...] = (Note("The runs kept no score curves.", missing=True),)
-    if len(charts) == 1:
-        shown = tuple(charts.values())
-    elif charts:
-        shown = (Choice("scores", "Strategy and loss", charts),)
+    if charts:
+        shown = tuple(charts.values()) if len(charts) == 1 else (Choice("scores", charts),)
     text = (
         "Train queries against their corpus, before training, just before the first refresh after the warm-up, and at "
-        "the end. A strategy without a refresh of its own has no middle panel."
+        "the end. A strategy without a refresh of its own has no curve after the warm-up."
     )
-    return Section("scores", "Score curves", text, shown)
+    return Section("scores", "Score curves", text, shown, folded=True)
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
@@ -357,28 +299,30 @@ def _scores(parts: Sequence[Runs], names: Sequence[str]) -> Section:
 def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
     if count == 0:
         return []
-    maps: dict[str, Chart | Table] = {}
+    from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
+
+    maps: list[Part] = []
     val: list[Part] = []
     train: list[Part] = []
     for runs in parts:
         found = gallery(runs, count)
         missing: list[Part] = [Note(text, missing=True) for text in found.missing]
-        where = f"{runs.dataset}, {runs.backbone}"
-        several: list[Part] = [Note(where)] if len(parts) > 1 else []
-        val += [*several, *([] if found.val else missing), *([Cards(found.val)] if found.val else [])]
-        train += [*several, *missing, *([Cards(found.train)] if found.train else [])]
-        maps |= {f"{title} ({where})" if len(parts) > 1 else title: chart for title, chart in found.maps.items()}
+        several: list[Part] = [Note(f"{runs.dataset}, {runs.backbone}")] if len(parts) > 1 else []
+        val += [*several, *([Cards(found.val, found.pictures)] if found.val else missing)]
+        train += [*several, *missing, *([Cards(found.train, found.pictures)] if found.train else [])]
+        maps += [*several, found.map] if found.map is not None else []
     first = "The model of each strategy's first seed, under the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
     return [
-        Section("map", "Map of the queries", first, (Choice("map", "Strategy", maps),)) if maps else None,
-        Section("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
+        Section("map", "Map of the queries", first, tuple(maps), folded=True) if maps else None,
+        Section("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True),
         Section(
             "negatives",
             "Negatives drawn",
             "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, "
             f"with their scores when they were mined. {legend} A dashed negative is a false one.",
             tuple(train),
+            folded=True,
         ),
     ]
 

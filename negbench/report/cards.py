@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Thumb:
     """One image with its caption. `relation`: to the query; "unknown" where only the target is annotated."""
 
     image: str
-    source: str  # data URI
+    picture: str  # key in `Pictures.found`
     caption: str
     relation: Relation
 
@@ -46,10 +47,22 @@ class Card:
     strips: tuple[Strip, ...]
 
 
-def data_uri(image: Image) -> str:
-    """The image as a small JPEG inside a data URI."""
-    small = image.convert("RGB")
-    small.thumbnail((THUMB, THUMB))
-    buffer = io.BytesIO()
-    small.save(buffer, format="JPEG", quality=78, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+@dataclass
+class Pictures:
+    """Every image of a page once. `found`: key -> (data URI, width, height in pixels)."""
+
+    prefix: str
+    found: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    _keys: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, opened: Callable[[], Image]) -> str:
+        """Key of an image, which is opened and made small when its name comes for the first time."""
+        if name not in self._keys:
+            small = opened().convert("RGB")
+            small.thumbnail((THUMB, THUMB))
+            buffer = io.BytesIO()
+            small.save(buffer, format="WEBP", quality=60, method=4)
+            uri = "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+            self._keys[name] = f"{self.prefix}{len(self._keys)}"
+            self.found[self._keys[name]] = (uri, *small.size)
+        return self._keys[name]

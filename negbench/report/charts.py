@@ -1,362 +1,235 @@
-"""Charts as data, drawn twice: by plotly in the page, by matplotlib as a file.
+"""Charts: what a figure function draws with matplotlib, as SVG for the page and as a PNG file.
 
-A chart is a few panels; a panel is lines, points, marks and shaded ranges, or a heat map. Both drawings are made from
-the same numbers, so that the page and the files never differ.
+A chart is a few panels, each drawn by one function into one pair of axes. In the page every panel is an SVG of its own
+(they stand beside or below each other as the screen allows, their text is the page's, colours of text and grid follow
+the reader's scheme); as a file all panels and the legend are one picture.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # mid tones, readable on white and on dark grey
 PALETTE = (
     "#3b7dd8", "#e07b39", "#3d9a50", "#c94f4f", "#8b67c0", "#a1765a", "#d070b0", "#6f7b87", "#a8a032", "#2fa3ab",
 )  # fmt: skip
-_DASHES = ("solid", "dash", "dot", "dashdot")
-_MPL_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
-_MPL_SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "x": "X"}
+GREY = PALETTE[7]
+MARKERS = ("o", "s", "D", "^", "P", "X")
+_DASHES = ("-", "--", ":", "-.")
+_GLYPHS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚", "X": "✖", "|": "|"}
+_STROKES = {"-": "━", "--": "╍", ":": "┅", "-.": "┅"}
+_TEXT, _GRID = "#1d2329", "#dfe4e8"  # of a PNG; the page puts its own in their place
+_RC: Any = {  # matplotlib's own type names every key
 
-
-@dataclass(frozen=True)
-class Style:
-    """How a series looks: `index` chooses colour and dash, `symbol` the marker."""
-
-    index: int = 0
-    symbol: int = 0
-
-    @property
-    def color(self) -> str:
-        """Of the line and its markers."""
-        return PALETTE[self.index % len(PALETTE)]
-
-    @property
-    def dash(self) -> str:
-        """Lines beyond the palette are told apart by their dashes."""
-        return _DASHES[self.index // len(PALETTE) % len(_DASHES)]
-
-    @property
-    def marker(self) -> str:
-        """Plotly's name of the marker."""
-        return _SYMBOLS[self.symbol % len(_SYMBOLS)]
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line, or points, of a panel.
-
-    Args:
-        name: in the legend; equal names share one entry.
-        x, y: of equal length.
-        style: colour, dash, marker.
-        kind: "line", "marked" (a line with a marker at every point of `marks`) or "points".
-        low, high: a shaded band around a line, or error bars of points; empty for none.
-        marks: indices of the points that get a marker; empty for all.
-        texts: shown beside the pointer, one per point; empty for none.
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    style: Style = Style()
-    kind: Literal["line", "marked", "points"] = "line"
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    marks: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A vertical line at `start`, or a shaded range from `start` to `end`."""
-
-    label: str
-    start: float
-    end: float | None = None
-    color: str = PALETTE[7]
-    dash: str = "dash"
+    "svg.fonttype": "none", "axes.titley": 1.02, "text.parse_math": False,
+    "svg.hashsalt": "negbench", "path.simplify_threshold": 0.5, "font.size": 8.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": _GRID, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": _GRID, "grid.linewidth": 0.6, "axes.titlesize": 9, "axes.titlelocation":
+    "left", "axes.titleweight": "bold", "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "text.color": _TEXT, "axes.labelcolor": _TEXT, "axes.titlecolor": _TEXT, "xtick.color": _GRID,
+    "ytick.color": _GRID, "xtick.labelcolor": _TEXT, "ytick.labelcolor": _TEXT, "legend.frameon": False,
+    "lines.linewidth": 1.4, "lines.markersize": 4, "xtick.major.size": 2, "ytick.major.size": 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `bare` leaves the axes' numbers out, where they mean nothing (a map); `x_ticks` are words for
-    x = 0, 1, 2, ...
-    """
+    """One pair of axes. `draw` fills it and sets its labels; `tall` and `left` (room for words) are in inches."""
 
     title: str
-    x_label: str
-    y_label: str
-    series: tuple[Series, ...]
-    marks: tuple[Mark, ...] = ()
-    log_y: bool = False
-    bare: bool = False
-    x_ticks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Heat:
-    """Rows x columns of values with a text in each cell; None is an empty cell."""
-
-    title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]
-    texts: tuple[tuple[str, ...], ...]
+    draw: Callable[[Axes], None]
+    tall: float = 2.0
+    left: float = 0.55
+    right: float = 0.1
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels that belong together, `across` of them beside each other where there is room. `alt` says in words what
-    there is to see.
+    """Panels that belong together, `across` of them beside each other where there is room.
+
+    `key`: file name without its ending, and the figure's id in the page. `text`: the sentence that says what the figure
+    shows, of how many. `legend`: more entries (glyph, colour, name) than the drawing names itself. `file`: whether
+    it is written as a file, too.
     """
 
-    key: str  # file name without its ending, and the figure's id in the page
+    key: str
     title: str
-    alt: str
-    panels: tuple[Panel | Heat, ...]
-    text: str = ""
-    across: int = 2
+    text: str
+    panels: tuple[Panel, ...]
+    across: int = 3
+    legend: tuple[tuple[str, str, str], ...] = ()
+    file: bool = True
 
 
-# --- plotly ------------------------------------------------------------------------------------------------------
+_WIDE = 3.9  # inches of a panel with its labels
+_ABOVE, _BELOW = 0.3, 0.5
 
 
-def plotly_spec(panel: Panel | Heat) -> dict[str, Any]:
-    """{"data", "layout"} as Plotly.newPlot takes them; colours of text and grid are the page's own."""
-    if isinstance(panel, Heat):
-        return _plotly_heat(panel)
-    data: list[dict[str, Any]] = []
-    named: set[str] = set()
-    for series in panel.series:
-        data.extend(_plotly_series(series, series.name not in named))
-        named.add(series.name)
-    layout: dict[str, Any] = {
-        "title": {"text": panel.title},
-        "xaxis": {"title": {"text": panel.x_label}, "showticklabels": not panel.bare, "zeroline": False},
-        "yaxis": {"title": {"text": panel.y_label}, "showticklabels": not panel.bare, "zeroline": False},
-        "shapes": [],
-        "showlegend": len(named) > 1 or bool(panel.marks),
-    }
-    if panel.log_y:
-        layout["yaxis"]["type"] = "log"
-        layout["yaxis"]["dtick"] = 1
-    if panel.x_ticks:
-        layout["xaxis"] |= {"tickvals": list(range(len(panel.x_ticks))), "ticktext": list(panel.x_ticks)}
-    for mark in panel.marks:
-        layout["shapes"].append(_plotly_mark(mark))
-        data.append(_legend_of(mark))
-    return {"data": data, "layout": layout}
+def line_style(index: int) -> dict[str, Any]:
+    """Colour and dash of the series with this index; beyond the palette the dash tells them apart."""
+    return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-def _plotly_series(series: Series, first: bool) -> list[dict[str, Any]]:
-    color, found = series.style.color, []
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "name": series.name,
-        "legendgroup": series.name,
-        "showlegend": first,
-        "x": _numbers(series.x),
-        "y": _numbers(series.y),
-        "mode": {"line": "lines", "marked": "lines+markers", "points": "markers"}[series.kind],
-    }
-    if series.kind != "points":
-        trace["line"] = {"color": color, "dash": series.style.dash, "width": 2}
-    if series.kind != "line":
-        size: Any = 8
-        if series.marks:
-            chosen = set(series.marks)
-            size = [8 if index in chosen else 0 for index in range(len(series.x))]
-        trace["marker"] = {"color": color, "symbol": series.style.marker, "size": size, "opacity": 1}
-    if series.texts:
-        trace["text"] = list(series.texts)
-        trace["hovertemplate"] = "%{text}<extra></extra>"
-    if series.low and series.kind == "points":
-        up = [h - y for h, y in zip(series.high, series.y, strict=True)]
-        down = [y - low for low, y in zip(series.low, series.y, strict=True)]
-        trace["error_y"] = {"type": "data", "array": _numbers(up), "arrayminus": _numbers(down), "thickness": 1}
-    elif series.low:
-        found.append(
-            {
-                "type": "scatter",
-                "x": _numbers([*series.x, *reversed(series.x)]),
-                "y": _numbers([*series.high, *reversed(series.low)]),
-                "fill": "toself",
-                "fillcolor": _faded(color),
-                "line": {"width": 0},
-                "mode": "lines",
-                "hoverinfo": "skip",
-                "legendgroup": series.name,
-                "showlegend": False,
-            }
-        )
-    return [*found, trace]
+def told(artist: Artist, texts: Sequence[str]) -> None:
+    """What a pointer that rests on each marker of an artist is told."""
+    artist.set_gid("told:" + "¦".join(texts))
 
 
-def _plotly_mark(mark: Mark) -> dict[str, Any]:
-    shape: dict[str, Any] = {"yref": "paper", "y0": 0, "y1": 1, "x0": mark.start, "layer": "below"}
-    if mark.end is None:
-        line = {"color": mark.color, "dash": mark.dash, "width": 1.5}
-        return {**shape, "type": "line", "x1": mark.start, "line": line, "layer": "above"}
-    return {**shape, "type": "rect", "x1": mark.end, "fillcolor": _faded(mark.color, 0.18), "line": {"width": 0}}
+def svgs(chart: Chart) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Each panel as an SVG element, and the legend: (glyph, colour, name)."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-
-def _legend_of(mark: Mark) -> dict[str, Any]:
-    """Shapes have no entry in the legend: an empty trace stands for them."""
-    entry: dict[str, Any] = {"type": "scatter", "name": mark.label, "x": [None], "y": [None], "hoverinfo": "skip"}
-    if mark.end is None:
-        return {**entry, "mode": "lines", "line": {"color": mark.color, "dash": mark.dash, "width": 1.5}}
-    square = {"color": _faded(mark.color, 0.35), "symbol": "square", "size": 11}
-    return {**entry, "mode": "markers", "marker": square}
-
-
-def _plotly_heat(heat: Heat) -> dict[str, Any]:
-    trace = {
-        "type": "heatmap",
-        "x": list(heat.columns),
-        "y": list(heat.rows),
-        "z": [[None if v is None else _number(v) for v in row] for row in heat.values],
-        "text": [list(row) for row in heat.texts],
-        "texttemplate": "%{text}",
-        "hovertemplate": "%{y}, %{x}: %{text}<extra></extra>",
-        "colorscale": [[0, "#e4eefa"], [1, "#1f5fa8"]],
-        "showscale": False,
-        "xgap": 2,
-        "ygap": 2,
-    }
-    layout = {
-        "title": {"text": heat.title},
-        "xaxis": {"side": "bottom", "automargin": True},
-        "yaxis": {"autorange": "reversed", "automargin": True},
-        "height": 130 + 34 * len(heat.rows),
-    }
-    return {"data": [trace], "layout": layout}
-
-
-def _number(value: float) -> float | None:
-    """Six digits are more than a screen shows; JSON has no NaN."""
-    return None if not math.isfinite(value) else float(f"{value:.6g}")
-
-
-def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [_number(value) for value in values]
-
-
-def _faded(color: str, opacity: float = 0.15) -> str:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
-
-
-# --- matplotlib --------------------------------------------------------------------------------------------------
+    found, legend = [], {name: (glyph, color, name) for glyph, color, name in chart.legend}
+    with mpl.rc_context(_RC):
+        for number, panel in enumerate(chart.panels):
+            figure = Figure(figsize=(_WIDE, _ABOVE + panel.tall + _BELOW))
+            axes = _place(figure, panel, 0, _BELOW)
+            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                legend.setdefault(name, (*_key(handle), name))
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+            label = f"{chart.title}. {panel.title}"
+            found.append(_embedded(buffer.getvalue(), f"{chart.key}-{number}", label))
+    entries = [entry for entry in legend.values() if not entry[2].startswith("_")]
+    return found, entries if len(entries) > 1 else []
 
 
 def png(chart: Chart) -> bytes:
-    """The chart as a PNG file's content; the same chart gives the same bytes.
-
-    Margins are set in inches rather than fitted: matplotlib's layout engines take most of a report's time.
-    """
-    import io
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """The chart as a PNG file's content; the same chart gives the same bytes."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     across = min(chart.across, len(chart.panels))
-    down = math.ceil(len(chart.panels) / across)
-    heats = [panel for panel in chart.panels if isinstance(panel, Heat)]
-    left = max([0.75, *(0.25 + 0.075 * max(map(len, heat.rows), default=0) for heat in heats)])
-    tall = max([2.9, *(0.4 + 0.32 * len(heat.rows) for heat in heats)])
-    wide, above, below = 3.6 if across > 1 else 5.6, 0.35, 0.6
-    names = _names(chart)
-    columns = max(1, int((across * (left + wide)) // (0.75 + 0.075 * max(map(len, names), default=0))))
-    legend = 0.1 + 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0.0
-    width, height = across * (left + wide) + 0.2, down * (above + tall + below) + legend
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    handles: dict[str, Any] = {}
-    for index, panel in enumerate(chart.panels):
-        row, column = divmod(index, across)
-        bottom = legend + (down - 1 - row) * (above + tall + below) + below
-        x, y = left + column * (left + wide), bottom
-        axes = figure.add_axes((x / width, y / height, wide / width, tall / height))
-        if isinstance(panel, Heat):
-            _draw_heat(axes, panel)
-        else:
-            _draw(axes, panel)
-            found, labels = axes.get_legend_handles_labels()
-            handles |= {label: handle for label, handle in zip(labels, found, strict=True) if label not in handles}
-    if legend:
-        figure.legend(
-            list(handles.values()), list(handles), loc="lower center", ncols=columns, frameon=False, fontsize=8
-        )
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
+    heights = [_ABOVE + max(panel.tall for panel in row) + _BELOW for row in rows]
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(across * _WIDE, sum(heights)))
+        handles: dict[str, Any] = {
+            name: Line2D([], [], color=color, marker=next((m for m, g in _GLYPHS.items() if g == glyph), ""))
+            for glyph, color, name in chart.legend
+        }
+        for row, (panels, height) in enumerate(zip(rows, heights, strict=True)):
+            bottom = sum(heights[row + 1 :])
+            for column, panel in enumerate(panels):
+                axes = _place(figure, panel, column * _WIDE, bottom + height - _ABOVE - panel.tall)
+                handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+        names = [name for name in handles if not name.startswith("_")]
+        columns = max(1, int(across * _WIDE / (0.6 + 0.07 * max(map(len, names), default=0))))
+        below = 0.1 + 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0.0
+        _grow(figure, 0.35, below)
+        figure.suptitle(chart.title, x=0.01, y=0.99, ha="left", va="top", fontsize=10, fontweight="bold")
+        if below:
+            figure.legend([handles[n] for n in names], names, loc="lower center", ncols=columns, fontsize=8)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _names(chart: Chart) -> list[str]:
-    """What the legend names."""
-    panels = [panel for panel in chart.panels if isinstance(panel, Panel)]
-    every = [s.name for panel in panels for s in panel.series] + [m.label for panel in panels for m in panel.marks]
-    return list(dict.fromkeys(every))
+def _place(figure: Figure, panel: Panel, x: float, bottom: float) -> Axes:
+    """The panel's axes with their left edge's labels at `x`, in inches from the figure's corner."""
+    width, height = figure.get_size_inches()
+    wide = _WIDE - panel.left - panel.right
+    axes = figure.add_axes(((x + panel.left) / width, bottom / height, wide / width, panel.tall / height))
+    axes.locator_params(nbins=5)
+    panel.draw(axes)
+    axes.set_title(panel.title, x=-panel.left / wide + 0.02)
+    return axes
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
-    for series in panel.series:
-        _draw_series(axes, series)
-    for mark in panel.marks:
-        if mark.end is None:
-            axes.axvline(
-                mark.start, color=mark.color, linestyle=_MPL_DASHES[mark.dash], linewidth=1.2, label=mark.label
-            )
-        else:
-            axes.axvspan(mark.start, mark.end, color=mark.color, alpha=0.18, linewidth=0, label=mark.label)
-    axes.set_title(panel.title, fontsize=10)
-    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
-    if panel.log_y:
-        axes.set_yscale("log")
-    if panel.x_ticks:
-        axes.set_xticks(range(len(panel.x_ticks)), panel.x_ticks, fontsize=8)
-    if panel.bare:
-        axes.set(xticks=[], yticks=[])
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+def _grow(figure: Figure, above: float, below: float) -> None:
+    """Room above and below all axes."""
+    width, height = figure.get_size_inches()
+    total = height + above + below
+    places = [axes.get_position().bounds for axes in figure.axes]
+    figure.set_size_inches(width, total)
+    for axes, (x, y, w, h) in zip(figure.axes, places, strict=True):
+        axes.set_position((x, (y * height + below) / total, w, h * height / total))
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
-    style, label = series.style, series.name
-    dash, symbol = _MPL_DASHES[style.dash], _MPL_SYMBOLS[style.marker]
-    x, y = list(series.x), list(series.y)
-    if series.kind == "points":
-        if series.low:
-            bars = [
-                [b - a for a, b in zip(series.low, y, strict=True)],
-                [b - a for a, b in zip(y, series.high, strict=True)],
-            ]
-            axes.errorbar(x, y, yerr=bars, fmt="none", color=style.color, linewidth=1)
-        axes.plot(x, y, linestyle="none", marker=symbol, markersize=4, color=style.color, label=label)
-        return
-    (line,) = axes.plot(x, y, linestyle=dash, color=style.color, linewidth=1.5, label=label)
-    if series.kind == "marked":
-        line.set(marker=symbol, markersize=4, markevery=list(series.marks) or None)
-    if series.low:
-        axes.fill_between(x, series.low, series.high, color=style.color, alpha=0.15, linewidth=0)
+def _key(handle: Any) -> tuple[str, str]:
+    """Glyph and colour that stand for a drawn thing in a legend of text."""
+    from matplotlib.colors import to_hex
+
+    if hasattr(handle, "get_marker"):
+        marker, stroke = str(handle.get_marker()), str(handle.get_linestyle())
+        return (_GLYPHS.get(marker) or _STROKES.get(stroke, "━")), to_hex(handle.get_color())
+    if hasattr(handle, "get_facecolor"):
+        color = handle.get_facecolor()
+        return "▇", to_hex(color[0] if getattr(color, "ndim", 1) == 2 else color)
+    return "●", to_hex(handle[0].get_color())  # a bar of errors: its own line
 
 
-def _draw_heat(axes: Axes, heat: Heat) -> None:
-    import numpy as np
+def _embedded(text: str, key: str, label: str) -> str:
+    """Matplotlib's file as an element of the page: own ids, the page's font and colours, hints at the points."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    hints = [part.split("¦") for part in re.findall(r'<g id="told:([^"]*)"', text)]
+    first, *rest = re.split(r'<g id="told:[^"]*"', text)
+    text = first + "".join("<g" + _hinted(part, texts) for part, texts in zip(rest, hints, strict=True))
+    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{key}-", text).replace("xlink:href", "href")
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # hundredths of a point
+    text = re.sub(r"font: (?:bold |\d+ )?([\d.]+)px [^;\"]*", _font, text)
+    text = re.sub(r"font-family: [^;\"]*(; )?", "", text)
+    text = text.replace(_TEXT, "currentColor").replace(_GRID, "var(--grid)")
+    box = re.search(r'viewBox="([^"]+)"', text)
+    assert box is not None
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = re.sub(r"<style[^>]*>.*?</style>|<!--.*?-->|(?<=>)\s+(?=<)", "", body, flags=re.DOTALL)
+    return f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(label)}">{body}'.strip()
 
-    values = np.array([[math.nan if v is None else v for v in row] for row in heat.values], dtype=float)
-    axes.imshow(values, cmap="Blues", aspect="auto")
-    axes.set_xticks(range(len(heat.columns)), heat.columns, fontsize=8)
-    axes.set_yticks(range(len(heat.rows)), heat.rows, fontsize=8)
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2 if np.isfinite(values).any() else 0.0
-    for row, texts in enumerate(heat.texts):
-        for column, text in enumerate(texts):
-            dark = np.isfinite(values[row, column]) and values[row, column] > middle
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axes.set_title(heat.title, fontsize=10)
+
+def _font(found: re.Match[str]) -> str:
+    return f"font-size: {found[1]}px" + "; font-weight: 600" * bool(re.search(r"bold|[67]00", found[0]))
+
+
+def _hinted(part: str, texts: Sequence[str]) -> str:
+    """The first markers of a piece of SVG, each with its hint."""
+    left = iter(texts)
+
+    def wrap(found: re.Match[str]) -> str:
+        text = next(left, None)
+        return found[0] if text is None else f"<g><title>{text}</title>{found[0]}</g>"
+
+    return re.sub(r"<use [^>]*/>", wrap, part, count=len(texts))
+
+
+def heat(rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[int, ...], tuple[float, str]]) -> Panel:
+    """A heat map: (number of the row, of the column) -> value and the text in its cell."""
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.colors import to_hex
+
+        values = [value for value, _ in cells.values()]
+        low, high = min(values), max(values)
+        for (y, x), (value, text) in cells.items():
+            share = (value - low) / (high - low) if high > low else 0.5
+            color = to_hex((0.9 - 0.78 * share, 0.935 - 0.56 * share, 0.98 - 0.32 * share))
+            axes.fill_between([x - 0.48, x + 0.48], y - 0.46, y + 0.46, color=color, linewidth=0)
+            axes.text(x, y, text, ha="center", va="center", color="#ffffff" if share > 0.45 else "#16202a", fontsize=8)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+
+    return Panel("", draw, 0.27 * len(rows) + 0.1, words_room(rows))
+
+
+def words_room(names: Sequence[str]) -> float:
+    """Inches that the longest of these names takes beside an axis."""
+    return 0.2 + 0.062 * max(map(len, names), default=0)

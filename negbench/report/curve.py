@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from negbench.files import atomic_write
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, png
+from negbench.report.words import label_of
 from negbench.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def write_curve(folder: RunFolder) -> Path:
     """Draw `curve.png` into the run's folder and return its path."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     result, points = folder.result, folder.metrics()
-    main = f"val/{result['main_metric']}"
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    scored = [(point["epoch"] + 1, point[main]) for point in points if main in point]
-    axes.plot(
-        *zip(*scored, strict=True), color="#1f5fa8", marker="o", markersize=3, label=label_of(result["main_metric"])
-    )
-    for number, epoch in enumerate(result["refresh_epochs"]):
-        axes.axvline(epoch, color="#888888", linewidth=0.8, linestyle=":", label="refresh" if number == 0 else None)
-    axes.set(xlabel="epoch", ylabel=label_of(result["main_metric"]), title=folder.run_id)
-    losses = axes.twinx()
-    trained = [(point["epoch"] + 1, point["train/loss"]) for point in points if "train/loss" in point]
-    losses.plot(*zip(*trained, strict=True), color="#c05a2e", linewidth=1, label="train loss")
-    losses.set_ylabel("train loss")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    name = label_of(result["main_metric"])
+    scored = [(p["epoch"] + 1, 100 * p[f"val/{result['main_metric']}"]) for p in points if _scored(p, result)]
+    trained = [(p["epoch"] + 1, p["train/loss"]) for p in points if "train/loss" in p]
+
+    def metric(axes: Axes) -> None:
+        for epoch in result["refresh_epochs"]:
+            axes.axvline(epoch, color=GREY, linewidth=0.8, linestyle=":", label="refresh")
+        axes.plot(*zip(*scored, strict=True), color=PALETTE[0], marker="o", label=name)
+        axes.set(xlabel="epochs trained", ylabel=f"{name} (%)")
+
+    def loss(axes: Axes) -> None:
+        axes.plot(*zip(*trained, strict=True), color=PALETTE[1], label="train loss")
+        axes.set(xlabel="epochs trained", ylabel="loss")
+
     path = folder.path / "curve.png"
+    panels = (Panel(name, metric), Panel("training loss", loss))
     with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=120, metadata={"Software": None})
+        file.write(png(Chart("curve", folder.run_id, "", panels)))
     return path
 
 
-def label_of(metric: str) -> str:
-    """How tables and plots print a metric: 'average/recall_at_10' -> 'average R@10'."""
-    *group, name = metric.split("/")
-    for long, short in (("subset_recall_at_", "Rs@"), ("recall_at_", "R@"), ("map_at_", "mAP@"), ("hit_at_", "hit@")):
-        name = name.replace(long, short)
-    return " ".join([*group, name])
+def _scored(point: dict[str, float], result: dict[str, str]) -> bool:
+    return f"val/{result['main_metric']}" in point

@@ -7,35 +7,52 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
-from negbench.report.charts import PALETTE, Chart, Heat, Mark, Panel, Series, Style
-from negbench.report.curve import label_of
-from negbench.report.leader import spread
+from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
+from negbench.report.leader import equally_many
+from negbench.report.verdicts import Row
+from negbench.report.words import bracket, label_of, listed, spread
 
-_MOMENTS = {"start": "before training", "warm": "after the warm-up", "end": "after training"}
-_TARGET, _DROPS, _POOL = PALETTE[2], PALETTE[3], PALETTE[1]
-_CURVE_POINTS = 1500  # of one query's curve in the page; beyond, only every n-th place of the tail
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOMENTS = {
+    "start": ("before training", GREY),
+    "warm": ("after the warm-up", PALETTE[1]),
+    "end": ("at the end", PALETTE[0]),
+}
+VERDICTS = {  # colour and marker: told apart without colours too
+    "better": (PALETTE[2], "^"),
+    "worse": (PALETTE[3], "v"),
+    "tied": (PALETTE[0], "s"),
+    "underpowered": (GREY, "o"),
+}
+_CURVE_POINTS = 240  # of one query's curve, places far from its target, drops and pool
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Groups of one (data set, backbone), with the words and styles that all its charts share."""
+    """Groups of one (data set, backbone), with the words and styles that all its charts share.
 
-    groups: tuple[Group, ...]  # by the main metric, the best first
+    `groups` are in the order of the leader table, `rows` their statistics.
+    """
+
+    groups: tuple[Group, ...]
+    rows: tuple[Row, ...]
     dataset: str
     backbone: str
     suffix: str  # of the charts' keys where a page holds several data sets or backbones
 
     @cached_property
     def strategies(self) -> list[str]:
-        """By name, in alphabetical order, so that a colour does not depend on a result."""
-        return sorted({group.labels["strategy"] for group in self.groups})
+        """In the order of their best place in the leader table: the order of every figure."""
+        return list(dict.fromkeys(group.labels["strategy"] for group in self.groups))
 
     @cached_property
     def losses(self) -> list[str]:
@@ -44,173 +61,261 @@ class Runs:
 
     @cached_property
     def main(self) -> str:
-        """The metric that the data set is judged by."""
-        return str(self.groups[0].results[0]["main_metric"])
+        """The metric that verdicts are about."""
+        tested = [row.metric for row in self.rows if row.main]
+        return tested[0] if tested else str(self.groups[0].results[0]["main_metric"])
 
-    def style(self, group: Group) -> Style:
-        """Colour by strategy, marker by loss, the same in every chart."""
-        return Style(self.strategies.index(group.labels["strategy"]), self.losses.index(group.labels["loss"]))
+    @cached_property
+    def size(self) -> str:
+        """'n = 1,200 queries, 3 seeds'."""
+        seeds = sorted({len(group.runs) for group in self.groups})
+        count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+        queries = self.groups[0].runs[0].manifest["dataset"]["val_queries"]
+        return f"n = {queries:,} queries, {count}"
+
+    def index(self, group: Group) -> int:
+        """Of the strategy's colour: by name, so that it does not depend on a result."""
+        return sorted(self.strategies).index(group.labels["strategy"])
 
     def key(self, name: str) -> str:
         """A chart's file name."""
         return f"{name}{self.suffix}"
 
     def by_loss(self) -> Iterable[tuple[str, list[Group]]]:
-        """Groups of each loss."""
+        """Groups of each loss, in the order of the strategies."""
         for loss in self.losses:
-            yield loss, [group for group in self.groups if group.labels["loss"] == loss]
+            mine = [group for group in self.groups if group.labels["loss"] == loss]
+            yield loss, sorted(mine, key=lambda group: self.strategies.index(group.labels["strategy"]))
 
 
-def parts_of(groups: Sequence[Group]) -> list[Runs]:
-    """One `Runs` for each data set and backbone; `groups` are not empty."""
+def parts_of(groups: Sequence[Group], rows: Sequence[Row] = ()) -> list[Runs]:
+    """One `Runs` for each data set and backbone; `groups` are not empty and in order."""
     found: dict[tuple[str, str], list[Group]] = {}
-    for group in sorted(groups, key=lambda g: -float(np.mean(g.values("metrics", g.results[0]["main_metric"])))):
+    for group in groups:
         found.setdefault((group.labels["dataset"], group.labels["backbone"]), []).append(group)
-    several = len(found) > 1
     return [
-        Runs(tuple(members), dataset, backbone, f"-{number}" if several else "")
+        Runs(
+            tuple(members),
+            tuple(row for row in rows if (row.dataset, row.backbone) == (dataset, backbone)),
+            dataset,
+            backbone,
+            f"-{number}" if len(found) > 1 else "",
+        )
         for number, ((dataset, backbone), members) in enumerate(sorted(found.items()), 1)
     ]
 
 
+# --- the answer --------------------------------------------------------------------------------------------------
+
+
+def forest(runs: Runs) -> Chart | None:
+    """Differences to the baseline with their intervals, and the false-negative rate beside; None without a baseline."""
+    rows = [row for row in runs.rows if row.main]
+    if not any(row.compared for row in rows):
+        return None
+    rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
+    ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high, row.margin, -row.margin)]
+    room = 0.05 * (max(ends) - min(ends))
+    reach = (min(ends) - room, max(ends) + room)
+    panels = []
+    for loss in runs.losses:
+        mine = sorted((row for row in rows if row.loss == loss), key=lambda r: runs.strategies.index(r.strategy))
+        panels.append(_forest_panel(loss, mine, rates, reach))
+    name, first = label_of(runs.main), rows[0]
+    counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
+    text = (
+        f"Difference of {name} to {listed(sorted({row.baseline for row in rows}))} in points, {runs.size}; intervals "
+        f"({100 * (1 - first.alpha):g} %) hold for a whole panel at once; the shaded range is the margin of "
+        f"{100 * first.margin:g} points. Numbers to the right: share of false negatives among the draws. "
+        f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
+    )
+    glyphs = {"^": "▲", "v": "▼", "s": "■", "o": "●"}
+    legend = tuple((glyphs[marker], color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
+    return Chart(runs.key("forest"), f"{name} against the baseline", text, tuple(panels), legend=legend)
+
+
+def _forest_panel(
+    loss: str, rows: Sequence[Row], rates: Mapping[tuple[str, str], float | None], reach: tuple[float, float]
+) -> Panel:
+    blocks = equally_many(rows)
+    lines: list[str | Row] = []
+    for negatives, mine in blocks.items():
+        lines += [f"{negatives} negative{'s' * (negatives != '1')}", *mine]
+
+    def draw(axes: Axes) -> None:
+        axes.axvspan(-100 * rows[0].margin, 100 * rows[0].margin, color=GREY, alpha=0.12, linewidth=0)
+        axes.axvline(0, color=GREY, linewidth=1)
+        for y, line in enumerate(lines):
+            if isinstance(line, str):
+                axes.text(-0.02, y, line, transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
+                continue
+            rate = rates.get((line.strategy, line.loss))
+            if rate is not None:
+                where = axes.get_yaxis_transform()
+                axes.text(1.24, y, f"{rate:.2f} %", transform=where, ha="right", va="center", fontsize=8)
+            if line.compared:
+                color, marker = VERDICTS[line.verdict]
+                axes.plot([100 * line.diff_low, 100 * line.diff_high], [y, y], color=color, linewidth=1.6)
+                (point,) = axes.plot([100 * line.difference], [y], marker, color=color, markersize=5.5)
+                hint = f"{line.strategy}, {loss}: {100 * line.difference:+.2f} {bracket(line.diff_low, line.diff_high)}"
+                told(point, [f"{hint}, {line.verdict}"])
+        axes.text(1.24, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
+        named = [(y, line) for y, line in enumerate(lines) if isinstance(line, Row)]
+        labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
+        axes.set_yticks([y for y, _ in named], labels)
+        axes.set(ylim=(len(lines) - 0.4, -0.6), xlim=reach, xlabel="points")
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+
+    names = [row.strategy + " (baseline)" * (row.verdict == "baseline") for row in rows]
+    return Panel(loss, draw, 0.2 * len(lines) + 0.1, words_room([*names, "100 negatives"]), 0.65)
+
+
 # --- against the epoch -------------------------------------------------------------------------------------------
 
+Line = tuple[str, int, list[float], np.ndarray, list[float]]  # name, colour, x, values [seeds, x], marked x
 
-def training(runs: Runs) -> Chart:
-    """Main metric against the epoch, a marker where pools were redefined: QuRe fig. 4."""
-    name = label_of(runs.main)
-    panels = []
+
+def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[Axes], None]:
+    """Means over seeds with a band from the lowest to the highest, and markers at the marked places."""
+
+    def draw(axes: Axes) -> None:
+        for name, index, x, values, marked in lines:
+            style = line_style(index)
+            places = [i for i, value in enumerate(x) if value in marked]
+            (drawn,) = axes.plot(x, values.mean(0), label=name, **style)
+            if places:
+                drawn.set(marker="o", markevery=places)
+            if len(values) > 1:
+                axes.fill_between(x, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
+        axes.set(xlabel="epochs trained", ylabel=ylabel)
+        if log:
+            axes.set_yscale("log")
+            axes.minorticks_off()
+            axes.yaxis.set_major_formatter("{x:,g}")
+
+    return draw
+
+
+def _by_epoch(runs: Runs, key: str, factor: float, skip: Callable[[Group], list[float]]) -> dict[str, list[Line]]:
+    """Loss -> lines of a logged value, on the epochs that all seeds have."""
+    found: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
-        series = tuple(filter(None, (_training_line(runs, group) for group in groups)))
-        panels.append(Panel(loss, "epochs trained", f"{name} (%)", series))
-    return Chart(
-        runs.key("training"),
-        f"{name} against the epoch",
-        f"Lines: {name} of the reported split after each epoch, one line for each strategy. Loss:",
-        tuple(panels),
-        ("Mean over seeds; the band goes from the lowest to the highest seed. " if _several(runs) else "")
-        + "0 is the untrained model. A marker stands where pools had just been redefined from the model's scores.",
+        for group in groups:
+            tables = [{int(p["epoch"]) + 1: factor * p[key] for p in run.metrics() if key in p} for run in group.runs]
+            epochs = sorted(set.intersection(*(set(table) for table in tables)))
+            if epochs:
+                values = np.array([[table[epoch] for epoch in epochs] for table in tables])
+                line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], values, skip(group))
+                found.setdefault(loss, []).append(line)
+    return found
+
+
+def _seeds(runs: Runs) -> str:
+    several = any(len(group.runs) > 1 for group in runs.groups)
+    return "mean over seeds, the band goes from the lowest to the highest seed" if several else "one seed"
+
+
+def training(runs: Runs) -> Chart | None:
+    """The metric against the epoch, a marker where pools were redefined: QuRe fig. 4."""
+    name = label_of(runs.main)
+    found = _by_epoch(runs, f"val/{runs.main}", 100, lambda group: list(map(float, group.results[0]["refresh_epochs"])))
+    panels = tuple(Panel(loss, _lines(lines, f"{name} (%)")) for loss, lines in found.items())
+    text = (
+        f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
+        "marker stands where pools had just been redefined from the model's scores."
     )
+    return Chart(runs.key("training"), f"{name} against the epoch", text, panels) if panels else None
 
 
-def _several(runs: Runs) -> bool:
-    """Whether any line stands for more than one seed."""
-    return any(len(group.runs) > 1 for group in runs.groups)
-
-
-def _training_line(runs: Runs, group: Group) -> Series | None:
-    tables = [
-        {int(p["epoch"]) + 1: 100 * p[f"val/{runs.main}"] for p in run.metrics() if f"val/{runs.main}" in p}
-        for run in group.runs
-    ]
-    epochs = sorted(set.intersection(*(set(table) for table in tables)))
-    if not epochs:
-        return None
-    values = np.array([[table[epoch] for epoch in epochs] for table in tables])
-    refreshed = set(group.results[0]["refresh_epochs"])
-    several = len(tables) > 1
-    return Series(
-        group.labels["strategy"],
-        tuple(map(float, epochs)),
-        tuple(values.mean(0).tolist()),
-        Style(runs.style(group).index),
-        "marked" if refreshed & set(epochs) else "line",
-        tuple(values.min(0).tolist()) if several else (),
-        tuple(values.max(0).tolist()) if several else (),
-        tuple(index for index, epoch in enumerate(epochs) if epoch in refreshed),
+def loss_curve(runs: Runs) -> Chart | None:
+    """Training loss against the epoch."""
+    found = _by_epoch(runs, "train/loss", 1, lambda _: [])
+    panels = tuple(Panel(loss, _lines(lines, "loss")) for loss, lines in found.items())
+    text = (
+        f"Training loss of each epoch, {_seeds(runs)}. The losses of different strategies are of different negatives: "
+        "a lower one is not better."
     )
+    return Chart(runs.key("loss"), "Training loss", text, panels) if panels else None
 
 
-def pools(runs: Runs) -> Chart:
+def pools(runs: Runs) -> Chart | None:
     """Pool size at each refresh: QuRe fig. 5, DQE-CIR fig. 7."""
-    return _per_refresh(
-        runs,
-        "pools",
-        "Pool size at each refresh",
-        ("pool_size", 1.0, "images in the pool"),
-        "Mean over queries and seeds; a batch strategy has a value for each epoch, its pool is the batch.",
+    text = (
+        "Images in the pool that negatives are drawn from, mean over queries and seeds; a batch strategy has a value "
+        "for each epoch, its pool is the batch."
     )
+    return _per_refresh(runs, "pools", "Pool size at each refresh", "pool_size", 1.0, "images in the pool", text)
 
 
 def false_negatives(runs: Runs) -> Chart | None:
     """False-negative rate of the draws at each refresh; None where nothing but the target is known to be relevant."""
-    chart = _per_refresh(
-        runs,
-        "false-negatives",
-        "False negatives among the draws at each refresh",
-        ("false_negative_rate_draws", 100.0, "false negatives (%)"),
-        "Share of the drawn negatives that are known to be relevant to their query.",
-    )
-    return chart if any(panel.series for panel in chart.panels if isinstance(panel, Panel)) else None
+    title, text = "False negatives among the draws", "Share of the drawn negatives that are known to be relevant."
+    label = "false negatives (%)"
+    return _per_refresh(runs, "false-negatives", title, "false_negative_rate_draws", 100.0, label, text)
 
 
-def _per_refresh(runs: Runs, key: str, title: str, what: tuple[str, float, str], text: str) -> Chart:
-    name, factor, label = what
-    panels: list[tuple[str, tuple[Series, ...]]] = []
-    everything: list[float] = []
+def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, label: str, text: str) -> Chart | None:
+    found: dict[str, list[Line]] = {}
     for loss, groups in runs.by_loss():
-        lines = []
         for group in groups:
-            found: dict[int, list[float]] = {}
-            for result in group.results:
-                for row in result["behaviour_by_refresh"]:
-                    if row.get(name) is not None:
-                        found.setdefault(int(row["epoch"]), []).append(factor * row[name])
-            if found:
-                x, y = zip(*((float(e), float(np.mean(v))) for e, v in sorted(found.items())), strict=True)
-                everything.extend(y)
-                lines.append(Series(group.labels["strategy"], x, y, Style(runs.style(group).index), "marked"))
-        panels.append((loss, tuple(lines)))
-    wide = bool(everything) and min(everything) > 0 and max(everything) > 20 * min(everything)
-    return Chart(
-        runs.key(key),
-        title,
-        f"Lines: {label} at each refresh, one line for each strategy. Loss:",
-        tuple(Panel(loss, "epochs trained", label, lines, log_y=wide) for loss, lines in panels),
-        text + (" The vertical axis is logarithmic." if wide else ""),
-    )
+            at: dict[int, list[float]] = {}
+            for row in (row for result in group.results for row in result["behaviour_by_refresh"]):
+                if row.get(name) is not None:
+                    at.setdefault(int(row["epoch"]), []).append(factor * row[name])
+            x = sorted(at)
+            values = np.array([[float(np.mean(at[epoch])) for epoch in x]])
+            line = (group.labels["strategy"], runs.index(group), [float(e) for e in x], values, [float(e) for e in x])
+            found.setdefault(loss, []).extend([line] if x else [])
+    every = [value for lines in found.values() for line in lines for value in line[3].ravel()]
+    if not every:
+        return None
+    wide = bool(min(every) > 0 and max(every) > 20 * min(every))
+    panels = tuple(Panel(loss, _lines(lines, label, wide)) for loss, lines in found.items())
+    return Chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, panels)
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
 def score_curves(runs: Runs) -> dict[str, Chart]:
-    """For each group the sorted scores at three moments, over all queries and of one: QuRe fig. 7-8.
+    """Loss -> the sorted scores of each strategy at three moments, over all queries and of one: QuRe fig. 7-8.
 
-    Groups whose first run kept no curves are left out. The one query is the same in every chart.
+    Groups whose first run kept no curves are left out. The one query is the same in every panel; it stands under the
+    first loss alone.
     """
-    kept = {index: _kept(group.runs[0].path) for index, group in enumerate(runs.groups)}
-    kept = {index: found for index, found in kept.items() if found}
-    if not kept:
-        return {}
-    chosen = _typical(next(iter(kept.values())))
-    charts = {}
-    for index, found in kept.items():
-        group = runs.groups[index]
-        first = next(iter(found.values()))
-        name = f"{group.labels['strategy']}, {group.labels['loss']}"
-        panels = [_all_queries(moment, one) for moment, one in found.items()]
-        panels += [_one_query(moment, one, chosen) for moment, one in found.items() if chosen < one.kept]
-        charts[name] = Chart(
-            runs.key(f"scores-{_slug(name)}"),
-            f"Sorted scores: {name}",
-            f"Score against the rank, with the target, the two steepest drops and the pool marked, {name}:",
-            tuple(panels),
-            f"{len(first.queries):,} sampled train queries of the run with seed "
-            f"{group.runs[0].config.seed}, scored against their corpus. Over all queries: mean score, the band from "
-            "the 10th to the 90th percentile; marks at the median place. Batch strategies have no pool in the ranking.",
-            across=len(found),
-        )
+    charts: dict[str, Chart] = {}
+    chosen = -1
+    for loss, groups in runs.by_loss():
+        panels = []
+        kept = [(group, found) for group in groups if (found := _kept(group.runs[0].path))]
+        for group, found in kept:
+            chosen = _typical(found) if chosen < 0 else chosen
+            name = group.labels["strategy"]
+            panels.append(Panel(f"{name}: all queries", _curves([_all_queries(m, one) for m, one in found.items()])))
+            single = [_one_query(m, one, chosen) for m, one in found.items() if chosen < one.kept]
+            if single and not charts:  # under the first loss alone
+                panels.append(Panel(f"{name}: one query", _curves(single, log=True)))
+        if panels:
+            first = next(iter(kept[0][1].values()))
+            charts[loss] = Chart(
+                runs.key(f"scores-{_slug(loss)}"),
+                f"Sorted scores under {loss}",
+                f"Score against the rank, n = {len(first.queries):,} sampled train queries of the run with seed "
+                f"{kept[0][0].runs[0].config.seed}, against their corpus, and one query of middling rank. Thick: the "
+                "pool. Square: the target. Bars: the two steepest drops. Of all queries: mean score, the band from the "
+                "10th to the 90th percentile at the end, marks at the median place. Batch strategies have no pool.",
+                tuple(panels),
+                across=4,
+                file=not charts,
+            )
     return charts
 
 
 def _kept(folder: Path) -> dict[str, Curves]:
-    found = {}
-    for moment in curves.MOMENTS:
-        path = folder / curves.file_name(moment)
-        if path.exists():
-            found[moment] = Curves.load(path)
-    return found
+    paths = {moment: folder / curves.file_name(moment) for moment in curves.MOMENTS}
+    return {moment: Curves.load(path) for moment, path in paths.items() if path.exists()}
 
 
 def _typical(found: Mapping[str, Curves]) -> int:
@@ -221,65 +326,67 @@ def _typical(found: Mapping[str, Curves]) -> int:
     return int(np.argsort(first.target[: first.kept], kind="stable")[first.kept // 2])
 
 
-def _all_queries(moment: str, found: Curves) -> Panel:
-    x = tuple((100 * found.share.astype(float)).tolist())
-    line = Series(
-        "score",
-        x,
-        tuple(found.mean.tolist()),
-        Style(0),
-        low=tuple(found.low.tolist()),
-        high=tuple(found.high.tolist()),
-    )
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """Scores at places of the ranking, places in the unit of `x`; NaN for a mark that is not there."""
 
+    moment: str
+    x: np.ndarray
+    y: np.ndarray
+    target: float
+    drops: tuple[float, ...]
+    pool: tuple[float, float]
+    band: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def _all_queries(moment: str, found: Curves) -> _Curve:
     def median(values: Any) -> float:
         known = values[~np.isnan(values)]
         return 100 * float(np.median(known)) if len(known) else math.nan
 
     drops, pool = found.shares(np.sort(found.drops, axis=1)), found.shares(found.pool)
-    marks = _marks(
+    band = (np.asarray(found.low), np.asarray(found.high)) if moment == "end" else None
+    return _Curve(
+        moment,
+        100 * found.share.astype(float),
+        np.asarray(found.mean),
         median(found.shares(found.target)),
-        [median(drops[:, 0]), median(drops[:, 1])],
-        [median(pool[:, 0]), median(pool[:, 1])],
+        (median(drops[:, 0]), median(drops[:, 1])),
+        (median(pool[:, 0]), median(pool[:, 1])),
+        band,
     )
-    return Panel(f"all queries, {_MOMENTS[moment]}", "rank (% of the corpus)", "score", (line,), marks)
 
 
-def _one_query(moment: str, found: Curves, index: int) -> Panel:
+def _one_query(moment: str, found: Curves, index: int) -> _Curve:
     curve, length = found.curve(index), int(found.length[index])
-    places = np.arange(length)
-    if length > _CURVE_POINTS:
-        marked = [found.target[index], *found.drops[index], *found.pool[index]]
-        near = [p + step for p in marked for step in (-1, 0, 1)]
-        spaced = np.linspace(0, length - 1, _CURVE_POINTS - 300).round().astype(np.int64)
-        places = np.unique(np.clip(np.concatenate([np.arange(300), spaced, near]), 0, length - 1))
-    line = Series("score", tuple((places + 1.0).tolist()), tuple(curve[places].tolist()), Style(0))
-    marks = _marks(
-        _rank(found.target[index]),
-        [_rank(place) + 0.5 for place in sorted(found.drops[index])],  # a drop lies between two places
-        [_rank(place) for place in found.pool[index]],
-    )
-    title = f"query {int(found.queries[index])}, {_MOMENTS[moment]}"
-    return Panel(title, "rank", "score", (line,), marks)
+    marked = [found.target[index], *found.drops[index], *found.pool[index]]
+    near = [place + step for place in marked for step in (-1, 0, 1)]
+    places = np.unique(np.clip([*np.geomspace(1, length, _CURVE_POINTS).astype(int) - 1, *near], 0, length - 1))
+    rank = [float(place + 1) if place >= 0 else math.nan for place in marked]
+    drops = tuple(place + 0.5 for place in sorted(rank[1:3]))  # a drop lies between two places
+    return _Curve(moment, places + 1.0, np.asarray(curve)[places], rank[0], drops, (rank[3], rank[4]))
 
 
-def _rank(place: int) -> float:
-    return float(place + 1) if place >= 0 else math.nan
+def _curves(found: Sequence[_Curve], log: bool = False) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        for curve in found:
+            name, color = _MOMENTS[curve.moment]
+            if curve.band is not None:
+                axes.fill_between(curve.x, *curve.band, color=color, alpha=0.12, linewidth=0)
+            axes.plot(curve.x, curve.y, color=color, label=name)
+            inside = (curve.x >= curve.pool[0]) & (curve.x <= curve.pool[1])
+            axes.plot(curve.x[inside], curve.y[inside], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+            for marker, places in (("s", [curve.target]), ("|", curve.drops)):
+                at = [place for place in places if not math.isnan(place)]
+                heights = np.interp(at, curve.x, curve.y)
+                axes.plot(at, heights, marker, color=color, markersize=4.5 if marker == "s" else 10)
+        axes.set(xlabel="rank" if log else "rank (% of the corpus)", ylabel="score")
+        if log:
+            axes.set_xscale("log")
+            axes.minorticks_off()  # a log axis has dozens, and each takes its time
+            axes.xaxis.set_major_formatter("{x:,.0f}")
 
-
-def _marks(target: float, drops: Sequence[float], pool: Sequence[float]) -> tuple[Mark, ...]:
-    marks = []
-    if not any(map(math.isnan, pool)):
-        marks.append(Mark("pool", pool[0], pool[1], _POOL))
-    if not math.isnan(target):
-        marks.append(Mark("target", target, color=_TARGET, dash="solid"))
-    names = ("upper drop", "lower drop")
-    marks += [
-        Mark(name, at, color=_DROPS, dash=dash)
-        for name, at, dash in zip(names, drops, ("dash", "dot"), strict=True)
-        if not math.isnan(at)
-    ]
-    return tuple(marks)
+    return draw
 
 
 # --- strategies against each other -------------------------------------------------------------------------------
@@ -289,27 +396,21 @@ def heat_map(runs: Runs) -> Chart | None:
     """Strategy x loss, main metric; None where there is one strategy or one loss."""
     if len(runs.strategies) < 2 or len(runs.losses) < 2:
         return None
-    table = {(g.labels["strategy"], g.labels["loss"]): g.values("metrics", runs.main) for g in runs.groups}
-    cells = [[table.get((strategy, loss)) for loss in runs.losses] for strategy in runs.strategies]
+    cells: dict[tuple[int, ...], tuple[float, str]] = {}
+    for group in runs.groups:
+        values = group.values("metrics", runs.main)
+        place = runs.strategies.index(group.labels["strategy"]), runs.losses.index(group.labels["loss"])
+        cells[place] = (float(np.mean(values)), spread(values))
     name = label_of(runs.main)
-    heat = Heat(
-        f"{name} (%)",
-        tuple(runs.strategies),
-        tuple(runs.losses),
-        tuple(tuple(None if v is None else 100 * float(np.mean(v)) for v in row) for row in cells),
-        tuple(tuple("" if v is None else spread(v) for v in row) for row in cells),
-    )
-    return Chart(
-        runs.key("heat-map"),
-        f"{name} of every strategy under every loss",
-        f"Heat map of {name}: rows are strategies, columns are losses.",
-        (heat,),
-        "Mean ± standard deviation over seeds.",
-    )
+    text = f"{name} in percent, mean ± standard deviation over seeds, {runs.size}; darker is higher."
+    title = f"{name} of every strategy under every loss"
+    return Chart(runs.key("heat-map"), title, text, (heat(runs.strategies, runs.losses, cells),), across=1)
 
 
-def trade_offs(runs: Runs) -> Chart:
+def trade_offs(runs: Runs) -> Chart | None:
     """Main metric against the false-negative rate of the draws, and against the time that mining took."""
+    if len(runs.groups) < 2:
+        return None
     name = label_of(runs.main)
     against: list[tuple[str, str, Callable[[Group], float | None]]] = [
         (f"{name} and false negatives", "false negatives among the draws (%)", _false_negative_rate),
@@ -317,71 +418,49 @@ def trade_offs(runs: Runs) -> Chart:
     ]
     panels = []
     for title, label, value_of in against:
-        points = []
-        for group in runs.groups:
-            x = value_of(group)
-            if x is not None and math.isfinite(x):
-                points.append(_point(runs, group, x))
+        points = [(group, x) for group in runs.groups if (x := value_of(group)) is not None and math.isfinite(x)]
         if points:
-            markers = [_marker(index, loss) for index, loss in enumerate(runs.losses)] if len(runs.losses) > 1 else []
-            panels.append(Panel(title, label, f"{name} (%)", (*points, *markers)))
-    return Chart(
-        runs.key("trade-offs"),
-        f"What {name} comes with",
-        f"Points: {name} of each strategy and loss against",
-        tuple(panels),
-        "Colour is the strategy, the marker the loss; bars are one standard deviation over seeds. Seconds depend on "
-        "the machine and on what else it did.",
+            panels.append(Panel(title, _points(runs, points, label, f"{name} (%)")))
+    losses = tuple(
+        ({"o": "●", "s": "■", "D": "◆", "^": "▲", "P": "✚", "X": "✖"}[MARKERS[i % len(MARKERS)]], GREY, loss)
+        for i, loss in enumerate(runs.losses)
     )
+    text = (
+        f"Each point is a strategy under a loss, {runs.size}: colour is the strategy, marker the loss, bars are one "
+        "standard deviation over seeds. Up and to the left is better. Seconds depend on the machine and its load."
+    )
+    legend = losses if len(losses) > 1 else ()
+    return Chart(runs.key("trade-offs"), f"What {name} comes with", text, tuple(panels), 2, legend)
 
 
-def _point(runs: Runs, group: Group, x: float) -> Series:
-    values = [100 * value for value in group.values("metrics", runs.main)]
-    mean = float(np.mean(values))
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    strategy, loss = group.labels["strategy"], group.labels["loss"]
-    low, high = ((mean - deviation,), (mean + deviation,)) if deviation else ((), ())
-    told = (f"{strategy}, {loss}: {mean:.2f} at {x:.3g}",)
-    return Series(strategy, (x,), (mean,), runs.style(group), "points", low, high, texts=told)
+def _points(runs: Runs, points: Sequence[tuple[Group, float]], xlabel: str, ylabel: str) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        for group, x in points:
+            values = 100 * np.array(group.values("metrics", runs.main))
+            strategy, loss = group.labels["strategy"], group.labels["loss"]
+            color = line_style(runs.index(group))["color"]
+            if len(values) > 1:
+                axes.errorbar([x], [values.mean()], yerr=[values.std(ddof=1)], fmt="none", ecolor=color, linewidth=1)
+            marker = MARKERS[runs.losses.index(loss) % len(MARKERS)]
+            (point,) = axes.plot([x], [values.mean()], marker, color=color, markersize=5)
+            told(point, [f"{strategy}, {loss}: {values.mean():.2f} at {x:.3g}"])
+        for strategy in runs.strategies:  # one entry of the legend each, whatever the marker
+            index = sorted(runs.strategies).index(strategy)
+            axes.plot([], [], "-", color=line_style(index)["color"], linewidth=4, label=strategy)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
 
-
-def _marker(index: int, loss: str) -> Series:
-    """An entry of the legend without a point."""
-    return Series(loss, (math.nan,), (math.nan,), Style(7, index), "points")
+    return draw
 
 
 def _false_negative_rate(group: Group) -> float | None:
-    rates = group.values("behaviour", "false_negative_rate_draws")
-    return 100 * float(np.mean(rates)) if rates else None
+    values = group.values("behaviour", "false_negative_rate_draws")
+    return 100 * float(np.mean(values)) if values else None
 
 
 def _mining_seconds(group: Group) -> float | None:
-    return float(np.sum(group.values("seconds", "mine"))) / len(group.runs)
-
-
-def loss_curve(runs: Runs) -> Chart:
-    """Training loss against the epoch."""
-    panels = []
-    for loss, groups in runs.by_loss():
-        lines = []
-        for group in groups:
-            tables = [
-                {int(p["epoch"]) + 1: p["train/loss"] for p in r.metrics() if "train/loss" in p} for r in group.runs
-            ]
-            epochs = sorted(set.intersection(*(set(table) for table in tables)))
-            y = tuple(float(np.mean([table[epoch] for table in tables])) for epoch in epochs)
-            lines.append(Series(group.labels["strategy"], tuple(map(float, epochs)), y, Style(runs.style(group).index)))
-        panels.append(Panel(loss, "epochs trained", "loss", tuple(lines)))
-    return Chart(
-        runs.key("loss"),
-        "Training loss",
-        "Lines: training loss of each epoch, one line for each strategy. Loss:",
-        tuple(panels),
-        ("Mean over seeds. " if _several(runs) else "")
-        + "The losses of different strategies are of different negatives: a lower one is not better.",
-    )
+    values = group.values("seconds", "mine")
+    return sum(values) / len(group.runs) if values else None
 
 
 def _slug(text: str) -> str:
-    kept = "".join(c if c.isalnum() else "-" for c in text.lower())
-    return "-".join(part for part in kept.split("-") if part)
+    return "-".join(filter(None, "".join(c if c.isalnum() else "-" for c in text.lower()).split("-")))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,20 +20,29 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.runs import open_run
 from negbench.registry import registry
-from negbench.report.cards import Card, Relation, Strip, Thumb, data_uri
-from negbench.report.charts import Chart, Panel, Series, Style
+from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, Split
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
 
-TOP = 10
-_STRATEGIES = 10  # shown at most, the best by the main metric
-_MAPS = 4  # strategies whose queries are mapped
-_MAPPED = 400  # queries of a map
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TOP = 6
+_STRATEGIES = 5  # shown at most, in the order of the leader table
+_MAPS = 3  # strategies whose queries are mapped
+_MAPPED = 240  # queries of a map
 _WORDS = 9  # kinds of change told apart in a map
 _SEED = 0
+# words that say nothing of a change; scikit-learn's list takes a second to import
+_USUAL = frozenset(
+    "a about all also an and any are as at be but by do does for from has have in into is it its like more most no not "  # noqa: SIM905
+    "of on one or other our out same so some than that the their them then there these they this to too very was we "
+    "what which with without you your".split()
+) | {""}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +66,22 @@ class View:
 
 @dataclass(eq=False)
 class Gallery:
-    """Cards and maps of one (data set, backbone); `missing` says what could not be had."""
+    """Cards and a map of one (data set, backbone); `missing` says what could not be had."""
 
+    pictures: Pictures
     val: tuple[Card, ...] = ()
     train: tuple[Card, ...] = ()
-    maps: dict[str, Chart] = field(default_factory=dict)
+    map: Chart | None = None
     missing: list[str] = field(default_factory=list)
 
 
 def gallery(runs: Runs, count: int) -> Gallery:
     """Cards of `count` best, `count` worst and `count` random queries of the reported split and of train, and maps.
 
-    The models are those of each strategy's first seed under the first loss it has, at most ten strategies. Whatever is
+    The models are those of each strategy's first seed under the first loss it has, at most five strategies. Whatever is
     gone (data, weights) is named in `missing` instead of raised.
     """
-    found = Gallery()
+    found = Gallery(Pictures(f"image{runs.suffix}-"))
     folders: dict[str, RunFolder] = {}
     for group in runs.groups:
         if len(folders) < _STRATEGIES:
@@ -95,12 +105,12 @@ def gallery(runs: Runs, count: int) -> Gallery:
         split = scene.val
     if split is None:
         return found
-    found.val = _cards(split.dataset, picked, views, "val", {}, ranks)
+    found.val = _cards(split.dataset, picked, views, "val", {}, ranks, found.pictures)
     if train is not None:
-        found.train = _cards(scene.train.dataset, train, views, "train", mined, last)
+        found.train = _cards(scene.train.dataset, train, views, "train", mined, last, found.pictures)
     else:
         found.missing.append("no run here drew negatives from pools of its own: a batch strategy uses its batch")
-    found.maps = _maps(runs, views, split.dataset)
+    found.map = _map(runs, views, split.dataset)
     return found
 
 
@@ -183,13 +193,11 @@ def _cards(
     split: str,
     mined: Mapping[str, pd.DataFrame],
     ranks: Mapping[str, pd.Series[Any]],
+    pictures: Pictures,
 ) -> tuple[Card, ...]:
-    uris: dict[str, str] = {}
-
     def thumb(image: str, caption: str, relation: Relation) -> Thumb:
-        if image not in uris:
-            uris[image] = data_uri(dataset.open_image(image))
-        return Thumb(image, uris[image], caption, relation)
+        key = pictures.add(f"{split}/{image}", lambda: dataset.open_image(image))
+        return Thumb(image, key, caption, relation)
 
     cards = []
     for position, (row, why) in enumerate(zip(picked.rows, picked.why, strict=True)):
@@ -260,46 +268,48 @@ def _word(relation: Relation) -> str:
     return {"target": " target", "relevant": " relevant", "reference": " reference"}.get(relation, "")
 
 
-# --- maps --------------------------------------------------------------------------------------------------------
+# --- map ---------------------------------------------------------------------------------------------------------
 
 
-def _maps(runs: Runs, views: Sequence[View], dataset: Dataset) -> dict[str, Chart]:
-    """Query embeddings in two dimensions (t-SNE from a PCA start), coloured by what the text asks to change."""
+def _map(runs: Runs, views: Sequence[View], dataset: Dataset) -> Chart | None:
+    """Query embeddings on their two principal components, coloured by what the text asks to change."""
     rows = _sample(len(dataset.queries))
     if len(rows) < 8:
-        return {}
+        return None
     texts = [dataset.queries[row].text for row in rows]
     kinds = changes(texts)
     order = [word for word, _ in Counter(k for k in kinds if k).most_common()]
-    charts = {}
-    for view in views[:_MAPS]:
-        flat = _flat(view.embedded)
-        series = []
+    text = (
+        f"Embeddings of n = {len(rows)} sampled queries of the reported split on their two principal components. "
+        "Colour: the rarest of the frequent words in the query's text; queries with one word stand together where the "
+        "model has learned what it asks for."
+    )
+    panels = tuple(Panel(view.label, _points(view.embedded, texts, kinds, order)) for view in views[:_MAPS])
+    return Chart(runs.key("map"), "Map of the queries", text, panels)
+
+
+def _points(embedded: NDArray[np.float32], texts: Sequence[str], kinds: Sequence[str], order: Sequence[str]) -> Any:
+    flat, shares = _flat(embedded)
+
+    def draw(axes: Axes) -> None:
         for index, kind in enumerate([*order, ""]):
             chosen = [i for i, k in enumerate(kinds) if k == kind]
             if chosen:
-                x, y = (tuple(map(float, flat[chosen, axis])) for axis in (0, 1))
-                style = Style(7 if not kind else index if index < 7 else index + 1)  # grey is for the rest
-                told = tuple(texts[i] for i in chosen)
-                series.append(Series(kind or "other", x, y, style, "points", texts=told))
-        charts[view.label] = Chart(
-            runs.key(f"map-{''.join(c if c.isalnum() else '-' for c in view.label)}"),
-            f"Queries of {view.label}",
-            "Map: query embeddings in two dimensions, coloured by a word of their text.",
-            (Panel("", "", "", tuple(series), bare=True),),
-            f"{len(rows)} sampled queries of the reported split. t-SNE keeps neighbours, not distances; the axes mean "
-            "nothing. Colour: the rarest of the frequent words in the text.",
-        )
-    return charts
+                color = PALETTE[index if index < 7 else index + 1] if kind else GREY  # grey is for the rest
+                (dots,) = axes.plot(*flat[chosen].T, "o", color=color, markersize=3, label=kind or "other")
+                told(dots, [texts[i] for i in chosen])
+        axes.set(xlabel=f"1st component ({shares[0]:.0%} of the variance)", ylabel=f"2nd ({shares[1]:.0%})")
+        axes.set(xticklabels=[], yticklabels=[])
+
+    return draw
 
 
-def _flat(embedded: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[M, D] -> [M, 2]."""
-    from sklearn.manifold import TSNE
-
-    near = min(30.0, (len(embedded) - 1) / 3)
-    tsne = TSNE(2, init="pca", random_state=_SEED, max_iter=500, perplexity=near, metric="cosine")
-    return np.asarray(tsne.fit_transform(embedded.astype(np.float64)), dtype=np.float64)
+def _flat(embedded: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[M, D] -> [M, 2] coordinates on the principal components, and the shares of the variance of these two."""
+    centred = embedded.astype(np.float64) - embedded.mean(axis=0)
+    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign(right[:2, np.abs(right[:2]).argmax(axis=1)].diagonal())  # a component has no direction of its own
+    return left[:, :2] * sizes[:2] * signs, sizes[:2] ** 2 / (sizes**2).sum()
 
 
 def changes(texts: Sequence[str]) -> list[str]:
@@ -307,9 +317,7 @@ def changes(texts: Sequence[str]) -> list[str]:
 
     Words that stand in more than 40 % of the texts say nothing, nor do those in fewer than 2 %.
     """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    words = [{w.strip(".,?!;:'\"()").lower() for w in text.split()} - ENGLISH_STOP_WORDS - {""} for text in texts]
+    words = [{w.strip(".,?!;:'\"()").lower() for w in text.split()} - _USUAL for text in texts]
     counts = Counter(word for each in words for word in each)
     usual = [w for w, n in counts.items() if math.ceil(0.02 * len(texts)) <= n <= 0.4 * len(texts) and len(w) > 2]
     top = sorted(usual, key=lambda w: (-counts[w], w))[:_WORDS]

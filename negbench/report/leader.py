@@ -1,7 +1,8 @@
-"""The leader table of a comparison: quality with its uncertainty, behaviour, cost; as rich, Markdown, LaTeX and CSV.
+"""The tables of a comparison: quality with its verdict, what the strategies did, what it cost.
 
 Quality and behaviour are a function of the cells and the rules of comparison alone, so the files written from them are
-the same bytes however the cells were computed. Cost depends on the machine and stands in a table of its own.
+the same bytes however the cells were computed. Cost depends on the machine and stands in a table of its own. Strategies
+that meet equally many negatives per query and step stand together, and the best of them first.
 """
 
 from __future__ import annotations
@@ -9,37 +10,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from negbench.grid.comparison import KEY, Group
-from negbench.report.curve import label_of
-
-if TYPE_CHECKING:
-    from negbench.report.verdicts import Row
+from negbench.report.verdicts import Row, headline_metrics, negatives_of
+from negbench.report.words import bracket, label_of, number, p_text, percent, signed, spread
 
 # column title, factor, digits; the keys are those of result.json's "behaviour"
 _BEHAVIOUR = {
+    "false_negative_rate_pool": ("FN pool %", 100, 2),
+    "false_negative_rate_draws": ("FN draws %", 100, 2),
     "pool_size": ("pool", 1, 0),
+    "hardness": ("hardness", 1, 3),
     "band_start": ("band from %", 100, 1),
     "band_mean": ("band %", 100, 1),
     "band_end": ("band to %", 100, 1),
-    "false_negative_rate_pool": ("FN pool %", 100, 2),
-    "false_negative_rate_draws": ("FN draws %", 100, 2),
     "overlap": ("overlap %", 100, 1),
-    "hardness": ("hardness", 1, 3),
     "fallback_below": ("fallbacks below", 1, 1),
     "fallback_any": ("fallbacks any", 1, 1),
 }
-_STAGES = ("prepare", "encode", "mine", "train", "evaluate")
-STATISTICS = ("interval", "difference", "p (Holm)", "verdict", "letters")
+_STAGES = ("train", "mine", "encode", "evaluate", "prepare")
+NEGATIVES = "negatives"  # title of the column: per query and step
+FOLDED = ("loss", "backbone", "dataset", "seeds")  # columns that stand above a table where all rows agree
 
 
 @dataclass(frozen=True)
 class LeaderTable:
-    """Rows in order of the main metric, best first; the three tables share their first columns."""
+    """Rows by negatives per query and step, then by the metric, best first; the three tables share their order."""
 
     quality: pd.DataFrame
     behaviour: pd.DataFrame
@@ -51,18 +50,20 @@ def leader_table(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> Lea
 
     Args:
         groups: of a comparison; those of one data set stand together.
-        statistics: rows of `negbench.report.verdicts`, for the columns of the main metric's interval and verdict.
+        statistics: rows of `negbench.report.verdicts`, for the columns that need a test.
 
     Returns:
-        `quality`: labels, seeds, for each headline metric '12.3 ± 0.4' in percent; with `statistics` also the interval
-        of the main metric, its difference to the baseline, Holm's p-value, verdict and letters. `behaviour`: what the
-        strategies did. `cost`: negatives seen, seconds by stage, peak memory. Means over seeds.
+        `quality`: labels; with `statistics` the verdict and the difference to the baseline with its interval; each
+        headline metric as '12.3 ± 0.4' in percent; negatives per query and step; false negatives among the draws; with
+        `statistics` p-value, who beats it, and the detectable difference. `behaviour`: what the strategies did. `cost`:
+        negatives, steps, images encoded, seconds by stage, peak memory. Means over seeds.
     """
-    ordered = _ordered(groups)
-    tested = {tuple(getattr(r, k) for k in KEY): r for r in statistics if r.main}
-    quality = [_quality(g) | (_tested(tested.get(tuple(g.labels[k] for k in KEY))) if tested else {}) for g in ordered]
-    frames = (quality, [_behaviour(g) for g in ordered], [_cost(g) for g in ordered])
-    return LeaderTable(*(pd.DataFrame(rows) for rows in frames))
+    lines = ordered(groups, statistics)
+    tested = {_key(row): row for row in statistics if row.main}
+    rows = [tested.get(tuple(group.labels[k] for k in KEY)) for group in lines]
+    quality = [_quality(group, row, bool(tested)) for group, row in zip(lines, rows, strict=True)]
+    frames = (quality, [_behaviour(group) for group in lines], [_cost(group) for group in lines])
+    return LeaderTable(*map(pd.DataFrame, frames))
 
 
 def leader_tables(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> dict[str, LeaderTable]:
@@ -71,16 +72,33 @@ def leader_tables(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> di
     return {name: leader_table([g for g in groups if g.labels["dataset"] == name], statistics) for name in names}
 
 
+def verdict_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """All that the statistics say of one metric: percent and points, gaps as '-', in the order of the leader table."""
+    shown = []
+    for row in sorted(rows, key=lambda r: (r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean, r.strategy)):
+        line: dict[str, object] = {key: getattr(row, key) for key in KEY} | {"verdict": row.verdict}
+        line |= {"difference": signed(row.difference, row.diff_low, row.diff_high), "p": p_text(row.p_adjusted)}
+        line |= {"mean": percent(row.mean, 2), "interval": bracket(row.low, row.high)}
+        line |= {NEGATIVES: negatives_text(row.negatives), "beaten by": ", ".join(row.beaten_by) or "-"}
+        line |= {"these models": bracket(row.models_low, row.models_high)}
+        line |= {"difference of these models": signed(row.difference, row.diff_models_low, row.diff_models_high)}
+        line |= {"p alone": p_text(row.p_value), "effect size": number(row.effect_size, 3)}
+        line |= {"detectable": percent(row.minimum_detectable, 2), "baseline": row.baseline or "-"}
+        shown.append(line | {"seeds": row.seeds, "queries": row.queries})
+    return pd.DataFrame(shown)
+
+
 def measured(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Behaviour and cost as numbers, not rounded, under the names of result.json: what behaviour.csv and cost.csv hold.
 
     Means over seeds; peak memory is the highest. Empty where no run has a value.
     """
     behaviour, cost = [], []
-    for group in _ordered(groups):
+    for group in ordered(groups):
         results = group.results
+        seen: dict[str, float] = {"negatives_per_query_and_step": negatives_of(group)}
+        seen |= {name: _mean(group.values(name)) for name in ("negatives_seen", "steps", "images_encoded")}
         names = dict.fromkeys(name for result in results for name in result["behaviour"])
-        seen = {"negatives_seen": _mean(group.values("negatives_seen"))}
         behaviour.append(_head(group) | {name: _mean(group.values("behaviour", name)) for name in names} | seen)
         stages = dict.fromkeys(name for result in results for name in result["seconds"])
         seconds = {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
@@ -90,18 +108,39 @@ def measured(groups: Sequence[Group]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(behaviour), pd.DataFrame(cost)
 
 
-def headline_metrics(metrics: Sequence[str]) -> list[str]:
-    """The averages where a benchmark has groups, else the metrics of all queries."""
-    averaged = [name for name in metrics if name.startswith("average/")]
-    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
+def negatives_text(value: float) -> str:
+    """'1', '62.9', '189'; '-' where it is not known."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
 
 
-def _ordered(groups: Sequence[Group]) -> list[Group]:
-    return sorted(groups, key=lambda g: (g.labels["dataset"], -_main(g), sorted(g.labels.items())))
+def equally_many(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by their negatives per query and step, as tables print them; the most usual number first."""
+    found: dict[float, list[Row]] = {}
+    for row in rows:
+        found.setdefault(_rounded(row.negatives), []).append(row)
+    usual = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {negatives_text(mine[0].negatives): mine for _, mine in usual}
 
 
-def _main(group: Group) -> float:
-    return float(np.mean(group.values("metrics", group.results[0]["main_metric"])))
+def _rounded(negatives: float) -> float:
+    """Equal where a last, smaller batch alone makes the difference."""
+    return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(getattr(row, k) for k in KEY)
+
+
+def ordered(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> list[Group]:
+    """By data set, negatives per query and step, and the metric, best first: the order of tables and figures."""
+    means = {_key(row): row.mean for row in statistics if row.main}
+
+    def place(group: Group) -> tuple[object, ...]:
+        own = _mean(group.values("metrics", group.results[0]["main_metric"]))
+        mean = means.get(tuple(group.labels[k] for k in KEY), own)
+        return group.labels["dataset"], _rounded(negatives_of(group)), -mean, sorted(group.labels.items())
+
+    return sorted(groups, key=place)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -112,81 +151,44 @@ def _head(group: Group) -> dict[str, object]:
     return {name: group.labels[name] for name in KEY} | {"seeds": len(group.runs)}
 
 
-def _quality(group: Group) -> dict[str, object]:
-    row = _head(group)
-    for metric in headline_metrics(list(group.results[0]["metrics"])):
-        row[label_of(metric).removeprefix("average ")] = spread(group.values("metrics", metric))
-    return row
+def _quality(group: Group, row: Row | None, tested: bool) -> dict[str, object]:
+    line, metrics = _head(group), headline_metrics(list(group.results[0]["metrics"]))
+    if tested:
+        line["verdict"] = row.verdict if row else "-"
+        line["difference"] = signed(row.difference, row.diff_low, row.diff_high) if row else "-"
+    if row is not None:
+        metrics = list(dict.fromkeys([row.metric, *metrics]))
+    for metric in metrics:
+        line[label_of(metric).removeprefix("average ")] = spread(group.values("metrics", metric))
+    line |= _seen(group)
+    line["FN draws %"] = percent(_mean(group.values("behaviour", "false_negative_rate_draws")), 2)
+    if tested:
+        line["p"] = p_text(row.p_adjusted) if row else "-"
+        line["beaten by"] = (", ".join(row.beaten_by) or "-") if row else "-"
+        line["detectable"] = percent(row.minimum_detectable, 2) if row else "-"
+        line["interval"] = bracket(row.low, row.high) if row else "-"
+    return line
 
 
-def _tested(row: Row | None) -> dict[str, object]:
-    """Columns of STATISTICS, in points."""
-    if row is None:
-        return dict.fromkeys(STATISTICS, "-")
-    compared = row.compared
-    cells = (
-        bracket(row.low, row.high),
-        f"{100 * row.difference:+.2f} {bracket(row.diff_low, row.diff_high)}" if compared else "-",
-        p_text(row.p_adjusted) if compared else "-",
-        row.verdict,
-        row.letters,
-    )
-    return dict(zip(STATISTICS, cells, strict=True))
+def _seen(group: Group) -> dict[str, object]:
+    return {NEGATIVES: negatives_text(negatives_of(group))}
 
 
 def _behaviour(group: Group) -> dict[str, object]:
-    row = _head(group)
+    line = _head(group) | _seen(group)
     for name, (title, factor, digits) in _BEHAVIOUR.items():
-        values = group.values("behaviour", name)
-        row[title] = f"{factor * float(np.mean(values)):,.{digits}f}" if values else "-"
-    row["negatives seen"] = f"{np.mean(group.values('negatives_seen')):,.0f}"
-    return row
+        line[title] = number(factor * _mean(group.values("behaviour", name)), digits)
+    return line
 
 
 def _cost(group: Group) -> dict[str, object]:
-    row = _head(group)
-    row["negatives seen"] = f"{np.mean(group.values('negatives_seen')):,.0f}"
+    line = _head(group) | _seen(group)
+    line["steps"] = number(_mean(group.values("steps")))
+    line["images encoded"] = number(_mean(group.values("images_encoded")))
     for stage in _STAGES:
-        row[f"{stage} s"] = f"{np.sum(group.values('seconds', stage)) / len(group.runs):.1f}"
-    row["memory MiB"] = f"{np.max(group.values('peak_memory_mib', 'process')):,.0f}"
+        line[f"{stage} s"] = f"{sum(group.values('seconds', stage)) / len(group.runs):.1f}"
+    line["negatives seen"] = number(_mean(group.values("negatives_seen")))
+    line["memory MiB"] = number(max(group.values("peak_memory_mib", "process"), default=math.nan))
     if gpu := group.values("peak_memory_mib", "gpu"):
-        row["GPU MiB"] = f"{np.max(gpu):,.0f}"
-    return row
-
-
-def spread(values: Sequence[float]) -> str:
-    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1); '± -' for one seed."""
-    mean = 100 * float(np.mean(values))
-    deviation = 100 * float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-    return f"{mean:.2f} ± {'-' if math.isnan(deviation) else f'{deviation:.2f}'}"
-
-
-def bracket(low: float, high: float) -> str:
-    """'[12.3, 13.4]' in percent."""
-    return f"[{100 * low:.2f}, {100 * high:.2f}]"
-
-
-def p_text(value: float) -> str:
-    """'0.012', or '<0.001'."""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def markdown(frame: pd.DataFrame) -> str:
-    """GitHub table; a `|` inside a cell is escaped."""
-    lines = ["| " + " | ".join(frame.columns) + " |", "|" + "|".join("---" for _ in frame.columns) + "|"]
-    rows = ([str(value).replace("|", r"\|") for value in row] for row in frame.itertuples(index=False))
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def latex(frame: pd.DataFrame) -> str:
-    """Tabular of booktabs."""
-    escape = str.maketrans(
-        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$", "$": r"\$"}
-        | {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    )
-    rows = [" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in frame.itertuples(index=False)]
-    head = " & ".join(str(column).translate(escape) for column in frame.columns) + r" \\"
-    body = "\n".join(rows)
-    parts = [f"\\begin{{tabular}}{{{'l' * len(frame.columns)}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule"]
-    return "\n".join([*parts, r"\end{tabular}"]) + "\n"
+        line["GPU MiB"] = number(max(gpu))
+    return line

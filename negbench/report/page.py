@@ -1,12 +1,14 @@
 """One self-contained HTML page of sections; its tables and figures are written beside it as files.
 
-A page is a list of sections; a section is a title, an explanation, and parts: tables, charts, notes, cards of images,
-or a choice among parts. What a comparison, a run or a study shows is put together elsewhere.
+A page opens with its answer and what belongs to it; sections follow, folded where they are detail. A section is a
+title, an explanation, and parts: tables, charts, notes, cards of images, or a choice among parts. What a comparison, a
+run or a study shows is put together elsewhere.
 """
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from typing import Any
 import pandas as pd
 
 from negbench.files import atomic_write
-from negbench.report.cards import Card
-from negbench.report.charts import Chart, plotly_spec, png
-from negbench.report.leader import latex, markdown
+from negbench.report.cards import Card, Pictures
+from negbench.report.charts import Chart, png, svgs
+from negbench.report.words import latex, markdown
 
 _HERE = Path(__file__).parent
 
@@ -57,19 +59,19 @@ class Note:
     missing: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cards:
-    """Images of queries."""
+    """Images of queries, and the pictures that they show."""
 
     cards: tuple[Card, ...]
+    pictures: Pictures
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One part shown at a time, chosen by name."""
+    """Parts of one kind, one unfolded at a time."""
 
     key: str
-    label: str
     options: Mapping[str, Chart | Table]
 
 
@@ -78,22 +80,24 @@ Part = Table | Chart | Note | Cards | Choice
 
 @dataclass(frozen=True)
 class Section:
-    """A heading of the page."""
+    """A heading of the page; `folded`: closed until it is asked for."""
 
     key: str
     title: str
     text: str
     parts: tuple[Part, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows. `facts` stand at its top."""
+    """All that a page shows: the answer in sentences and the parts beside it, sections, and at the end the facts."""
 
     title: str
     subtitle: str
-    facts: tuple[tuple[str, str], ...]
+    answer: tuple[str, ...]
     sections: tuple[Section, ...]
+    facts: tuple[tuple[str, str], ...]
 
 
 def write_page(folder: Path, page: Page) -> list[Path]:
@@ -109,40 +113,40 @@ def write_page(folder: Path, page: Page) -> list[Path]:
             ("tex", latex(table.frame)),
             ("csv", table.frame.to_csv(index=False)),
         ):
-            written.append(_write(folder / "tables" / f"{table.key}.{ending}", text))
-    for chart in _all(page, Chart):
+            written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
+    for chart in (chart for chart in _all(page, Chart) if chart.file):
         path = folder / "figures" / f"{chart.key}.png"
         with atomic_write(path, "wb") as file:
             file.write(png(chart))
         written.append(path)
-    _write(folder / "index.html", html(page))
+    write_text(folder / "index.html", html(page))
     return written
 
 
 def html(page: Page) -> str:
-    """The page: styles, scripts and plotly inside, nothing asked from the network."""
+    """The page: style, script and figures inside, nothing asked from the network, a policy that forbids to."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(kind=_kind, spec=_spec, sort_key=sort_key, is_number=is_number)
+    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, drawn=_drawn)
     environment.filters["prose"] = lambda text: Markup(_prose(text))
-    plotly = ""
-    if any(True for _ in _all(page, Chart)):
-        from plotly.offline import get_plotlyjs
-
-        plotly = get_plotlyjs().replace("</script", "<\\/script")
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    pictures = {key: found for part in _all(page, Cards) for key, found in part.pictures.found.items()}
     return environment.get_template("page.html.j2").render(
         page=page,
+        pictures=pictures,
+        policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
-        script=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
-        plotly=Markup(plotly),
+        script=Markup(script),
     )
 
 
-def _write(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole or not at all; returns its path."""
     with atomic_write(path) as file:
         file.write(text)
     return path
@@ -161,12 +165,11 @@ def _kind(part: Part) -> str:
     return type(part).__name__.lower()
 
 
-def _spec(panel: Any) -> Any:
-    """Plotly's JSON for a script element: no `<` that could end it."""
+def _drawn(chart: Chart) -> tuple[list[Any], list[tuple[str, str, str]]]:
     from markupsafe import Markup
 
-    text = json.dumps(plotly_spec(panel), separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))
+    found, legend = svgs(chart)
+    return [Markup(svg) for svg in found], legend
 
 
 _NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table as Grid
 
 from negbench import files, statistics
+from negbench.display import Grid
 from negbench.errors import RunError
-from negbench.report.charts import Chart, Heat, Panel, Series, Style
-from negbench.report.curve import label_of
-from negbench.report.leader import bracket
+from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
+from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
 from negbench.study.book import Book
 from negbench.study.final import Final, ListedPoint, finished, front, listed_points
@@ -28,6 +27,11 @@ from negbench.study.importance import importance
 from negbench.study.spec import StudySpec, pruner_options, sampler_options
 from negbench.study.storage import shown_url
 from negbench.tracking import Summary, Tracker
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
 
 _BEST = 5  # trials on the terminal
 
@@ -74,48 +78,42 @@ def trials_frame(book: Book) -> pd.DataFrame:
         row["recall %"] = f"{100 * values[0]:.2f}" if values else "-"
         if book.spec.minimise is not None:
             row[book.spec.minimise] = f"{values[1]:.5g}" if len(values) > 1 else "-"
-        row |= {knob.key: _number(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
+        row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
         row["epochs"] = len(trial.intermediate_values) or "-"
-        row["seconds"] = _number(trial.user_attrs.get("seconds"))
+        row["seconds"] = plain(trial.user_attrs.get("seconds"))
         row["why"] = trial.user_attrs.get("error", "")
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _number(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def points_frame(rows: Sequence[ListedPoint]) -> pd.DataFrame:
-    """A table of listed points: mean in percent with its interval, difference to the default in points, its test."""
+    """A table of listed points: verdict and difference to the default in points, mean in percent with its interval."""
     found = []
     for row in rows:
-        line: dict[str, Any] = {key.split(".")[-1]: _number(value) for key, value in row.point.items()}
-        line |= {"recall %": f"{100 * row.summary.mean:.2f}"}
-        line["95 % interval"] = bracket(row.summary.interval.low, row.summary.interval.high)
-        test = row.test
-        line["difference"] = "default" if test is None else f"{100 * test.difference:+.2f}"
-        line["its interval"] = "-" if test is None else bracket(test.interval.low, test.interval.high)
-        line["p (Holm)"] = "-" if test is None else f"{test.p_adjusted:.4f}"
-        line["verdict"] = "-" if test is None else test.verdict
-        line["seeds"] = row.summary.seeds
+        line: dict[str, Any] = {key.split(".")[-1]: plain(value) for key, value in row.point.items()}
+        line |= _tested(row.test, "default") | {"recall %": percent(row.summary.mean, 2)}
+        line |= {"95 % interval": bracket(*_ends(row.summary)), "seeds": row.summary.seeds}
         found.append(line)
     return pd.DataFrame(found)
 
 
 def final_frame(final: Final) -> pd.DataFrame:
     """The best beside the default."""
-    test = final.test
-    rows: list[dict[str, Any]] = [
-        {"": name, f"{label_of(final.metric)} %": f"{100 * found.mean:.2f}", "95 % interval": bracket(*_ends(found))}
-        for name, found in (("default", final.default), ("best trial", final.best))
-    ]
-    rows[0] |= {"difference": "-", "its interval": "-", "p": "-", "verdict": "-"}
-    rows[1] |= {"difference": f"{100 * test.difference:+.2f}", "its interval": bracket(*_ends(test))}
-    rows[1] |= {"p": f"{test.p_value:.4f}", "verdict": test.verdict}
+    rows = []
+    for name, found, test in (("default", final.default, None), ("best trial", final.best, final.test)):
+        means = {f"{label_of(final.metric)} %": percent(found.mean, 2), "95 % interval": bracket(*_ends(found))}
+        rows.append({"": name} | _tested(test, "-") | means)
     return pd.DataFrame(rows)
+
+
+def _tested(test: statistics.Comparison | None, none: str) -> dict[str, str]:
+    if test is None:
+        return {"verdict": none, "difference": "-", "p": "-"}
+    return {
+        "verdict": test.verdict,
+        "difference": signed(test.difference, *_ends(test)),
+        "p": p_text(test.p_adjusted),
+    }
 
 
 def _ends(found: Any) -> tuple[float, float]:
@@ -131,7 +129,6 @@ def importance_frame(book: Book) -> pd.DataFrame:
 # --- the page ----------------------------------------------------------------------------------------------------
 
 _QUARTERS = ("best quarter", "second", "third", "last quarter")
-_CELLS = 8  # of the plane, along each knob
 
 
 def study_page(book: Book) -> Page:
@@ -145,14 +142,29 @@ def study_page(book: Book) -> Page:
     spec, counts = book.spec, book.counts()
     sections = [_found(book), _history(book), _knobs(book), _pareto(book)]
     shown = Table("trials", "All trials", trials_frame(book), "Recall on the dev part; of a pruned trial, its last.")
-    sections.append(Section("trials", "Trials", "", (shown,)))
+    sections.append(Section("trials", "Trials", "", (shown,), folded=True))
     ended = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return Page(
         title=f"negbench: study {book.name}",
         subtitle=f"What the papers set by hand, searched for {spec.base['strategy']['name']}. Trials are scored on a "
         "dev part of train; the reported split was closed to them.",
+        answer=_answer(book),
         facts=(("trials", ended), *_facts(spec), ("look", dashboard_command(book))),
         sections=tuple(section for section in sections if section is not None),
+    )
+
+
+def _answer(book: Book) -> tuple[str, ...]:
+    """What tuning is worth: the best trial, and its difference to the default where that was measured."""
+    done, final = finished(book), read_final(book.folder)
+    best = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
+    told = f"The best of {len(done)} finished trials: {best} (recall {percent(done[0].values[0])} % on the dev part)."
+    if final is None:
+        return (told,)
+    test = final.test
+    return told, (
+        f"On val with fresh seeds it has {label_of(final.metric)} {percent(final.best.mean)} %, "
+        f"{signed(test.difference, *_ends(test))} points against the default: {test.verdict}."
     )
 
 
@@ -188,31 +200,51 @@ def _found(book: Book) -> Section:
     return Section("found", "What was found", "", tuple(parts))
 
 
+def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], float], book: Book) -> Any:
+    """Trials by x and recall, a colour and marker for each group; returns what draws them."""
+
+    def draw(axes: Axes) -> None:
+        for index, (name, trials) in enumerate(groups):
+            if trials:
+                heights = [100 * t.values[0] for t in trials]
+                color, marker = PALETTE[index], MARKERS[index]
+                (dots,) = axes.plot([x(t) for t in trials], heights, marker, color=color, label=name)
+                told(dots, _told(book, trials))
+        axes.set(ylabel="recall on the dev part (%)")
+
+    return draw
+
+
 def _history(book: Book) -> Section:
     """Recall of each trial, the best so far, and the curves by epoch."""
     trials = [t for t in book.frozen() if t.values]
-    series, best = [], list[float]()
-    for index, (state, name) in enumerate((("COMPLETE", "finished"), ("PRUNED", "pruned"))):
-        mine = [t for t in trials if t.state.name == state]
-        if mine:
-            x, y = [float(t.number) for t in mine], [100 * t.values[0] for t in mine]
-            series.append(Series(name, tuple(x), tuple(y), Style(index, index), "points", texts=_told(book, mine)))
-    done = [t for t in trials if t.state.name == "COMPLETE"]
-    for trial in done:
-        best.append(max([100 * trial.values[0], *best[-1:]]))
-    numbers = tuple(float(t.number) for t in done)
-    series.append(Series("best so far", numbers, tuple(best), Style(2)))
-    panels = [Panel("By trial", "trial", "recall on the dev part (%)", tuple(series))]
-    lines = []
-    for trial in trials:
-        if points := sorted(trial.intermediate_values.items()):
-            x, y = [step + 1.0 for step, _ in points], [100 * value for _, value in points]
-            pruned = trial.state.name == "PRUNED"
-            lines.append(Series("pruned" if pruned else "finished", tuple(x), tuple(y), Style(int(pruned))))
-    if lines:
-        panels.append(Panel("By epoch", "epoch (of all seeds)", "recall on the dev part (%)", tuple(lines)))
-    chart = Chart("history", "Recall on the dev part", "Recall of the trials", tuple(panels))
+    states = [(name, [t for t in trials if t.state.name == state]) for state, name in _ENDED]
+    done = states[0][1]
+    points = _points(states, lambda t: t.number, book)
+
+    def by_trial(axes: Axes) -> None:
+        points(axes)
+        best = np.maximum.accumulate([100 * t.values[0] for t in done])
+        axes.plot([t.number for t in done], best, color=PALETTE[2], label="best so far")
+        axes.set(xlabel="trial")
+
+    def by_epoch(axes: Axes) -> None:
+        for index, (name, mine) in enumerate(states):
+            for trial in mine:
+                steps = sorted(trial.intermediate_values.items())
+                heights = [100 * value for _, value in steps]
+                axes.plot([step + 1 for step, _ in steps], heights, color=PALETTE[index], linewidth=0.9, label=name)
+        axes.set(xlabel="epoch (of all seeds)", ylabel="recall on the dev part (%)")
+
+    panels = [Panel("By trial", by_trial)]
+    if any(trial.intermediate_values for trial in trials):
+        panels.append(Panel("By epoch", by_epoch))
+    text = f"Recall on the dev part, n = {len(trials)} trials of {len(book.spec.seeds)} seeds."
+    chart = Chart("history", "Recall on the dev part", text, tuple(panels), across=2)
     return Section("history", "History", "", (chart,))
+
+
+_ENDED = (("COMPLETE", "finished"), ("PRUNED", "pruned"))
 
 
 def _knobs(book: Book) -> Section | None:
@@ -222,29 +254,24 @@ def _knobs(book: Book) -> Section | None:
     listed = bool(book.spec.space.points) and len(book.spec.space.points) < combinations  # knobs that move together
     if len(done) < len(_QUARTERS) or not shares or listed:
         return None
-    quarter = {t.number: place * len(_QUARTERS) // len(done) for place, t in enumerate(done)}
-    rows = tuple(shares)
-    values = tuple((100 * shares[key],) for key in rows)
-    heat = Heat("Share of the variance (%)", rows, ("alone",), values, tuple((f"{v:.1f}",) for (v,) in values))
+    quarters = [
+        (name, [t for place, t in enumerate(done) if place * len(_QUARTERS) // len(done) == index])
+        for index, name in enumerate(_QUARTERS)
+    ]
+
+    def bars(axes: Axes) -> None:
+        names = list(shares)[::-1]
+        axes.barh(names, [100 * shares[name] for name in names], color=PALETTE[0], height=0.6)
+        axes.set(xlabel="share of the variance (%)")
+
+    bar = Panel("", bars, 0.3 * len(shares) + 0.2, words_room(list(shares)))
     parts: list[Table | Chart] = [
-        Chart("importance", "How much each knob matters", "Share of the variance of recall by knob.", (heat,), _FANOVA),
+        Chart("importance", "How much each knob matters", f"{_FANOVA} n = {len(done)} trials.", (bar,), across=1),
         Table("importance", "Importance", importance_frame(book)),
     ]
     if pair := plane(book, shares):
-        parts.append(_plane(book, pair, quarter))
-    keys = [knob.key for knob in book.spec.space.knobs]
-    lines = []
-    for trial in reversed(done):  # the best are drawn last, on top
-        heights = [_place(book, key, trial.params[key]) for key in keys]
-        heights.append((trial.values[0] - done[-1].values[0]) / ((done[0].values[0] - done[-1].values[0]) or 1.0))
-        x = tuple(float(index) for index in range(len(heights)))
-        texts = (*(f"{key} {_number(trial.params[key])}" for key in keys), f"{100 * trial.values[0]:.2f} %")
-        index = quarter[trial.number]
-        lines.append(Series(_QUARTERS[index], x, tuple(heights), Style(index), texts=texts))
-    ticks = tuple([key.split(".")[-1] for key in keys] + ["recall"])
-    panel = Panel("", "", "place in the knob's range", tuple(lines), x_ticks=ticks)
-    alt = "One line per trial through its knobs' values to its recall."
-    parts.append(Chart("parallel", "Parallel coordinates", alt, (panel,), "Lowest value 0, highest 1.", across=1))
+        parts.append(_plane(book, pair, quarters))
+    parts.append(_parallel(book, quarters))
     return Section("knobs", "Knobs", "", tuple(parts))
 
 
@@ -252,6 +279,25 @@ _FANOVA = (
     "fANOVA over the finished trials: a forest fitted to a few dozen points ranks knobs, and measures nothing exactly. "
     "What two knobs explain only together is in neither share."
 )
+
+
+def _parallel(book: Book, quarters: Sequence[tuple[str, Sequence[Any]]]) -> Chart:
+    """Each trial a line through the places of its knobs in their ranges to that of its recall among all."""
+    keys = [knob.key for knob in book.spec.space.knobs]
+    recalls = [trial.values[0] for _, trials in quarters for trial in trials]
+    low, span = min(recalls), (max(recalls) - min(recalls)) or 1.0
+
+    def draw(axes: Axes) -> None:
+        for index in reversed(range(len(quarters))):  # the best are drawn last, on top
+            name, trials = quarters[index]
+            for trial in trials:
+                heights = [_place(book, key, trial.params[key]) for key in keys] + [(trial.values[0] - low) / span]
+                axes.plot(range(len(heights)), heights, color=PALETTE[index], linewidth=1, label=name)
+        axes.set_xticks(range(len(keys) + 1), [*(key.split(".")[-1] for key in keys), "recall"])
+        axes.set(ylabel="place in the knob's range")
+
+    text = f"One line per finished trial (n = {len(recalls)}): lowest value 0, highest 1; colours by recall."
+    return Chart("parallel", "Parallel coordinates", text, (Panel("", draw),), across=1)
 
 
 def plane(book: Book, shares: Mapping[str, float]) -> tuple[str, str] | None:
@@ -264,50 +310,46 @@ def plane(book: Book, shares: Mapping[str, float]) -> tuple[str, str] | None:
     return (first[0], first[1]) if len(first) > 1 else None
 
 
-def _plane(book: Book, pair: tuple[str, str], quarter: Mapping[int, int]) -> Chart:
-    """The trials in the plane of two knobs, and recall between them, interpolated."""
-    done, (across, up) = finished(book), pair
-    series = []
-    for index, name in enumerate(_QUARTERS):
-        mine = [t for t in done if quarter[t.number] == index]
-        x, y = [float(t.params[across]) for t in mine], [float(t.params[up]) for t in mine]
-        series.append(Series(name, tuple(x), tuple(y), Style(index, index), "points", texts=_told(book, mine)))
-    scatter = Panel("Trials by recall", across, up, tuple(series))
-    grid = interpolated(
-        np.array([[_place(book, across, t.params[across]), _place(book, up, t.params[up])] for t in done]),
-        np.array([100 * t.values[0] for t in done]),
-    )
-    values = tuple(tuple(None if np.isnan(v) else float(v) for v in row) for row in grid[::-1])
-    heat = Heat(
-        "Recall between them (%)",
-        tuple(_at(book, up, place) for place in _middles()[::-1]),
-        tuple(_at(book, across, place) for place in _middles()),
-        values,
-        tuple(tuple("" if v is None else f"{v:.0f}" for v in row) for row in values),
-    )
+def _plane(book: Book, pair: tuple[str, str], quarters: Sequence[tuple[str, Sequence[Any]]]) -> Chart:
+    """The trials in the plane of two knobs, over recall between them."""
+    done, (across, up) = [trial for _, trials in quarters for trial in trials], pair
+    knobs = {knob.key: knob for knob in book.spec.space.knobs}
+
+    def draw(axes: Axes) -> None:
+        between(
+            axes,
+            np.array([[float(t.params[key]) for key in pair] for t in done]),
+            np.array([[_place(book, key, t.params[key]) for key in pair] for t in done]),
+            np.array([100 * t.values[0] for t in done]),
+        )
+        for index, (name, trials) in enumerate(quarters):
+            places = [[float(t.params[key]) for t in trials] for key in pair]
+            (dots,) = axes.plot(*places, MARKERS[index], color=PALETTE[index], label=name)
+            told(dots, _told(book, trials))
+        axes.set(xlabel=across, ylabel=up)
+        axes.set_xscale("log" if knobs[across].log else "linear")
+        axes.set_yscale("log" if knobs[up].log else "linear")
+
     title = "Plane of the band" if book.spec.space.band else "Plane of the two knobs that matter most"
     text = (
-        f"To the right {across}, upwards {up}. Second panel: linear interpolation between the finished trials, "
-        "whatever their other knobs; empty outside of them."
+        f"Trials by {across} and {up}, n = {len(done)}. Shaded: recall between them, linear, whatever their other "
+        "knobs; darker is higher."
     )
-    return Chart("plane", title, f"Recall by {across} and {up}.", (scatter, heat), text)
+    return Chart("plane", title, text, (Panel("", draw, 2.6),), across=1)
 
 
-def interpolated(places: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, 2] places in the unit square and [n] values -> [rows, columns] at the middles of its cells; NaN outside."""
-    from scipy.interpolate import griddata
-    from scipy.spatial import QhullError
+def between(axes: Axes, at: Array, places: Array, values: Array) -> None:
+    """Shade the plane between points `at` [n, 2] by their values [n], linear in each triangle of their `places` [n, 2]
+    in the unit square; nothing where they lie on one line.
+    """
+    from matplotlib.tri import Triangulation
 
-    columns, rows = np.meshgrid(_middles(), _middles())
     try:
-        found: NDArray[np.float64] = griddata(places, values, (columns, rows), method="linear")
-    except QhullError:  # all trials on one line
-        found = np.full(columns.shape, np.nan)
-    return found
-
-
-def _middles() -> NDArray[np.float64]:
-    return (np.arange(_CELLS) + 0.5) / _CELLS
+        triangles = Triangulation(*places.T).triangles
+    except (RuntimeError, ValueError):  # fewer than three places, or all on one line
+        return
+    if np.ptp(values) > 0:
+        axes.tricontourf(Triangulation(at[:, 0], at[:, 1], triangles), values, levels=8, cmap="Blues", alpha=0.7)
 
 
 def _place(book: Book, key: str, value: Any) -> float:
@@ -321,17 +363,11 @@ def _place(book: Book, key: str, value: Any) -> float:
     return float((value - low) / (high - low))
 
 
-def _at(book: Book, key: str, place: float) -> str:
-    """The value at a place in a knob's range."""
-    knob = next(knob for knob in book.spec.space.knobs if knob.key == key)
-    low, high = float(knob.low or 0), float(knob.high or 0)
-    return f"{low * (high / low) ** place if knob.log else low + place * (high - low):.3g}"
-
-
 def _told(book: Book, trials: Sequence[Any]) -> tuple[str, ...]:
+    """What a pointer on a trial is told."""
     keys = [knob.key for knob in book.spec.space.knobs]
     return tuple(
-        f"trial {t.number}: {100 * t.values[0]:.2f} % ({', '.join(f'{k} {_number(t.params.get(k))}' for k in keys)})"
+        f"trial {t.number}: {100 * t.values[0]:.2f} % ({', '.join(f'{k} {plain(t.params.get(k))}' for k in keys)})"
         for t in trials
     )
 
@@ -340,14 +376,21 @@ def _pareto(book: Book) -> Section | None:
     if book.spec.minimise is None:
         return None
     best = {t.number for t in front(book)}
-    series = []
-    for index, (name, inside) in enumerate((("front", True), ("beaten", False))):
-        mine = [t for t in finished(book) if (t.number in best) == inside]
-        x, y = tuple(float(t.values[1]) for t in mine), tuple(100 * t.values[0] for t in mine)
-        series.append(Series(name, x, y, Style(index, index), "points", texts=_told(book, mine)))
-    panel = Panel("Pareto front", book.spec.minimise, "recall on the dev part (%)", tuple(series))
-    chart = Chart("pareto", "Recall and its cost", "Trials by recall and cost.", (panel,), across=1)
+    parts = [(name, [t for t in finished(book) if (t.number in best) == inside]) for name, inside in _SIDES]
+    points = _points(parts, lambda t: t.values[1], book)
+
+    def draw(axes: Axes) -> None:
+        points(axes)
+        axes.set(xlabel=str(book.spec.minimise))
+
+    text = (
+        f"Recall and {book.spec.minimise} of n = {len(finished(book))} finished trials: up and to the left is better."
+    )
+    chart = Chart("pareto", "Recall and its cost", text, (Panel("", draw),), across=1)
     return Section("pareto", "Pareto front", "Nobody on the front is beaten on both by any other trial.", (chart,))
+
+
+_SIDES = (("front", True), ("beaten", False))
 
 
 # --- the end -----------------------------------------------------------------------------------------------------
@@ -360,13 +403,13 @@ def finish(console: Console, runs: Path, book: Book, final: Final | None, tracki
     if final is not None:
         files.write_json(book.folder / "final.json", asdict(final))
     if rows:
-        console.print(_grid(points_frame(rows), f"{book.name}: on the dev part, against the default"))
+        console.print(Grid(points_frame(rows), f"{book.name}: on the dev part, against the default"))
     else:
         _print_trials(console, book)
     if final is not None:
         seeds = f"seed{'s' if len(final.seeds) > 1 else ''} {', '.join(map(str, final.seeds))}"
         title = f"on val, fresh {seeds}; the runs are comparison {final.comparison}"
-        console.print(_grid(final_frame(final), title))
+        console.print(Grid(final_frame(final), title))
     elif done and done[0].number == 0 and not rows:
         console.print("the default is the best trial: nothing to compare it with", highlight=False)
     page, *written = write_page(book.folder / "report", study_page(book))
@@ -380,9 +423,9 @@ def _print_trials(console: Console, book: Book) -> None:
     best = [trial.number for trial in (front(book) if book.spec.minimise else finished(book)[:_BEST])]
     frame = trials_frame(book).drop(columns=["state", "why"]).set_index("trial", drop=False).loc[best]
     what = "Pareto front" if book.spec.minimise else f"best {len(best)} trials"
-    console.print(_grid(frame, f"{book.name}: {what}"))
+    console.print(Grid(frame, f"{book.name}: {what}"))
     if len(shares := importance_frame(book)):
-        console.print(_grid(shares, "how much each knob matters (fANOVA)"))
+        console.print(Grid(shares, "how much each knob matters (fANOVA)"))
 
 
 def read_final(folder: Path) -> Final | None:
@@ -392,26 +435,17 @@ def read_final(folder: Path) -> Final | None:
         return None
     value = files.read_json(path)
 
-    def with_interval(kind: Any, told: dict[str, Any]) -> Any:
-        return kind(**{**told, "interval": Interval(**told["interval"])})
+    def with_intervals(kind: Any, told: dict[str, Any]) -> Any:
+        return kind(**{**told, **{key: Interval(**told[key]) for key in ("interval", "models")}})
 
-    means = {name: with_interval(statistics.Summary, value[name]) for name in ("default", "best")}
-    test = with_interval(statistics.Comparison, value["test"])
+    means = {name: with_intervals(statistics.Summary, value[name]) for name in ("default", "best")}
+    test = with_intervals(statistics.Comparison, value["test"])
     return Final(**{**value, **means, "test": test, "seeds": tuple(value["seeds"])})
 
 
 def dashboard_command(book: Book) -> str:
     """What opens the study in optuna's own pages."""
     return f"optuna-dashboard {shlex.quote(shown_url(book.url))}"
-
-
-def _grid(frame: pd.DataFrame, title: str) -> Grid:
-    grid = Grid(title=title, title_justify="left")
-    for column in frame.columns:
-        grid.add_column(str(column), justify="right")
-    for row in frame.itertuples(index=False):
-        grid.add_row(*(str(value) for value in row))
-    return grid
 
 
 # --- MLflow ------------------------------------------------------------------------------------------------------
@@ -441,7 +475,7 @@ def _close_parent(
 
 
 def _summary(book: Book, row: ListedPoint) -> Summary:
-    name = ", ".join(f"{key.split('.')[-1]}={_number(value)}" for key, value in row.point.items())
+    name = ", ".join(f"{key.split('.')[-1]}={plain(value)}" for key, value in row.point.items())
     metrics = {"mean/recall": row.summary.mean, "seeds": float(row.summary.seeds)}
     metrics |= {"interval/low": row.summary.interval.low, "interval/high": row.summary.interval.high}
     if row.test is not None:

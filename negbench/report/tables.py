@@ -1,13 +1,15 @@
-"""Tables of one run, for the terminal."""
+"""Tables of one run and of an audit, for the terminal and the page."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
+import pandas as pd
 
-from negbench.report.curve import label_of
+from negbench.audit.audit import Audit
+from negbench.display import Grid
+from negbench.report.words import label_of, number, percent, plain
 from negbench.runfolder import RunFolder
 
 _BASELINES = {
@@ -19,27 +21,31 @@ _BASELINES = {
 }
 
 
-def run_table(folder: RunFolder) -> Table:
+def metrics_frame(folder: RunFolder) -> pd.DataFrame:
     """Metrics of the reported split in percent: the run, the untrained model, and either modality alone."""
+    result = folder.result
+    columns = {folder.config.strategy.name: result["metrics"]}
+    columns |= {label: result["baselines"][name] for name, label in _BASELINES.items() if name in result["baselines"]}
+    rows = [
+        {"metric (%)": label_of(metric)} | {name: percent(values.get(metric), 2) for name, values in columns.items()}
+        for metric in result["metrics"]
+    ]
+    return pd.DataFrame(rows)
+
+
+def run_table(folder: RunFolder) -> Grid:
+    """`metrics_frame` with what it was measured on."""
     result, manifest = folder.result, folder.manifest
     gallery = " / ".join(f"{name} {size:,}" for name, size in manifest["dataset"]["gallery"].items())
     identity = manifest["backbone"]
-    table = Table(
-        title=f"{manifest['dataset']['val']}, epoch {result['reported_epoch']}",
-        caption=f"gallery {gallery}; text: {manifest['dataset']['text_template']}; backbone {identity['name']} "
+    return Grid(
+        metrics_frame(folder),
+        f"{manifest['dataset']['val']}, epoch {result['reported_epoch']}",
+        f"gallery {gallery}; text: {manifest['dataset']['text_template']}; backbone {identity['name']} "
         f"{identity['weights']} {identity['sha256'][:12]}, {identity['parameters']:,} parameters",
-        title_justify="left",
-        caption_justify="left",
+        rest=str(folder.path / "result.json"),
+        bold=(label_of(result["main_metric"]),),
     )
-    columns = {manifest["config"]["strategy"]["name"]: result["metrics"]}
-    columns |= {label: result["baselines"][name] for name, label in _BASELINES.items() if name in result["baselines"]}
-    table.add_column("metric (%)")
-    for label in columns:
-        table.add_column(label, justify="right")
-    for metric in result["metrics"]:
-        style = "bold" if metric == result["main_metric"] else ""
-        table.add_row(label_of(metric), *(percent(values.get(metric)) for values in columns.values()), style=style)
-    return table
 
 
 def behaviour_lines(folder: RunFolder) -> list[str]:
@@ -74,11 +80,56 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
     return lines
 
 
-def percent(value: Any, digits: int = 1) -> str:
-    """0.123 -> '12.3'; '-' where there is no value."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+# --- audits ------------------------------------------------------------------------------------------------------
+
+# field, title, digits, whether in percent; the order of the table
+_AUDIT = (
+    ("false_negative_rate_draws", "FN draws %", 2, True),
+    ("false_negative_rate_pool", "FN pool %", 2, True),
+    ("judged_rate_draws", "judged draws %", 2, True),
+    ("judged_rate_pool", "judged pool %", 2, True),
+    ("similarity_mean", "cosine to target", 3, False),
+    ("similarity_q50", "its median", 3, False),
+    ("similarity_q95", "its 95 %", 3, False),
+    ("pool_size", "pool", 0, False),
+    ("hardness", "hardness", 3, False),
+    ("band_start", "band from %", 1, True),
+    ("band_mean", "band %", 1, True),
+    ("band_end", "band to %", 1, True),
+    ("diversity", "diversity", 3, False),
+    ("fallback_below", "fallbacks below", 0, False),
+    ("fallback_any", "fallbacks any", 0, False),
+    ("empty", "empty rows", 0, False),
+)
 
 
-def number(value: Any, digits: int = 0) -> str:
-    """1234.5 -> '1,234'; '-' where there is no value."""
-    return "-" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of an audit, one a strategy; columns that hold nothing for any strategy are left out."""
+    found = pd.DataFrame(rows).dropna(axis="columns", how="all")
+    shown = {"strategy": list(found["strategy"])}
+    for field, title, digits, in_percent in _AUDIT:
+        if field in found:
+            shown[title] = [(percent if in_percent else number)(value, digits) for value in found[field]]
+    return pd.DataFrame(shown)
+
+
+def audit_table(found: Audit) -> Grid:
+    """`audit_frame` with what was looked at."""
+    options = found.options
+    known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
+    if found.judge:
+        known += f"; judged: {found.judge}"
+    queries = max((row.queries for row in found.rows), default=0)
+    return Grid(
+        audit_frame([vars(row) for row in found.rows]),
+        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {queries:,} queries, {options.draws} draws each",
+        f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
+        "fallbacks: queries with an empty pool",
+        rest="--out",
+    )
+
+
+def refreshes_frame(folder: RunFolder) -> pd.DataFrame:
+    """What the strategy did at each refresh."""
+    rows = [{k: plain(v) for k, v in row.items()} for row in folder.result["behaviour_by_refresh"]]
+    return pd.DataFrame(rows).rename(columns=lambda column: str(column).replace("_", " "))

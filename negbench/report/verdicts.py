@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ from negbench.errors import RunError, UnknownNameError
 from negbench.grid.comparison import Group
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
-from negbench.report.leader import headline_metrics
+from negbench.report.words import label_of
 
 Array = NDArray[np.float64]
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
-_RESAMPLES = 2000  # of the interval of one mean; differences take the default
 _EFFECTS = (0.01, 0.02)  # at which the power is simulated
 _WORK = 2_000_000  # simulations times queries of a calibration: a second or two on a slow core
 
@@ -41,14 +40,16 @@ class Rules:
             else the first.
         margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.005 = 0.5 points).
         alpha: level of the tests; intervals have the level 1 - alpha.
+        metric: what the verdicts are about, by name or as tables print it; None: the data set's main metric.
     """
 
     baseline: str | None = None
     margin: float = 0.005
     alpha: float = 0.05
+    metric: str | None = None
 
     @classmethod
-    def of_flags(cls, baseline: str | None, margin: float, alpha: float) -> Rules:
+    def of_flags(cls, baseline: str | None, margin: float, alpha: float, metric: str | None = None) -> Rules:
         """From the command line, where the margin is in points.
 
         Raises:
@@ -56,13 +57,32 @@ class Rules:
         """
         check_option("--margin", margin, 0 <= margin < 100, "points, at least 0 and below 100")
         check_option("--alpha", alpha, 0 < alpha < 1, "between 0 and 1")
-        return cls(baseline, margin / 100, alpha)
+        return cls(baseline, margin / 100, alpha, metric)
 
-    def check(self, strategies: Iterable[str]) -> None:
-        """Raise UnknownNameError where the baseline is none of these labels of strategies."""
+    def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
+        """Before anything is computed: labels of the strategies, and the metrics of each data set.
+
+        Raises:
+            UnknownNameError: the baseline is none of the strategies, or a data set has no such metric.
+        """
         labels = sorted(set(strategies))
         if self.baseline is not None and _named(self.baseline, labels) is None:
             raise UnknownNameError("--baseline", self.baseline, labels)
+        for names in metrics if self.metric is not None else ():
+            self.main(names[0], names)
+
+    def main(self, default: str, metrics: Sequence[str]) -> str:
+        """The metric that verdicts are about: the default, or the one of these that was asked for.
+
+        Raises:
+            UnknownNameError: there is none of this name, nor one that tables print so.
+        """
+        if self.metric is None or self.metric in metrics:
+            return self.metric or default
+        printed = [m for m in metrics if self.metric in (label_of(m), label_of(m).removeprefix("average "))]
+        if not printed:
+            raise UnknownNameError("--metric", self.metric, list(metrics))
+        return next((name for name in headline_metrics(metrics) if name in printed), printed[0])
 
     def choose(self, strategies: Sequence[str]) -> str | None:
         """The baseline among these labels; None where the one asked for has no finished cell."""
@@ -84,9 +104,10 @@ class Row:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
 
     `verdict` is one of `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
-    baseline, or no baseline). `letters` is the strategy's own letter and, behind '>', those that it beats (empty where
-    strategies have no seed in common). The rest is as in `negbench.statistics`: `mean`, `sd` over seeds, `low` and
-    `high` of its `Summary`, and what its `Comparison` says of the difference to the baseline.
+    baseline, or no baseline). `beaten_by` names the strategies that beat it (none where strategies have no seed in
+    common). `negatives`: per query and step. The rest is as in `negbench.statistics`: `mean`, `sd` over seeds, `low`
+    and `high` of its `Summary` (`models_` of these models alone), and what its `Comparison` says of the difference to
+    the baseline.
     """
 
     dataset: str
@@ -99,14 +120,19 @@ class Row:
     sd: float
     low: float
     high: float
+    models_low: float
+    models_high: float
     seeds: int
     queries: int
     baseline: str
     verdict: str
-    letters: str
+    beaten_by: tuple[str, ...] = ()
+    negatives: float = math.nan
     difference: float = math.nan
     diff_low: float = math.nan
     diff_high: float = math.nan
+    diff_models_low: float = math.nan
+    diff_models_high: float = math.nan
     p_value: float = math.nan
     p_models: float = math.nan
     p_adjusted: float = math.nan
@@ -125,6 +151,12 @@ class Row:
         """For JSON and CSV: rounded to 10 decimals; no infinity (an effect without any spread) either."""
         return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Row:
+        """From what `plain` wrote as JSON, where a gap is null."""
+        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
+        return cls(**{**known, "beaten_by": tuple(known["beaten_by"])})
+
 
 def _finite(value: float) -> float:
     return math.nan if math.isinf(value) else round(value, 10)
@@ -141,22 +173,53 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What shares a test: the strategies of one data set, loss and backbone. `values`: metric -> strategy -> values."""
+    """What shares a test: the strategies of one data set, loss and backbone.
+
+    `values`: metric -> strategy -> values; `main`: the metric that verdicts are about; `negatives`: strategy ->
+    negatives per query and step.
+    """
 
     dataset: str
     loss: str
     backbone: str
     main: str
     values: dict[str, dict[str, Values]]
+    negatives: Mapping[str, float] = field(default_factory=dict)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def tables_of(groups: Sequence[Group]) -> list[Table]:
-    """Per-query values of all groups on the headline metrics, the main metric first.
+def headline_metrics(metrics: Sequence[str]) -> list[str]:
+    """The averages where a benchmark has groups, else the metrics of all queries."""
+    averaged = [name for name in metrics if name.startswith("average/")]
+    return averaged or [name for name in metrics if "/" not in name] or list(metrics)
+
+
+def negatives_of(group: Group) -> float:
+    """Negatives that a query meets in a step, on average over the run; NaN where a run does not know.
+
+    Drawn: the number of draws. Of a batch: its other members (times the slots that are corrupted).
+    """
+    found = []
+    for run, seen in zip(group.runs, group.values("negatives_seen"), strict=False):
+        train, evaluated = run.config.train, run.config.eval
+        queries = run.manifest.get("dataset", {}).get("train_queries", 0)
+        fitted = queries - (round(evaluated.dev_fraction * queries) if evaluated.select == "dev" else 0)
+        if fitted and train.epochs:
+            found.append(seen / (train.epochs * fitted))
+    return float(np.mean(found)) if found else math.nan
+
+
+def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[Table]:  # frozen
+    """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
+
+    Args:
+        groups: of a comparison.
+        rules: whose metric it is.
 
     Raises:
+        UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
     found: dict[tuple[str, str, str], list[Group]] = {}
@@ -166,17 +229,28 @@ def tables_of(groups: Sequence[Group]) -> list[Table]:
     queries: dict[str, tuple[str, ...]] = {}
     for (dataset, loss, backbone), members in sorted(found.items()):
         result = members[0].results[0]
-        main = result["main_metric"]
+        main = rules.main(result["main_metric"], list(result["metrics"]))
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for metric, mine in _values(group, metrics, queries).items():
-                values.setdefault(metric, {})[group.labels["strategy"]] = mine
-        tables.append(Table(dataset, loss, backbone, main, values))
+            for name, mine in values_of(group, metrics, queries).items():
+                values.setdefault(name, {})[group.labels["strategy"]] = mine
+        negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
+        tables.append(Table(dataset, loss, backbone, main, values, negatives))
     return tables
 
 
-def _values(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
+def values_of(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
+    """Metric -> per-query values of a group's runs.
+
+    Args:
+        group: all seeds of one setting.
+        metrics: means over queries; others are left out.
+        queries: data set -> ids of its queries; filled here, so that all groups are checked to hold the same.
+
+    Raises:
+        RunError: two runs of one data set whose stored ranks are of different queries.
+    """
     config = group.runs[0].config
     for path in config.plugins:
         registry.add_file(Path(path))
@@ -217,14 +291,14 @@ def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules)
     strata = values[names[0]].strata
     baseline = rules.choose(names)
     generator = _generator(table, metric, values)
-    means = {
-        name: statistics.summarise(
-            mine.values, generator=generator, strata=strata, level=1 - rules.alpha, resamples=_RESAMPLES
-        )
-        for name, mine in values.items()
-    }
+    means = statistics.summarise_table(
+        {name: mine.values for name, mine in values.items()},
+        generator=generator,
+        strata=strata,
+        level=1 - rules.alpha,
+    )
     compared = {} if baseline is None else _compared(values, baseline, rules, generator)
-    letters = _letters(values, rules, generator)
+    beaten = _beaten(values, rules, generator)
     rows = []
     for name, mean in means.items():
         found = compared.get(name)
@@ -241,11 +315,14 @@ def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules)
                 sd=mean.sd,
                 low=mean.interval.low,
                 high=mean.interval.high,
+                models_low=mean.models.low,
+                models_high=mean.models.high,
                 seeds=mean.seeds,
                 queries=mean.queries,
                 baseline=baseline or "",
                 verdict="baseline" if name == baseline else verdict,
-                letters=letters.get(name, ""),
+                beaten_by=beaten.get(name, ()),
+                negatives=table.negatives.get(name, math.nan),
                 margin=rules.margin,
                 alpha=rules.alpha,
                 **({} if found is None else _of_comparison(found)),
@@ -259,6 +336,8 @@ def _of_comparison(found: statistics.Comparison) -> dict[str, Any]:
         "difference": found.difference,
         "diff_low": found.interval.low,
         "diff_high": found.interval.high,
+        "diff_models_low": found.models.low,
+        "diff_models_high": found.models.high,
         "p_value": found.p_value,
         "p_models": found.p_models,
         "p_adjusted": found.p_adjusted,
@@ -286,15 +365,14 @@ def _compared(
     return {comparison.name: comparison for comparison in found}
 
 
-def _letters(values: Mapping[str, Values], rules: Rules, generator: np.random.Generator) -> dict[str, str]:
-    """'b > a c': strategy b beats a and c, on the seeds that all strategies have."""
+def _beaten(values: Mapping[str, Values], rules: Rules, generator: np.random.Generator) -> dict[str, tuple[str, ...]]:
+    """Strategy -> those that beat it, on the seeds that all strategies have."""
     common = sorted(set.intersection(*(set(mine.seeds) for mine in values.values())))
     if not common:
         return {}
     shared = {name: mine.values[[mine.seeds.index(seed) for seed in common]] for name, mine in values.items()}
     strata = next(iter(values.values())).strata
-    found = statistics.letters(shared, generator=generator, strata=strata, alpha=rules.alpha)
-    return {name: f"{own} > {beaten}" if beaten else own for name, (own, beaten) in found.items()}
+    return statistics.beaten(shared, generator=generator, strata=strata, alpha=rules.alpha)
 
 
 def _generator(table: Table, metric: str, values: Mapping[str, Values]) -> np.random.Generator:

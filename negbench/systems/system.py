@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from negbench.config import RunConfig, build_config, merged
-from negbench.contracts import Backbone
+from negbench.config import Note, RunConfig, build_config, config_layers, merged
 from negbench.errors import UnknownNameError
 from negbench.registry import constructor_of, option_defaults, registry
-from negbench.scene import Scenes
+
+if TYPE_CHECKING:
+    from negbench.scene import Scenes
 
 PLAIN = "plain"  # what a system's gain is counted from
 FACTORS = ("negatives", "objective", "architecture")
@@ -41,6 +43,8 @@ class Part:
 
     def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
         """What the configured backbone or data set lacks for it; None where it can be carried."""
+        from negbench.contracts import Backbone
+
         cls = registry.get("backbones", config.backbone.name)
         known = option_defaults(constructor_of("backbones", cls))
         missing = [name for name in self.layer.get("backbone", {}) if name not in known]
@@ -84,14 +88,20 @@ class System:
         return [*chosen, *(part.layer for part in parts if part.factor in factors)]
 
     def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not."""
+        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not.
+
+        The backbone's options name it: a layer above that names it too does not drop them then (`merged`).
+        """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
         found, remarks = list[Part](), list[str]()
         for part in self.parts:
             why = part.lacking(config, scenes)
-            if why is None:
+            if why is None and "backbone" in part.layer:
+                options = {"name": config.backbone.name, **part.layer["backbone"]}
+                found.append(replace(part, layer={**part.layer, "backbone": options}))
+            elif why is None:
                 found.append(part)
             else:
                 remarks.append(f"{self.title} without its {part.what}: {why}")
@@ -106,6 +116,51 @@ class System:
         """
         parts, remarks = self.carried(base, scenes)
         return merged([{}, *self.layers(parts)]), remarks
+
+
+def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The layers as one, above the system that their key `system` names, if any.
+
+    Returns:
+        The layer, and a line on each part of the system that the backbone or the data set of the layers cannot carry.
+
+    Raises:
+        UnknownNameError: a system that does not exist.
+    """
+    values = merged(layers)
+    name = values.pop("system", None)
+    if name is None:
+        return values, ()
+    below, remarks = system(str(name)).layer([values], scenes)
+    return merged([below, values]), remarks
+
+
+def load_config(
+    *,
+    recipe: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    note: Note = warnings.warn,
+) -> RunConfig:
+    """Build a RunConfig: defaults, then the system that is named, then the recipe, then flags, then `--set`.
+
+    Args:
+        recipe: TOML file whose tables are RunConfig's sections; its key `system` names one of `list systems`.
+        flags: nested dict of what the command line gave; keys with value None are left out.
+        sets: 'section.key=value' texts, in order.
+        note: told in a line what the backbone or the data set cannot carry of the system.
+
+    Raises:
+        NegbenchError: one line that names the key and the mend.
+    """
+    given = merged(config_layers(recipe=recipe, flags=flags, sets=sets))
+    if "system" in given:
+        from negbench.scene import Scenes
+
+        given, remarks = with_system([given], Scenes())
+        for remark in remarks:
+            note(remark)
+    return build_config([given])
 
 
 @cache

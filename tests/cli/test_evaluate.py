@@ -16,10 +16,10 @@ import torch
 
 import negbench
 from negbench.cli import main
-from negbench.config import load_config
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics import evaluate_rankings
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def metrics_in(printed: str) -> dict[str, str]:
 
 
 def shown(metrics: dict[str, float]) -> dict[str, str]:
-    from negbench.report.curve import label_of
+    from negbench.report.words import label_of
 
     return {label_of(name): f"{100 * value:.2f}" for name, value in metrics.items()}
 

@@ -16,7 +16,7 @@ from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import executor_of
+from negbench.executors import Processes, executor_of
 from negbench.files import read_json
 from negbench.grid.axes import Grid, parse_seeds
 from negbench.grid.cells import Cell, Outcome, plan, title_of
@@ -24,7 +24,8 @@ from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop.train import Loop
 from negbench.report.comparison import finish
-from negbench.report.leader import leader_table, markdown, spread
+from negbench.report.leader import leader_table
+from negbench.report.words import markdown, spread
 from negbench.runfolder import RunFolder, step_of
 from negbench.scene import Scenes
 from negbench.tracking import Tracker, default_uri
@@ -131,10 +132,12 @@ def test_interrupted_and_continued_gives_the_same_table(
 
 
 @pytest.mark.slow
-def test_workers_give_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
+def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
+    """Both cells in one other process, which shares what it has loaded; several at once are test_executors.py's."""
     grid = grid_of(vector_sets, "qure,in-batch", seeds="1")
     here = compute(grid, tmp_path / "here")
-    there = compute(grid, tmp_path / "there", workers=2)
+    folder = ComparisonFolder(tmp_path / "there" / "c")
+    there = folder.compute(planned(grid, tmp_path / "there"), Processes(1), tracking_uri="none")
     for a, b in zip(here, there, strict=True):
         assert a.run_id == b.run_id
         left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
@@ -158,7 +161,7 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
     assert row["seeds"] == 3
-    assert spread([0.5]) == "50.00 ± -"
+    assert spread([0.5]) == "50.00"
 
 
 def test_the_grid_is_checked_first(vector_sets: list[str], tmp_path: Path) -> None:
@@ -331,3 +334,18 @@ def test_an_audit_is_kept_for_the_same_cells(
 
     monkeypatch.setattr(audit, "open_subject", failing)
     assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == ["cannot be read"]
+
+
+def test_negatives_are_an_axis(toy_sets: list[str], tmp_path: Path) -> None:
+    axes = {"strategies": "in-batch,all-corpus", "losses": None, "backbones": None, "datasets": None, "seeds": "1"}
+    grid = build_grid({**axes, "negatives": "1,5"}, {}, None, [*toy_sets, "train.epochs=2"], None)
+    configs = grid.configs()
+    cells = plan(configs, tmp_path, Display(), Scenes(), grid.labels(configs))
+    want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
+    assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
+    outcomes = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+    seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
+    assert seen == [count * 72 * 2 for _, count in want]  # equal budgets: queries x epochs x M
+    for wrong in ("0", "1,1", "many"):
+        with pytest.raises(OptionError, match="--negatives"):
+            build_grid({**axes, "negatives": wrong}, {}, None, [*toy_sets], None)

@@ -146,18 +146,16 @@ def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
     page.goto(f"{where}/{parent.info.run_id}/artifacts/index.html")
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
-    report.locator(".plot[data-drawn] svg.main-svg").first.wait_for()
+    report.locator("#figure-forest svg").first.wait_for()
 
 
 # --- the report --------------------------------------------------------------------------------------------------
 
 
-DRAWN = """[...document.querySelectorAll('.plot')].filter(p => p.offsetParent)
-           .every(p => p.dataset.drawn && p.querySelector('svg.main-svg'))"""
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_the_report_is_drawn_without_network(browser: Browser, runs: Path, width: int, scheme: Any) -> None:
+def test_the_report_answers_on_the_first_screen_without_network(
+    browser: Browser, runs: Path, width: int, scheme: Any
+) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
     report, trouble, asked = context.new_page(), list[str](), list[str]()
     report.set_default_timeout(20_000)
@@ -166,25 +164,32 @@ def test_the_report_is_drawn_without_network(browser: Browser, runs: Path, width
     report.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("data:", "blob:")) else None)
     address = (runs / NAME / "report" / "index.html").as_uri()
     report.goto(address)
-    report.wait_for_function(DRAWN)
-    select = report.locator("#pick-scores")
-    for name in select.locator("option").all_inner_texts():
-        select.select_option(name)
-        report.wait_for_function(DRAWN)
-        shown = report.locator("#choice-scores .option:visible")
-        assert shown.get_attribute("data-name") == name
-    assert report.evaluate("document.documentElement.scrollWidth") == width
-    assert report.evaluate(
-        "[...document.images].every(i => { i.loading = 'eager'; return i.src.startsWith('data:') && i.alt; })"
-    )
-    report.set_viewport_size({"width": 2000 - width, "height": 900})
-    report.wait_for_function(
-        """[...document.querySelectorAll('.plot')].filter(p => p.offsetParent)
-             .every(p => p.clientWidth === p.querySelector('svg.main-svg').clientWidth)"""
-    )
-    assert report.evaluate("document.documentElement.scrollWidth") == 2000 - width
+    first = report.locator("#answer p").first.bounding_box()
+    assert first is not None
+    assert first["y"] + first["height"] < 900
+    for wide in (390, 768, 1440, 1920):
+        report.set_viewport_size({"width": wide, "height": 900})
+        assert report.evaluate("document.documentElement.scrollWidth") == wide
+        box, head = (
+            report.locator(f"#table-leader {part}").bounding_box() for part in (".scroll", "th:has-text('verdict')")
+        )
+        assert box is not None
+        assert head is not None
+        assert head["x"] + head["width"] <= box["x"] + box["width"]  # seen without scrolling
+    assert report.locator("#training details").get_attribute("open") is None
+    report.locator("nav a[href='#training']").click()
+    report.locator("#figure-training svg").first.wait_for()
+    report.evaluate("document.querySelectorAll('details').forEach(d => { d.removeAttribute('name'); d.open = true; })")
+    assert report.evaluate("document.documentElement.scrollWidth") == 1920
+    shown = """[...document.querySelectorAll('.thumb svg')].every(s => s.getBoundingClientRect().width === 84)"""
+    assert report.evaluate(shown)
+    small = """[...document.querySelectorAll('.panels svg text')].map(t => t.getBoundingClientRect().height)"""
+    report.set_viewport_size({"width": 390, "height": 900})
+    assert min(report.evaluate(small)) > 8  # pixels: still read on a phone
     dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    ink = report.evaluate("getComputedStyle(document.querySelector('#figure-training svg text')).fill")
+    assert ink == ("rgb(227, 232, 236)" if scheme == "dark" else "rgb(29, 35, 41)")
     assert trouble == []
     assert asked == [address]
     context.close()
@@ -212,8 +217,8 @@ def test_tables_sort_by_mouse_and_by_key(browser: Browser, runs: Path) -> None:
     name.locator("button").click()
     assert column("strategy") == ["in-batch", "in-batch", "qure", "qure"]
     assert head.get_attribute("aria-sort") == "none"
-    gaps = table.locator("th").nth(heads.index("p (Holm)")).locator("button")
+    gaps = table.locator("th").nth(heads.index("p")).locator("button")
     for _ in range(2):  # gaps stay last in both directions
         gaps.click()
-        assert column("p (Holm)")[-2:] == ["-", "-"]
+        assert column("p")[-2:] == ["-", "-"]
     context.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import io
 import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,9 +19,11 @@ from PIL import Image
 
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
-from negbench.grid import compare
-from negbench.report.build import write_report
-from negbench.report.leader import leader_tables
+from negbench.grid.comparison import groups_of
+from negbench.report import figures
+from negbench.report.answer import answers
+from negbench.report.build import read_rows, write_report
+from negbench.report.leader import leader_tables, ordered
 from negbench.report.page import sort_key
 from negbench.runfolder import RunFolder
 
@@ -25,7 +31,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Parsed(HTMLParser):
-    """Well-formed or an error; ids, links, tables, images and chart data of the page."""
+    """Well-formed or an error; ids, links, tables, pictures and figures of the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -33,14 +39,19 @@ class Parsed(HTMLParser):
         self.ids: list[str] = []
         self.sources: list[str] = []
         self.hrefs: list[str] = []
-        self.images: list[dict[str, str | None]] = []
+        self.labels: list[str] = []  # of everything drawn
+        self.unnamed = 0
+        self.folded: list[bool] = []
         self.tables: dict[str, list[list[str]]] = {}
-        self.specs: list[dict[str, list[dict[str, object]]]] = []
         self._figure = ""
-        self._json = False
         self.feed(text)
         self.close()
         assert self.open == []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -51,9 +62,12 @@ class Parsed(HTMLParser):
         if "src" in found:
             self.sources.append(str(found["src"]))
         if "href" in found:
-            self.hrefs.append(str(found["href"]))
-        if tag == "img":
-            self.images.append(found)
+            (self.sources if tag == "image" else self.hrefs).append(str(found["href"]))
+        if found.get("role") == "img":
+            self.labels.append(str(found.get("aria-label")))
+            self.unnamed += not found.get("aria-label")
+        if tag == "details":
+            self.folded.append("open" not in found)
         if tag == "figure":
             self._figure = str(found.get("id"))
         if tag == "table":
@@ -62,16 +76,12 @@ class Parsed(HTMLParser):
             self.tables[self._figure].append([])
         if tag in ("td", "th"):
             self.tables[self._figure][-1].append("")
-        self._json = tag == "script" and found.get("type") == "application/json"
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-        self._json = False
 
     def handle_data(self, data: str) -> None:
-        if self._json:
-            self.specs.append(json.loads(data))
-        elif self.open and ("td" in self.open[-2:] or "th" in self.open[-3:]):
+        if self.open and ("td" in self.open[-2:] or "th" in self.open[-3:]):
             self.tables[self._figure][-1][-1] += data
 
 
@@ -80,33 +90,57 @@ def page(compared: Path) -> Parsed:
     return Parsed(write_report(compared, "small", 1)[0].read_text(encoding="utf-8"))
 
 
+def text_of(compared: Path) -> str:
+    return (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
+
+
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader tests training loss pools false-negatives scores heat-map trade-offs map gallery negatives cells"
-    want = text.split()
-    sections = [i for i in page.ids if i in want]
-    assert sections == want
-    assert [h for h in page.hrefs if h.startswith("#")][1:] == [f"#{key}" for key in want]
+    text = "leader behaviour tests training false-negatives trade-offs heat-map pools loss scores map gallery negatives"
+    want = [*text.split(), "cells", "facts"]
+    assert [i for i in page.ids if i in want] == want
+    links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
+    assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]
     assert len(set(page.ids)) == len(page.ids)
+    assert {h[1:] for h in page.hrefs if h.startswith("#")} <= set(page.ids)
 
 
-def test_nothing_is_asked_from_the_network(page: Parsed, compared: Path) -> None:
+def test_the_answer_comes_first_and_detail_is_folded(page: Parsed, compared: Path) -> None:
+    text, rows = text_of(compared), read_rows(compared / "small")
+    (lines,) = answers(groups_of(compared, "small"), rows).values()
+    before = text[: text.index('id="leader"')]
+    for line in lines:
+        assert html.escape(line, quote=False).replace("'", "&#x27;") in before
+    assert lines[0].startswith("Of 2 strategies with 1 negative per query and step, ")
+    assert [line.split(":")[0] for line in lines[1:3]] == ["bradley-terry", "info-nce"]
+    assert text.index('id="figure-forest"') < text.index('id="table-leader"') < text.index("<details")
+    assert all(page.folded[i] for i in (0, 1))  # behaviour and cost, tests
+    assert page.tables["table-leader"][0][:4] == ["strategy", "loss", "verdict", "difference"]
+
+
+def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_sent_alone(
+    page: Parsed, compared: Path
+) -> None:
     assert page.sources
-    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources)
-    own = [h for h in page.hrefs if not h.startswith(("#", "data:"))]
-    for href in own:
-        assert (compared / "small" / "report" / href).is_file(), href
-    text = (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
+    assert all(source.startswith("data:image/webp;base64,") for source in page.sources)
+    assert len(set(page.sources)) == len(page.sources)
+    assert all(h.startswith("#") or h == "data:," for h in page.hrefs)
+    text = text_of(compared)
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     assert style is not None
     assert "url(" not in style.group(1)
     assert "@import" not in style.group(1)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{digest}&#39;" in text
+    assert "onclick" not in text
+    for name in re.findall(r'class="files">(tables|figures)/([\w.-]+?)\.(\w+)', text):
+        assert (compared / "small" / "report" / name[0] / f"{name[1]}.{name[2]}").is_file()
+    assert (compared / "small" / "report" / "index.html").stat().st_size < 1_500_000
 
 
 def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
-    from negbench.report.build import _rows
-
-    groups = compare.groups_of(compared, "small")
-    (want,) = leader_tables(groups, _rows(compared / "small")).values()
+    groups = groups_of(compared, "small")
+    (want,) = leader_tables(groups, read_rows(compared / "small")).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("leader", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
@@ -114,53 +148,107 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
         assert rows == frame[head].astype(str).to_numpy().tolist()
         dropped = [column for column in frame.columns if column not in head]
         assert all(frame[column].nunique() == 1 for column in dropped)
+        assert "negatives" in frame
     assert len((folder / "leader.md").read_text(encoding="utf-8").splitlines()) == 2 + len(groups)
-    assert {"interval", "p (Holm)", "verdict", "letters"} <= set(want.quality.columns)
+    assert {"verdict", "difference", "p", "beaten by", "detectable", "interval"} <= set(want.quality.columns)
+    counts = [float(text) for text in want.quality["negatives"]]
+    assert counts == sorted(counts)
+    assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
 
 
-def test_every_chart_is_drawn_twice_from_the_same_numbers(page: Parsed, compared: Path) -> None:
-    import plotly.graph_objects as go
-
-    figures = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
-    assert {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")} == figures
-    assert {"training", "pools", "heat-map", "trade-offs", "scores-qure-bradley-terry", "map-qure"} <= figures
-    for name in figures:
+def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared: Path) -> None:
+    written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
+    shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
+    assert shown == written | {"scores-info-nce"}  # of score curves, those under the first loss are files
+    assert {"forest", "training", "pools", "heat-map", "trade-offs", "scores-bradley-terry", "map"} <= shown
+    assert page.unnamed == 0
+    for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
             assert len(opened.convert("L").getcolors(256) or []) > 20  # something is drawn
-    for spec in page.specs:
-        go.Figure(spec)  # plotly's own validation
-        assert spec["data"]
+    for figure in re.findall(r'<figure class="block chart".*?</figure>', text_of(compared), re.DOTALL):
+        words = re.search(r'<p class="small">(.*?)</p>', figure)
+        assert words is not None
+        assert len(words[1]) > 40  # a sentence that says what it shows
 
 
-def test_training_lines_are_the_points_of_the_runs(page: Parsed, compared: Path) -> None:
-    group = next(
-        g
-        for g in compare.groups_of(compared, "small")
-        if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce")
-    )
+def drawn(panel: Any) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    return axes
+
+
+def runs_of(compared: Path) -> figures.Runs:
+    rows = read_rows(compared / "small")
+    (runs,) = figures.parts_of(ordered(groups_of(compared, "small"), rows), rows)
+    return runs
+
+
+def test_training_lines_are_the_points_of_the_runs(compared: Path) -> None:
+    runs = runs_of(compared)
+    group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == ("qure", "info-nce"))
     want = []
     for epoch in range(-1, 4):
         points = [p for run in group.runs for p in run.metrics() if p["epoch"] == epoch and "val/average/recall" in p]
         assert len(points) == 2
         want.append(100 * sum(p["val/average/recall"] for p in points) / 2)
-    panels = [s for s in page.specs if s["layout"]["title"]["text"] == "info-nce"]  # type: ignore[call-overload]
-    line = next(t for t in panels[0]["data"] if t.get("name") == "qure")
-    assert line["x"] == [0, 1, 2, 3, 4]
-    assert line["y"] == pytest.approx(want, rel=1e-5)
-    assert line["marker"]["size"] == [0, 0, 8, 0, 0]  # type: ignore[index]  # refreshed before the third epoch
+    chart = figures.training(runs)
+    assert chart is not None
+    axes = drawn(next(panel for panel in chart.panels if panel.title == "info-nce"))
+    line = next(line for line in axes.lines if line.get_label() == "qure")
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    assert list(line.get_ydata()) == pytest.approx(want)
+    assert line.get_markevery() == [2]  # refreshed before the third epoch
+    assert axes.get_ylabel() == "average recall (%)"
+    assert "2 seeds" in chart.text
+
+
+def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: Path) -> None:
+    runs = runs_of(compared)
+    chart = figures.forest(runs)
+    assert chart is not None
+    assert [panel.title for panel in chart.panels] == ["bradley-terry", "info-nce"]
+    for panel in chart.panels:
+        axes = drawn(panel)
+        rows = {r.strategy: r for r in runs.rows if r.main and r.loss == panel.title}
+        heights = dict(zip([t.get_text() for t in axes.get_yticklabels()], axes.get_yticks(), strict=True))
+        assert heights.keys() == {"qure", "top-k", "in-batch (baseline)"}
+        for strategy in ("qure", "top-k"):
+            row, y = rows[strategy], heights[strategy]
+            bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
+            assert list(bar.get_xdata()) == [100 * row.diff_low, 100 * row.diff_high]
+            assert list(point.get_xdata()) == [100 * row.difference]
+            assert (point.get_color(), point.get_marker()) == figures.VERDICTS[row.verdict]
+        rates = [text.get_text() for text in axes.texts if text.get_text().endswith(" %")]
+        assert len(rates) == 3
+    assert any(word in chart.text for word in figures.VERDICTS)
+
+
+def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
+    runs = runs_of(compared)
+    seen: dict[str, set[str]] = {}
+    for chart in (figures.training(runs), figures.loss_curve(runs), figures.pools(runs), figures.trade_offs(runs)):
+        assert chart is not None
+        for panel in chart.panels:
+            axes = drawn(panel)
+            for line in axes.lines:
+                if line.get_label() in runs.strategies:
+                    seen.setdefault(line.get_label(), set()).add(line.get_color())
+    assert seen.keys() == set(runs.strategies)
+    assert all(len(colors) == 1 for colors in seen.values())
+    assert len(set.union(*seen.values())) == len(seen)
 
 
 def test_galleries_show_what_was_drawn(page: Parsed, compared: Path) -> None:
-    for image in page.images:
-        assert image["alt"]
-    with Image.open(io.BytesIO(__import__("base64").b64decode(page.sources[0].split(",")[1]))) as opened:
-        assert opened.format == "JPEG"
-    text = (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
+    with Image.open(io.BytesIO(base64.b64decode(page.sources[0].split(",")[1]))) as opened:
+        assert opened.format == "WEBP"
+    text = text_of(compared)
     run = next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir())
     mined = pd.read_parquet(run / "mining-00.parquet")
     shown = re.search(r"query (\S+)-train-(\d+) of train", text)
     assert shown is not None
-    assert len(re.findall("<h4>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two strategies that mine
+    assert len(re.findall("<h3>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two strategies that mine
     row = next(
         index for index, query in enumerate(_train_queries(run)) if query == f"{shown.group(1)}-train-{shown.group(2)}"
     )
@@ -181,7 +269,7 @@ def test_a_single_run(compared: Path) -> None:
     page = Parsed(written[0].read_text(encoding="utf-8"))
     assert written[0] == run / "report" / "index.html"
     assert {"metrics", "training", "pools", "scores", "map", "gallery", "negatives", "settings"} <= set(page.ids)
-    assert not {"heat-map", "trade-offs", "leader", "published"} & set(page.ids)
+    assert not {"heat-map", "trade-offs", "leader", "published", "figure-forest"} & set(page.ids)
     head, *rows = page.tables["table-metrics"]
     result = RunFolder(run).result
     values = {row[0]: row[head.index("in-batch")] for row in rows}
@@ -217,7 +305,7 @@ def test_data_that_are_gone_do_not_stop_the_report(compared: Path, tmp_path: Pat
         file.write_text(json.dumps(manifest), encoding="utf-8")
     text = write_report(runs, "small", 1)[0].read_text(encoding="utf-8")
     assert str(tmp_path / "gone") in text
-    assert "<img" not in text
+    assert "<image" not in text
     assert 'id="leader"' in text
 
 
@@ -229,7 +317,7 @@ def test_no_galleries_on_request_and_audits_when_there(compared: Path, tmp_path:
     (runs / "small" / "audit.json").write_text(json.dumps({"key": {}, "audits": [audit]}), encoding="utf-8")
     page = Parsed(write_report(runs, "small", 0)[0].read_text(encoding="utf-8"))
     assert not {"gallery", "map", "negatives"} & set(page.ids)
-    assert page.tables["table-audit-1"] == [["strategy", "pool size", "FN pool %"], ["qure", "4", "25.00"]]
+    assert page.tables["table-audit-1"] == [["strategy", "FN pool %", "pool"], ["qure", "25.00", "4"]]
 
 
 def test_unknown_names(compared: Path) -> None:

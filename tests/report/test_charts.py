@@ -1,44 +1,90 @@
-"""Charts: what plotly gets, what matplotlib draws, kinds of change, files of tables."""
+"""Charts: what the page and the file get of a drawing; kinds of change; files of tables."""
 
 from __future__ import annotations
 
-import math
+import re
+from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 
-from negbench.report.charts import Chart, Heat, Mark, Panel, Series, Style, plotly_spec, png
+from negbench.report.charts import PALETTE, Chart, Panel, heat, line_style, png, svgs, told
 from negbench.report.gallery import changes
-from negbench.report.leader import latex, markdown
+from negbench.report.words import label_of, latex, listed, markdown, number, percent, signed, spread
 
 
-def test_plotly_holds_the_numbers_and_no_nan() -> None:
-    series = Series("a", (1.0, 2.0, 3.0), (0.5, math.nan, -2.0), Style(11), "marked", marks=(2,))
-    spec = plotly_spec(Panel("t", "x", "y", (series,), (Mark("pool", 1, 2), Mark("target", 1.5))))
-    assert spec["data"][0]["y"] == [0.5, None, -2.0]
-    assert spec["data"][0]["marker"]["size"] == [0, 0, 8]
-    assert spec["data"][0]["line"]["dash"] == "dash"  # beyond the palette
-    assert [shape["type"] for shape in spec["layout"]["shapes"]] == ["rect", "line"]
-    assert [trace["name"] for trace in spec["data"][1:]] == ["pool", "target"]
+def lines(axes: Any) -> None:
+    for index, name in enumerate("ab"):
+        axes.plot([1, 2, 3], [index, 4.0, 2.0], label=name, **line_style(index))
+    (dots,) = axes.plot([1, 3], [2, 5], "s", color=PALETTE[2], label="dots")
+    told(dots, ["first <&> one", "second"])
+    axes.fill_between([1, 2], 0, 1, color=PALETTE[1])
+    axes.set(xlabel="x", ylabel="y (%)")
 
 
-def test_equal_names_share_an_entry_of_the_legend() -> None:
-    spec = plotly_spec(Panel("", "", "", (Series("a", (1,), (1,)), Series("a", (2,), (2,)), Series("b", (1,), (2,)))))
-    assert [trace["showlegend"] for trace in spec["data"]] == [True, False, True]
+CHART = Chart(
+    "k", "Title", "What it shows.", (Panel("one", lines), Panel("two", lines)), legend=(("▲", "#123456", "up"),)
+)
 
 
-def test_bands_and_bars() -> None:
-    band = plotly_spec(Panel("", "", "", (Series("a", (1, 2), (3, 4), low=(2, 3), high=(4, 5)),)))["data"]
-    assert band[0]["y"] == [4, 5, 3, 2]
-    bars = plotly_spec(Panel("", "", "", (Series("a", (1,), (3,), kind="points", low=(2,), high=(5,)),)))["data"]
-    assert bars[0]["error_y"]["array"] == [2]
-    assert bars[0]["error_y"]["arrayminus"] == [1]
+def test_a_panel_is_an_svg_of_the_page() -> None:
+    found, legend = svgs(CHART)
+    ids: list[str] = []
+    for text in found:
+        root = ElementTree.fromstring(text.replace(" href=", " h="))
+        assert root.get("role") == "img"
+        assert root.get("aria-label", "").startswith("Title. ")
+        ids += [str(e.get("id")) for e in root.iter() if e.get("id")]
+        words = [e.text for e in root.iter() if e.tag.endswith("text")]
+        assert {"x", "y (%)"} <= set(words)  # words stay words: they can be read, found and copied
+        assert [e.text for e in root.iter() if e.tag.endswith("title")] == ["first <&> one", "second"]
+        assert "currentColor" in text
+        assert "DejaVu" not in text
+        assert all(f'id="{name}"' in text for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    assert len(set(ids)) == len(ids)  # two panels in one page
+    assert legend == [
+        ("▲", "#123456", "up"), ("━", PALETTE[0], "a"), ("━", PALETTE[1], "b"), ("■", PALETTE[2], "dots"),
+    ]  # fmt: skip
 
 
-def test_png_repeats_to_the_byte() -> None:
-    heat = Heat("h", ("r1", "r2"), ("c",), ((1.0,), (None,)), (("1",), ("",)))
-    chart = Chart("k", "t", "alt", (Panel("p", "x", "y", (Series("a", (1, 2), (3, 40)),), log_y=True), heat))
-    assert png(chart) == png(chart)
-    assert png(chart).startswith(b"\x89PNG")
+def test_the_same_chart_gives_the_same_bytes() -> None:
+    assert png(CHART) == png(CHART)
+    assert png(CHART).startswith(b"\x89PNG")
+    assert svgs(CHART) == svgs(CHART)
+
+
+def test_matplotlib_is_left_as_it_was() -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    svgs(CHART)
+    png(CHART)
+    assert dict(mpl.rcParams) == before
+
+
+def test_heat_map_cells() -> None:
+    from matplotlib.figure import Figure
+
+    panel = heat(("r1", "r2"), ("c1", "c2"), {(0, 0): (1.0, "one"), (1, 1): (3.0, "three")})
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("one", (0, 0)), ("three", (1, 1))]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["r1", "r2"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
+
+
+def test_beyond_the_palette_dashes_tell_series_apart() -> None:
+    styles = [tuple(line_style(index).items()) for index in range(25)]
+    assert len(set(styles)) == 25
+
+
+def test_numbers_as_written() -> None:
+    assert (percent(0.1234), percent(None), percent(float("nan")), number(1234.5, 1)) == ("12.3", "-", "-", "1,234.5")
+    assert signed(0.0125, -0.001, 0.02) == "+1.25 [-0.10, 2.00]"
+    assert signed(float("nan"), 0, 0) == "-"
+    assert spread([0.1, 0.3]) == "20.00 ± 14.14"
+    assert label_of("dress/subset_recall_at_3") == "dress Rs@3"
+    assert [listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefgh"))] == ["a", "a, b and c", "8 strategies"]
 
 
 def test_kinds_of_change() -> None:

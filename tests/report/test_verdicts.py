@@ -20,8 +20,9 @@ from negbench.grid.comparison import KEY, Group
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.ragged import Ragged
 from negbench.registry import registry
-from negbench.report.leader import leader_table, leader_tables, measured
-from negbench.report.verdicts import Rules, Table, Values, calibrated, rows_of, tables_of
+from negbench.report.answer import answers
+from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame
+from negbench.report.verdicts import Row, Rules, Table, Values, calibrated, rows_of, tables_of
 from negbench.runfolder import RunFolder
 
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
@@ -90,7 +91,8 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert rows["in-batch"].verdict == "baseline"
     assert math.isnan(rows["in-batch"].difference)
     assert rows["a"].verdict == "better"
-    assert rows["a"].letters.startswith("a > ")
+    assert rows["in-batch"].beaten_by == ("a",)
+    assert rows["a"].beaten_by == ()
     assert rows["twin"].verdict in ("tied", "underpowered")
     for group in groups:
         row = rows[group.labels["strategy"]]
@@ -134,7 +136,9 @@ def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
     (table,) = tables_of(groups)
     assert rows_by_strategy(table, Rules("z"))["in-batch"].verdict == "worse"
     assert rows_by_strategy(table, Rules("z"))["z(k=3)"].verdict == "baseline"
-    assert rows_by_strategy(table, Rules(margin=0.9))["z(k=3)"].verdict == "tied"
+    assert rows_by_strategy(table, Rules(margin=0.9))["z(k=3)"].verdict == "better"  # its interval excludes 0
+    assert rows_by_strategy(table, Rules(margin=0.9))["in-batch"].verdict == "baseline"
+    assert rows_by_strategy(table, Rules(margin=0.9))["all-corpus"].verdict == "tied"
     wide, narrow = (rows_by_strategy(table, Rules(alpha=a))["z(k=3)"] for a in (0.01, 0.5))
     assert wide.diff_low < narrow.diff_low < narrow.diff_high < wide.diff_high
     (smaller,) = tables_of([groups[0], groups[2]])
@@ -163,7 +167,7 @@ def test_the_baseline_is_one_of_the_strategies() -> None:
         Rules("top").check(["qure", "top-k"])
     with pytest.raises(UnknownNameError):
         Rules("top-k").check(["top-k(k=5)", "top-k(k=6)"])
-    assert Rules.of_flags(None, 0.5, 0.05) == Rules(None, 0.005, 0.05)
+    assert Rules.of_flags(None, 0.5, 0.05) == Rules(None, 0.005, 0.05, None)
 
 
 def test_seeds_that_are_not_common(tmp_path: Path) -> None:
@@ -175,7 +179,7 @@ def test_seeds_that_are_not_common(tmp_path: Path) -> None:
     assert rows["half"].seeds == 3
     assert rows["none"].verdict == "not compared"
     assert math.isnan(rows["none"].sd)
-    assert rows["none"].letters == ""
+    assert rows["none"].beaten_by == ()
 
 
 def test_one_query_in_a_category_leaves_no_statistics(tmp_path: Path) -> None:
@@ -191,10 +195,110 @@ def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
     assert quality.loc["a", "verdict"] == "better"
     assert quality.loc["a", "interval"] == f"[{100 * main['a'].low:.2f}, {100 * main['a'].high:.2f}]"
     assert str(quality.loc["a", "difference"]).startswith(f"{100 * main['a'].difference:+.2f} [")
+    assert quality.loc["in-batch", "beaten by"] == "a"
     assert quality.loc["in-batch", "difference"] == "-"
     assert "verdict" not in leader_table(groups).quality
     two = leader_tables([*groups, group_of(tmp_path, "a", 0.8, dataset="f@2")], rows)
     assert [list(t.quality["dataset"].unique()) for t in two.values()] == [["f@1"], ["f@2"]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_printed_verdict_says_what_the_printed_interval_says(tmp_path: Path, seed: int) -> None:
+    """Random tables of FashionIQ ranks: better and worse exactly where the numbers in brackets exclude 0."""
+    draw = np.random.default_rng(seed)
+    groups = [group_of(tmp_path, "in-batch", 0.0, seeds=(0, 1, 2))]
+    for i in range(4):
+        count = int(draw.integers(1, 4))
+        groups.append(group_of(tmp_path, f"s{'x' * i}", float(draw.normal(0, 0.4)), seeds=tuple(range(count))))
+    rules = Rules(alpha=float(draw.choice([0.05, 0.2])), margin=float(draw.choice([0.005, 0.1])))
+    rows = [row for table in tables_of(groups) for row in rows_of(table, rules)]
+    seen = [*leader_table(groups, rows).quality.to_dict("records"), *verdict_frame(rows).to_dict("records")]
+    assert len(seen) == 5 + 15
+    for line in seen:
+        if line["verdict"] == "baseline":
+            assert line["difference"] == "-"
+            continue
+        low, high = (float(end) for end in str(line["difference"]).split("[")[1].rstrip("]").split(","))
+        assert (line["verdict"] == "better") == (low > 0)
+        assert (line["verdict"] == "worse") == (high < 0)
+        inside = -100 * rules.margin <= low <= 0 <= high <= 100 * rules.margin
+        assert (line["verdict"] == "tied") == inside
+    for row in rows:
+        assert 0 <= row.low <= row.mean <= row.high <= 1
+
+
+def test_the_metric_can_be_chosen(tmp_path: Path) -> None:
+    groups = [group_of(tmp_path, n, b, loss=loss) for n, b in (("in-batch", 0.0), ("a", 0.8)) for loss in ("x", "y")]
+    for given in ("average/recall_at_50", "average R@50", "R@50"):
+        tables = tables_of(groups, Rules(metric=given))
+        assert [table.main for table in tables] == ["average/recall_at_50"] * 2
+    assert [table.main for table in tables_of(groups)] == ["average/recall"] * 2
+    rows = [row for table in tables for row in rows_of(table, Rules())]
+    assert {row.metric for row in rows if row.main} == {"average/recall_at_50"}
+    assert tables_of(groups, Rules(metric="dress/recall_at_10"))[0].main == "dress/recall_at_10"
+    with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
+        tables_of(groups, Rules(metric="R@7"))
+    with pytest.raises(UnknownNameError, match="unknown --metric 'R@7'"):
+        Rules(metric="R@7").check(["a"], [["average/recall_at_10"]])
+    Rules(metric="R@10").check(["a"], [["average/recall_at_10"]])
+
+
+def counted(group: Group, seen: int) -> Group:
+    """The group, with runs that know their train queries and met so many negatives."""
+    for run in group.runs:
+        manifest = {**run.manifest, "dataset": {"train_queries": 50, "corpus": {"all": 200}}}
+        manifest["config"]["train"]["epochs"] = 4
+        run.write_manifest(manifest)
+        run.write_result({**run.result, "negatives_seen": seen * 50 * 4})
+    return Group(group.labels, tuple(RunFolder(run.path) for run in group.runs))
+
+
+def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
+    groups = [
+        counted(group_of(tmp_path, "in-batch", 1.0), 63),
+        counted(group_of(tmp_path, "weak", 0.0), 1),
+        counted(group_of(tmp_path, "strong", 0.9), 1),
+    ]
+    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+    assert {row.strategy: row.negatives for row in rows} == {"in-batch": 63, "weak": 1, "strong": 1}
+    table = leader_table(groups, rows)
+    assert list(table.quality["strategy"]) == ["strong", "weak", "in-batch"]
+    for frame in (table.quality, table.behaviour, table.cost, verdict_frame([r for r in rows if r.main])):
+        assert list(frame["negatives"]) == ["1", "1", "63"]
+    first, loss, sure, *_ = answers(groups, rows)["f@1"]
+    assert first == "Of 2 strategies with 1 negative per query and step, strong is beaten by none of the others."
+    assert loss.startswith("bradley-terry: highest average recall: strong ")
+    assert "At other numbers of negatives: in-batch" in loss
+    assert "(the baseline) with 63" in loss
+    assert "1 worse" in sure
+
+
+def test_too_few_seeds_are_said(tmp_path: Path) -> None:
+    alike = [("in-batch", 0.0), ("twin", 0.02)]
+
+    def told(seeds: tuple[int, ...]) -> str:
+        groups = [group_of(tmp_path / str(len(seeds)), name, better, seeds=seeds) for name, better in alike]
+        rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+        return " ".join(answers(groups, rows)["f@1"])
+
+    assert "One seed: the intervals (95 %) are of these very models" in told((0,))
+    assert "2 seeds cannot tell: the smallest difference they would show is about" in told((0, 1))
+    assert "cannot tell" not in told((0, 1, 2, 3, 4))
+    assert "none is shown to beat another" in told((0, 1))
+
+
+def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
+    groups = [group_of(tmp_path, name, 6.0) for name in ("in-batch", "a")]
+    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+    assert any("is saturated" in line and "--metric" in line for line in answers(groups, rows)["f@1"])
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    groups = [group_of(tmp_path, n, b) for n, b in (("in-batch", 0.0), ("a", 0.8))]
+    rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
+    write_json(tmp_path / "x.json", [row.plain() for row in rows])
+    read = [Row.read(found) for found in json.loads((tmp_path / "x.json").read_text())]
+    assert repr([row.plain() for row in read]) == repr([row.plain() for row in rows])  # NaN equals NaN as a text
 
 
 def test_measured_numbers(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_against_loops(k: int) -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True])
 def test_bad_k_is_quoted(k: object) -> None:
-    with pytest.raises(NegbenchError, match=f"k must be a whole number >= 1, or none, got {k!r}"):
+    with pytest.raises(NegbenchError, match=f"k must be a whole number >= 1, or null, got {k!r}"):
         InBatchCube(k=k)  # type: ignore[arg-type]
 
 

@@ -18,22 +18,23 @@ from optuna.trial import Trial, TrialState
 
 from negbench import scene
 from negbench.cli.main import run as negbench
-from negbench.config import RunConfig, load_config
+from negbench.config import RunConfig
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
 from negbench.loop.train import Loop
 from negbench.report.page import write_page
-from negbench.report.study import interpolated, study_page
+from negbench.report.study import between, study_page
 from negbench.runfolder import RunFolder
-from negbench.study.book import Book, Claim
+from negbench.study.book import Book, Claim, trial_folder
 from negbench.study.final import finished, front, listed_points
 from negbench.study.space import build_space
 from negbench.study.spec import StudySpec, first_refresh
 from negbench.study.storage import storage_url
 from negbench.study.trials import Trials
 from negbench.study.work import open_study, run_study, work
-from negbench.tracking import Pruned, Summary, Tracker, default_uri
+from negbench.systems.system import load_config
+from negbench.tracking import Pruned, RunLog, Summary, Tracker, default_uri
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -255,6 +256,22 @@ def test_mlflow_statuses_and_curves(toy_sets: list[str], tmp_path: Path, monkeyp
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].values[0]
 
 
+def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: list[str], tmp_path: Path) -> None:
+    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
+    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri=None)
+    claim = book.claim()
+    assert isinstance(claim, Claim)
+    log = RunLog(Tracker.open(tmp_path), RunFolder(tmp_path / "s" / trial_folder(0)))
+    log.start({}, job.tags(0))
+    claim.note("mlflow", log.run_id)
+    claim.held.close()  # as if it had been killed
+    said: list[str] = []
+    run_study(job, 1, said.append)
+    trials = {r.data.tags["trial"]: r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
+    assert trials == {"0": "FAILED", "1": "FINISHED"}
+    assert said[0] == "a trial whose worker died is queued again"
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -311,13 +328,26 @@ def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
     page = study_page(toy_book_of_dqe(tmp_path))
     parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
     assert {"history", "importance", "plane", "parallel", "trials"} <= set(parts)
-    history = {series.name: series for series in parts["history"].panels[0].series}
-    assert list(history["best so far"].y) == sorted(history["best so far"].y)
-    assert history["best so far"].y[-1] == max(history["finished"].y)
-    line = next(s for s in parts["parallel"].panels[0].series if s.name == "best quarter")
-    assert len(line.x) == len(parts["parallel"].panels[0].x_ticks) == 6
-    assert all(0 <= y <= 1 for s in parts["parallel"].panels[0].series for y in s.y)
+    history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
+    best = list(history["best so far"].get_ydata())
+    assert best == sorted(best)
+    assert best[-1] == max(history["finished"].get_ydata())
+    axes = drawn(parts["parallel"].panels[0])
+    assert len(axes.get_xticks()) == 6
+    for line in axes.lines:
+        assert len(line.get_ydata()) == 6
+        assert all(0 <= y <= 1 for y in line.get_ydata())
+    assert "best quarter" in {line.get_label() for line in axes.lines}
+    assert page.answer[0].startswith("The best of 16 finished trials: ")
     assert write_page(tmp_path / "report", page)[0].exists()
+
+
+def drawn(panel: Any) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    return axes
 
 
 def toy_book_of_dqe(folder: Path) -> Book:
@@ -326,17 +356,27 @@ def toy_book_of_dqe(folder: Path) -> Book:
     return book
 
 
-def test_between_trials_recall_is_interpolated() -> None:
-    corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    grid = interpolated(corners, 3 * corners[:, 0] - corners[:, 1])
-    middles = (np.arange(8) + 0.5) / 8
-    assert grid == pytest.approx(3 * middles[None, :] - middles[:, None])
-    assert np.isnan(interpolated(np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]), np.ones(4))).all()
+def test_recall_between_trials_is_shaded() -> None:
+    from matplotlib.figure import Figure
+
+    def shaded(at: list[list[float]], values: list[float]) -> list[Any]:
+        axes = Figure().add_subplot()
+        between(axes, np.array(at), np.array(at), np.array(values))
+        return list(axes.collections)
+
+    (drawn_levels,) = shaded([[0, 0], [0, 1], [1, 0], [1, 1]], [0, 0, 3, 3])
+    for level, path in zip(drawn_levels.levels, drawn_levels.get_paths(), strict=False):
+        if len(path.vertices):  # linear in the first knob: each band starts where the value is its level
+            assert path.vertices[:, 0].min() == pytest.approx(level / 3, abs=1e-6)
+    assert shaded([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]], [1, 2, 3, 4]) == []
+    assert shaded([[0, 0], [0, 1], [1, 0]], [2, 2, 2]) == []
 
 
 @pytest.mark.slow
 def test_kill_of_the_command_loses_the_running_trials_only(toy_sets: list[str], tmp_path: Path) -> None:
-    arguments = command(toy_sets, tmp_path, "--trials", "5", "--final-seeds", "0", "--pruner", "none")
+    arguments = command(
+        toy_sets, tmp_path, "--trials", "5", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none"
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "negbench", *arguments, "--workers", "2"],
         stdout=subprocess.PIPE,
@@ -359,11 +399,6 @@ def test_kill_of_the_command_loses_the_running_trials_only(toy_sets: list[str], 
     assert [t.number for t in frozen if t.state == TrialState.FAIL] == running
     assert [t.user_attrs["retry_of"] for t in frozen if "retry_of" in t.user_attrs] == running  # each once
     assert book.counts()["finished"] == 5
-    copies = {int(r.data.tags["trial"]): r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
-    states = {t.number: t.state.name for t in frozen if "mlflow" in t.user_attrs}
-    assert {n: copies[n] for n in states} == {
-        n: {"COMPLETE": "FINISHED", "FAIL": "FAILED"}[state] for n, state in states.items()
-    }
 
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"

@@ -1,0 +1,81 @@
+"""How numbers and names are written in tables, figures and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def label_of(metric: str) -> str:
+    """How tables and plots print a metric: 'average/recall_at_10' -> 'average R@10'."""
+    *group, name = metric.split("/")
+    for long, short in (("subset_recall_at_", "Rs@"), ("recall_at_", "R@"), ("map_at_", "mAP@"), ("hit_at_", "hit@")):
+        name = name.replace(long, short)
+    return " ".join([*group, name])
+
+
+def percent(value: Any, digits: int = 1) -> str:
+    """0.123 -> '12.3'; '-' where there is no value."""
+    return number(None if value is None else 100 * value, digits)
+
+
+def number(value: Any, digits: int = 0) -> str:
+    """1234.5 -> '1,234'; '-' where there is no value."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def plain(value: Any) -> str:
+    """Any value of a result in at most four digits; '-' where there is none."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def spread(values: Sequence[float]) -> str:
+    """'12.34 ± 0.56' in percent: mean and standard deviation over seeds (n - 1), which one seed has not."""
+    mean = percent(float(np.mean(values)), 2)
+    return f"{mean} ± {percent(float(np.std(values, ddof=1)), 2)}" if len(values) > 1 else mean
+
+
+def bracket(low: float, high: float) -> str:
+    """'[12.30, 13.40]' in percent."""
+    return f"[{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def signed(value: float, low: float, high: float) -> str:
+    """'+1.20 [0.10, 2.30]' in points; '-' where there is no value."""
+    return "-" if math.isnan(value) else f"{100 * value:+.2f} {bracket(low, high)}"
+
+
+def p_text(value: float) -> str:
+    """'0.012', or '<0.001'; '-' where there is no value."""
+    return "-" if math.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """'a, b and c'; beyond `most` names only their number."""
+    if len(names) > most:
+        return f"{len(names)} strategies"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """GitHub table; a `|` inside a cell is escaped."""
+    rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
+    return "".join("| " + " | ".join(str(value).replace("|", r"\|") for value in row) + " |\n" for row in rows)
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """Tabular of booktabs."""
+    escape = str.maketrans(
+        {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "<": "$<$", ">": "$>$", "$": r"\$"}
+        | {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    )
+    cells: list[Any] = [frame.columns, *frame.itertuples(index=False)]
+    head, *rows = (" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in cells)
+    opened = rf"\begin{{tabular}}{{{'l' * len(frame.columns)}}}"
+    return "\n".join([opened, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"

@@ -1,0 +1,125 @@
+"""Systems: each file resolves to what its paper states, and says what a backbone or a data set cannot carry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.config import build_config, resolved
+from negbench.errors import UnknownNameError
+from negbench.scene import Scenes
+from negbench.systems.system import FACTORS, PLAIN, system, systems
+
+# paper-stated values, written out
+STATED: dict[str, dict[str, Any]] = {
+    "plain": {"strategy.name": "in-batch", "loss.name": "info-nce", "train.num_negatives": None},
+    "qure": {
+        "strategy.name": "qure",
+        "strategy.variant": "paper",
+        "loss.name": "bradley-terry",
+        "train.num_negatives": 1,
+        "mining.replacement": True,
+        "schedule.n_def": 6,
+    },
+    "cirqrs": {
+        "strategy.name": "cirqrs",
+        "strategy.n_neg": 50,
+        "loss.name": "bradley-terry",
+        "train.num_negatives": 1,
+        "schedule.n_def": 5,
+    },
+    "dqe": {
+        "strategy.name": "dqe",
+        "strategy.alpha": 0.2,
+        "strategy.beta": 0.8,
+        "loss.name": "margin-kl",
+        "loss.kl_over": "batch",
+        "backbone.attribute_weights": True,
+    },
+    "hycole": {
+        "strategy.name": "hycole",
+        "loss.name": "info-nce",
+        "hybrid.alpha": 0.4,
+        "hybrid.beta": 0.1,
+        "hybrid.slots": "sum",
+        "hybrid.temperature": "own",
+        "backbone.fusion": "gated",
+    },
+}
+
+
+def test_all_systems_are_stated_here() -> None:
+    assert list(systems()) == [PLAIN, *sorted(set(STATED) - {PLAIN})]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_system_resolves_to_what_its_paper_states(name: str, toy_root: Path) -> None:
+    base = [{"dataset": {"name": "synthetic", "root": str(toy_root)}}]
+    layer, remarks = system(name).layer(base, Scenes())
+    flat = resolved(build_config([layer, *base])).flat()
+    assert {key: flat[key] for key in STATED[name]} == STATED[name]
+    # tiny carries all but the projection
+    lost = "HyCoLe-HNM without its added projection to the joint space (sec. 2.2): "
+    assert remarks == ((f"{lost}backbone 'tiny' has no option projection",) if name == "hycole" else ())
+
+
+def test_flags_beat_a_system(toy_root: Path) -> None:
+    base = [{"dataset": {"root": str(toy_root)}}, {"strategy": {"name": "top-k"}, "loss": {"margin": 0.3}}]
+    layer, _ = system("dqe").layer(base, Scenes())
+    config = build_config([layer, *base])
+    assert config.strategy.name == "top-k"
+    assert config.strategy.options == {}
+    assert config.loss.options["margin"] == 0.3
+    assert config.loss.options["kl_over"] == "batch"
+
+
+def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
+    from negbench.config import set_layer
+
+    base = [*map(set_layer, vector_sets)]
+    for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added"])):
+        layer, remarks = system(name).layer(base, Scenes())
+        assert len(remarks) == len(words)
+        for word, remark in zip(words, remarks, strict=True):
+            assert word in remark
+            assert "\n" not in remark
+        assert set(layer.get("backbone", {})) <= {"name", "fusion"}
+        resolved(build_config([layer, *base]))  # what is left can run
+
+
+def test_factors_are_taken_apart(toy_root: Path) -> None:
+    base = [{"dataset": {"root": str(toy_root)}}]
+    chosen = system("dqe")
+    parts, _ = chosen.carried(base, Scenes())
+    for factor, key in zip(FACTORS, ("strategy", "loss", "backbone"), strict=True):
+        layers = chosen.layers(parts, [factor])
+        assert key in {name for layer in layers for name in layer}
+        others = {"strategy", "loss", "backbone"} - {key}
+        assert not others & {name for layer in layers for name in layer}
+
+
+def test_unknown_systems_are_named() -> None:
+    with pytest.raises(UnknownNameError, match=r"did you mean 'qure'"):
+        system("qur")
+
+
+def test_a_run_of_a_system_says_what_it_leaves_out(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [part for text in [*vector_sets, "train.epochs=1"] for part in ("--set", text)]
+    command = ["run", "--system", "dqe", "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]
+    assert negbench(command) == 0
+    out = capsys.readouterr().out
+    assert "note: DQE-CIR without its attribute weights (eq. 1, 7)" in " ".join(out.split())
+    assert len(list(tmp_path.glob("dqe-margin-kl-*"))) == 1
+
+
+def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["list", "systems", "hycole"]) == 0
+    out = capsys.readouterr().out
+    assert "hybrid.slots = sum" in out
+    assert "where it can be carried: gated fusion (eq. 2): backbone.fusion = gated" in out
+    assert negbench(["list", "systems", "nosuch"]) == 2
