@@ -140,7 +140,8 @@ def _compute(
     distinct = {cell.hash: cell for cell in plan.cells}.values()
     done = sum(cell.step(runs, rule) == "reuse" for cell in distinct)
     console.print(
-        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), {done} of them finished before",
+        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), "
+        f"{done} of them finished before",
         highlight=False,
     )
     folder = ComparisonFolder(runs / (name or default_name(plan.cells).replace("compare-", "claims-")))
