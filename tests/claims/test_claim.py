@@ -58,6 +58,20 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
 
 
+def test_clip_can_move_slowly(toy_root: Path, tmp_path: Path) -> None:
+    sets = ["backbone.name=clip", "backbone.init=random", "backbone.size=toy", f"dataset.root='{toy_root}'"]
+    found = plan_claims(chosen("26,28,29"), list(map(set_layer, sets)), (0,), tmp_path, Display(), Scenes())
+    assert found.undefined == {}
+    assert found.remarks == []
+    config = {cell.labels["system"]: cell.config.backbone.options for cell in found.cells}
+    assert [config[f"hycole-{rate}"]["gamma"] for rate in ("slow", "still", "fast")] == [0.001, 1e-12, 1.0]
+    assert config["hycole-slow"]["frozen"] is False
+    assert (config["hycole"]["projection"], config["hycole"]["fusion"]) == (True, "gated")
+    assert config["hycole-sum"]["fusion"] == "sum"
+    assert config["in-batch-attributes"]["attribute_weights"] is True
+    assert len({cell.hash for cell in found.cells}) == len(found.cells) == 7
+
+
 def test_lists_stand_for_one_test_each(tmp_path: Path) -> None:
     test = TEST.replace('"level", of = "a"', '"difference", of = ["a", "b"], against = "c"')
     assert read(tmp_path, test) == ["recall: a - c", "recall: b - c"]
