@@ -91,7 +91,9 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
         for word, remark in zip(words, remarks, strict=True):
             assert word in remark
             assert "\n" not in remark
-        assert set(layer.get("backbone", {})) <= {"fusion"}
+        assert set(layer.get("backbone", {})) <= {"name", "fusion"}
+        fusion = build_config([layer, *base]).backbone.options.get("fusion")
+        assert fusion == layer.get("backbone", {}).get("fusion")  # not lost where a layer above names the backbone
         resolved(build_config([layer, *base]))  # what is left can run
 
 
