@@ -69,8 +69,8 @@ def run(
         runs_dir: where the run's folder and the MLflow store lie; default NEGBENCH_RUNS or ./runs.
         tracking_uri: MLflow store; default the sqlite file in `runs_dir`.
     """
-    from negbench.config import load_config
     from negbench.loop.runs import Bench, run_config
+    from negbench.systems.system import load_config
 
     names = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss}
     flags: dict[str, Any] = {key: None if name is None else {"name": name} for key, name in names.items()}

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -289,39 +288,10 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def load_config(
-    *,
-    recipe: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    sets: Sequence[str] = (),
-    note: Note = warnings.warn,
-) -> RunConfig:
-    """Build a RunConfig: defaults, then the system that is named, then the recipe, then flags, then `--set`.
-
-    Args:
-        recipe: TOML file whose tables are RunConfig's sections; its key `system` names one of `list systems`.
-        flags: nested dict of what the command line gave; keys with value None are left out.
-        sets: 'section.key=value' texts, in order.
-        note: told in a line what the backbone or the data set cannot carry of the system.
-
-    Raises:
-        NegbenchError: one line that names the key and the mend.
-    """
-    given = merged(config_layers(recipe=recipe, flags=flags, sets=sets))
-    if "system" in given:
-        from negbench.scene import Scenes
-        from negbench.systems.system import with_system
-
-        given, remarks = with_system([given], Scenes())
-        for remark in remarks:
-            note(remark)
-    return build_config([given])
-
-
 def config_layers(
     *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """The layers that `load_config` builds from, the lowest first."""
+    """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
     return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
 
 

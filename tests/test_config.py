@@ -18,7 +18,6 @@ from negbench.config import (
     RunConfig,
     Section,
     build_config,
-    load_config,
     parse_plugin,
     parse_set,
     refresh_epochs,
@@ -26,6 +25,7 @@ from negbench.config import (
 )
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.registry import checked_options, registry
+from negbench.systems.system import load_config
 
 
 @pytest.fixture

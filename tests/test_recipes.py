@@ -14,7 +14,7 @@ from PIL import Image
 
 from negbench.cli.compare import build_grid
 from negbench.cli.study import read_study
-from negbench.config import RunConfig, load_config, read_recipe, resolved
+from negbench.config import RunConfig, read_recipe, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import executor_of
@@ -24,6 +24,7 @@ from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.runs import Bench, run_config
 from negbench.report.verdicts import Rules, rows_of, tables_of
 from negbench.scene import Scenes, load_split
+from negbench.systems.system import load_config
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))

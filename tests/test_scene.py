@@ -12,7 +12,7 @@ from negbench import scene
 from negbench.api import make_strategy
 from negbench.audit.audit import audit
 from negbench.audit.subject import AuditOptions, open_subject
-from negbench.config import RunConfig, load_config, resolved
+from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.executors import executor_of
 from negbench.grid.cells import SCENES, plan
@@ -20,6 +20,8 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, trained_state
+from negbench.systems.system import load_config
+from negbench.testing.vectors import write_vectors
 
 FAST = ("train.epochs=1", "schedule.n_def=1")
 
@@ -99,6 +101,18 @@ def test_a_backbone_of_another_seed_has_other_weights(vector_sets: list[str]) ->
     assert any(not torch.equal(weights[name], other[name]) for name in weights)
     again = scenes.backbone(first)
     assert all(torch.equal(weights[name], value) for name, value in trained_state(again).items())
+
+
+def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path) -> None:
+    """The same data set under other frozen features: neither run may read the other's."""
+    scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, other vectors
+    assert images.startswith("backbone.images=")
+    (first,), (second,) = configs(vector_sets, "in-batch"), configs([*vector_sets, images], "in-batch")
+    rows = torch.arange(5)
+    for config in (first, second, first):
+        opened = open_run(config, Display(), scenes)
+        want = opened.backbone.features_of(opened.scene.train.dataset.images[:5])
+        torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
 
 
 def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

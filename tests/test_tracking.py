@@ -10,10 +10,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
-from negbench.config import load_config
 from negbench.loop import record
 from negbench.loop.runs import Bench, RunResult, resume, run_config
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 from negbench.tracking import Tracker, default_uri, final_values
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +11,7 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from negbench.grid.axes import Grid
-    from negbench.grid.cells import Cell, Outcome
+    from negbench.grid.cells import Cell
     from negbench.report.verdicts import Rules
     from negbench.runfolder import Overwrite
 
@@ -64,9 +62,7 @@ def compare(
 ) -> None:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.errors import NegbenchError
-    from negbench.executors import executor_of
-    from negbench.grid.cells import SCENES, encode, title_of
+    from negbench.cli.cells import computed, raise_failed
     from negbench.grid.comparison import ComparisonFolder, default_name
     from negbench.report.comparison import finish
     from negbench.report.verdicts import Rules
@@ -77,27 +73,16 @@ def compare(
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)
-    cells, todo = _plan(console, grid, runs, rules, chosen)
+    cells = _plan(console, grid, runs, rules, chosen)
     if dry_run:
         return
     folder = ComparisonFolder(runs / (name or default_name(cells)))
-    with options.stages(console, "prepare") as display:
-        encode(todo, display, SCENES)
-    if workers > 1:
-        SCENES.clear()  # a large backbone is not to stay in memory beside those that train
-    with _progress(console, runs, cells, todo, workers) as progress:
-        outcomes = folder.compute(
-            cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=chosen, progress=progress
-        )
-    failed = [o for o in outcomes if o.error]
-    for outcome in failed:
-        console.print(f"FAILED {title_of(outcome.cell, cells)}: {outcome.error}", style="red")
-    if any(o.run_id for o in outcomes):
+    outcomes = computed(console, folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    if any(outcome.run_id for outcome in outcomes):
         if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(console, cells, folder.path)
         finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
-    if failed:
-        raise NegbenchError(f"{len(failed)} of {len(outcomes)} cells failed; the same command computes them again")
+    raise_failed(outcomes)
 
 
 def build_grid(
@@ -159,8 +144,8 @@ def _with_sets(
     return tuple({**section, **extra} for section in sections)
 
 
-def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite) -> tuple[list[Cell], list[Cell]]:
-    """All cells, and those that are to be computed."""
+def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite) -> list[Cell]:
+    """All cells; says how many are there already."""
     from negbench.grid.cells import SCENES, plan
 
     notes = list[str]()
@@ -182,8 +167,7 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
         f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
         highlight=False,
     )
-    todo = [cell for cell, step in zip(cells, steps, strict=True) if step in ("resume", "anew")]
-    return cells, todo
+    return cells
 
 
 def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
@@ -193,59 +177,3 @@ def _audit(console: Any, cells: list[Cell], folder: Path) -> None:
     with options.stages(console, "audit") as display:
         remarks = audit_cells(cells, folder, display, SCENES)
     options.notes(console, [f"audit: {remark}" for remark in remarks])
-
-
-@contextmanager
-def _progress(
-    console: Any, runs: Path, cells: list[Cell], todo: list[Cell], workers: int
-) -> Iterator[Callable[[Outcome, int], None]]:
-    """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
-    import time
-
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from negbench.grid.cells import title_of
-
-    started, told = time.monotonic(), False
-    columns = (
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
-        task = live.add_task("", total=len(cells))
-
-        def progress(outcome: Outcome, done: int) -> None:
-            nonlocal told
-            what = title_of(outcome.cell, cells)
-            what = f"{what} FAILED: {outcome.error}" if outcome.error else what
-            live.update(task, completed=done, total=len(cells), description=what)
-            if outcome.reused:
-                return
-            if not console.is_terminal:
-                typer.echo(f"[{done}/{len(cells)}] {time.monotonic() - started:6.1f} s  {what}")
-            if not told and outcome.run_id is not None and done < len(cells):
-                told = True
-                live.console.print(_estimate(runs / outcome.run_id, outcome.cell, todo, workers), highlight=False)
-
-        yield progress
-
-
-def _estimate(folder: Path, first: Cell, todo: list[Cell], workers: int) -> str:
-    """Time and disk of the rest, from the first cell that was computed."""
-    from negbench.grid.estimate import estimate
-    from negbench.runfolder import RunFolder
-
-    rest = [cell for cell in todo if cell.hash != first.hash]
-    seconds = sum(RunFolder(folder).result["seconds"].values())
-    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, workers).line()} (as the first one went)"

@@ -28,11 +28,12 @@ def encode(
     plugin: options.Plugins = None,
 ) -> None:
     """Plan, encode with progress, report."""
-    from negbench.config import load_config, resolved
+    from negbench.config import resolved
     from negbench.display import Display
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
     from negbench.scene import device_of
+    from negbench.systems.system import load_config
 
     console = options.console()
     flags: dict[str, Any] = {

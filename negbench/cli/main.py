@@ -38,7 +38,20 @@ def _root(
 
 
 # one file each; every file has `register(app)`
-_COMMANDS = ("run", "compare", "study", "audit", "report", "evaluate", "encode", "list_", "data", "ui", "export")
+_COMMANDS = (
+    "run",
+    "compare",
+    "swap",
+    "study",
+    "audit",
+    "report",
+    "evaluate",
+    "encode",
+    "list_",
+    "data",
+    "ui",
+    "export",
+)
 
 for _name in _COMMANDS:
     importlib.import_module(f"negbench.cli.{_name}").register(app)

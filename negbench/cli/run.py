@@ -42,8 +42,8 @@ def run(
     tracking_uri: options.TrackingUri = None,
 ) -> None:
     """Build the configuration, compute, print."""
-    from negbench.config import load_config
     from negbench.display import Display
+    from negbench.systems.system import load_config
 
     console = options.console()
     flags: dict[str, Any] = {

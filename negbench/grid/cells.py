@@ -84,7 +84,8 @@ def plan(
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
     differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
-    return " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
+    system = f"[{cell.labels['system']}] " if "system" in cell.labels else ""
+    return system + " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
 
 
 def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:
@@ -168,7 +169,7 @@ def compute(
         fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in {cell.hash: cell for cell in cells}.values():
+    for cell in {cell.hash: cell for cell in reversed(cells)}.values():  # named by its first place
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""

@@ -7,6 +7,7 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,9 @@ def manifest(run: OpenRun) -> dict[str, Any]:
     }
 
 
+@cache
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a number can depend on."""
+    """Of Python and of the packages that a number can depend on; read once, as that takes longer than a small epoch."""
     return {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
 
 

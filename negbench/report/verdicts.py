@@ -233,14 +233,24 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[Table]:  
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, mine in _values(group, metrics, queries).items():
+            for name, mine in values_of(group, metrics, queries).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(Table(dataset, loss, backbone, main, values, negatives))
     return tables
 
 
-def _values(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
+def values_of(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
+    """Metric -> per-query values of a group's runs.
+
+    Args:
+        group: all seeds of one setting.
+        metrics: means over queries; others are left out.
+        queries: data set -> ids of its queries; filled here, so that all groups are checked to hold the same.
+
+    Raises:
+        RunError: two runs of one data set whose stored ranks are of different queries.
+    """
     config = group.runs[0].config
     for path in config.plugins:
         registry.add_file(Path(path))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.config import RunConfig, build_config, merged
+from negbench.config import Note, RunConfig, build_config, config_layers, merged
 from negbench.errors import UnknownNameError
 from negbench.registry import constructor_of, option_defaults, registry
 
@@ -132,6 +133,34 @@ def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any]
         return values, ()
     below, remarks = system(str(name)).layer([values], scenes)
     return merged([below, values]), remarks
+
+
+def load_config(
+    *,
+    recipe: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    note: Note = warnings.warn,
+) -> RunConfig:
+    """Build a RunConfig: defaults, then the system that is named, then the recipe, then flags, then `--set`.
+
+    Args:
+        recipe: TOML file whose tables are RunConfig's sections; its key `system` names one of `list systems`.
+        flags: nested dict of what the command line gave; keys with value None are left out.
+        sets: 'section.key=value' texts, in order.
+        note: told in a line what the backbone or the data set cannot carry of the system.
+
+    Raises:
+        NegbenchError: one line that names the key and the mend.
+    """
+    given = merged(config_layers(recipe=recipe, flags=flags, sets=sets))
+    if "system" in given:
+        from negbench.scene import Scenes
+
+        given, remarks = with_system([given], Scenes())
+        for remark in remarks:
+            note(remark)
+    return build_config([given])
 
 
 @cache

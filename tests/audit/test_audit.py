@@ -18,13 +18,14 @@ from negbench.audit.audit import audit, write_audits
 from negbench.audit.rows import diversity
 from negbench.audit.subject import AuditOptions, Judge, Subject, open_judge, open_subject
 from negbench.cli.main import run as negbench
-from negbench.config import PluginConfig, RunConfig, load_config, resolved
+from negbench.config import PluginConfig, RunConfig, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 OPTIONS = AuditOptions(queries=20, draws=6, curves=2)
 
@@ -166,7 +167,8 @@ def test_curves_place_target_and_pools(subject: Subject) -> None:
         first = 2 if rank == 1 else 1
         assert curve.pools["top"] == (first, 5 if rank > 5 else 6, 5)
         last = min(rank + 4, len(columns))
-        assert curve.pools["after"][1:] == ((last, last - rank) if rank < len(columns) else (last, len(columns) - 1))
+        below = (last, last - rank) if rank < len(columns) else (len(columns) - 1, len(columns) - 1)  # else all others
+        assert curve.pools["after"][1:] == below
 
 
 def test_audits_are_reproducible_and_know_their_seed(subject: Subject, config: RunConfig) -> None:

@@ -21,9 +21,9 @@ from torch import Tensor
 from negbench.backbones import _open_clip
 from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.clip import Clip
-from negbench.config import load_config
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 from negbench.loop.runs import Bench, run_config
+from negbench.systems.system import load_config
 
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]

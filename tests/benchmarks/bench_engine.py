@@ -30,13 +30,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import load_config
 from negbench.contracts import Backbone, paired_relevance
 from negbench.datasets._synthesis import Spec, synthesize
 from negbench.display import Display
 from negbench.loop import train as engine
 from negbench.loop.objective import Objective
 from negbench.scene import Scene, Split
+from negbench.systems.system import load_config
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
 

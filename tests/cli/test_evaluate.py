@@ -16,10 +16,10 @@ import torch
 
 import negbench
 from negbench.cli import main
-from negbench.config import load_config
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics import evaluate_rankings
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 
 @pytest.fixture(scope="module")

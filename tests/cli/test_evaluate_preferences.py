@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
-from negbench.config import load_config
 from negbench.contracts import relevance
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
@@ -22,6 +21,7 @@ from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
+from negbench.systems.system import load_config
 
 
 def trained(where: Path, toy_sets: list[str], seed: int) -> RunFolder:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, MiningConfig, load_config
+from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
@@ -30,6 +30,7 @@ from negbench.loop.runs import OpenRun, open_run
 from negbench.metrics.metric import Metric
 from negbench.registry import registry
 from negbench.scene import Scenes
+from negbench.systems.system import load_config
 from negbench.testing.bare import BareBackbone
 
 TAU = 0.5

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, MiningConfig, load_config
+from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import OptionError
@@ -22,6 +22,7 @@ from negbench.loop.runs import OpenRun, open_run
 from negbench.mining.draws import splitmix
 from negbench.mining.task import mining_task
 from negbench.scene import Scene, Scenes
+from negbench.systems.system import load_config
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from negbench.config import load_config
 from negbench.datasets.triplets import Triplets
 from negbench.loop import train as loop
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, run_config
+from negbench.systems.system import load_config
 
 
 def rolled(data: Triplets, epoch: int) -> list[str | None]:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.config import RunConfig, load_config
+from negbench.config import RunConfig
 from negbench.errors import OptionError
 from negbench.loop import runs
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
 from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
 

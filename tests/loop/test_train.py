@@ -15,11 +15,12 @@ import pandas as pd
 import pytest
 import torch
 
-from negbench.config import RunConfig, load_config
+from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import runs
 from negbench.loop.runs import Bench, RunResult
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 
 def config_of(strategy: str, vector_sets: list[str], *more: str, loss: str = "bradley-terry") -> RunConfig:

@@ -24,7 +24,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from negbench.config import load_config, resolved
+from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.study.book import Book, Claim
 from negbench.study.final import finished
@@ -34,6 +34,7 @@ from negbench.study.spec import StudySpec
 from negbench.study.storage import open_storage, storage_url
 from negbench.study.trials import Job
 from negbench.study.work import serve, work
+from negbench.systems.system import load_config
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
 
@@ -114,6 +115,7 @@ def test_one_worker_and_one_seed_give_the_same_trials_twice(tmp_path: Path, samp
         work(book, at_once, silent)
         found.append([t.params for t in book.frozen()])
     assert found[0] == found[1]
+    assert len({json.dumps(point) for point in found[0]}) == 16  # every trial draws its own
     other = toy_book(tmp_path / "c", 16, toy_spec(sampler=sampler, seed=7))
     work(other, at_once, silent)
     assert [t.params for t in other.frozen()][1:] != found[0][1:]

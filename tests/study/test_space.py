@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from negbench.cli.study import read_study
-from negbench.config import RunConfig, load_config, resolved
+from negbench.config import RunConfig, resolved
 from negbench.contracts import Strategy, tunable
 from negbench.errors import NegbenchError, OptionError
 from negbench.study import space as spaces
 from negbench.study.space import Space, build_space, fixed_layer
 from negbench.study.spec import StudySpec
+from negbench.systems.system import load_config
 
 # --- the space -----------------------------------------------------------------------------------------------------
 

@@ -62,13 +62,8 @@ def test_a_system_resolves_to_what_its_paper_states(name: str, toy_root: Path) -
     flat = resolved(build_config([layer, *base])).flat()
     assert {key: flat[key] for key in STATED[name]} == STATED[name]
     # tiny carries all but the projection
-    assert remarks == (
-        (
-            "HyCoLe-HNM without its added projection to the joint space (sec. 2.2): backbone 'tiny' has no option projection",
-        )
-        if name == "hycole"
-        else ()
-    )
+    lost = "HyCoLe-HNM without its added projection to the joint space (sec. 2.2): "
+    assert remarks == ((f"{lost}backbone 'tiny' has no option projection",) if name == "hycole" else ())
 
 
 def test_flags_beat_a_system(toy_root: Path) -> None:

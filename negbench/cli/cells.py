@@ -1,0 +1,115 @@
+"""What the commands that compute cells share: encoding first, progress, an estimate after the first cell, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from negbench.cli import options
+from negbench.errors import NegbenchError
+
+if TYPE_CHECKING:
+    from negbench.grid.cells import Cell, Outcome
+    from negbench.grid.comparison import ComparisonFolder
+    from negbench.runfolder import Overwrite
+
+
+def computed(
+    console: Any,
+    folder: ComparisonFolder,
+    cells: Sequence[Cell],
+    *,
+    workers: int,
+    tracking_uri: str | None,
+    overwrite: Overwrite,
+) -> list[Outcome]:
+    """Compute what is not finished; prints progress and what failed. One outcome per cell."""
+    from negbench.executors import executor_of
+    from negbench.grid.cells import SCENES, encode, title_of
+
+    runs = folder.path.parent
+    distinct = {cell.hash: cell for cell in cells}.values()
+    todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
+    with options.stages(console, "prepare") as display:
+        encode(todo, display, SCENES)
+    if workers > 1:
+        SCENES.clear()  # a large backbone is not to stay in memory beside those that train
+    with _progress(console, runs, cells, todo, workers) as progress:
+        outcomes = folder.compute(
+            cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
+        )
+    for outcome in _failed(outcomes):
+        console.print(f"FAILED {title_of(outcome.cell, cells)}: {outcome.error}", style="red")
+    return outcomes
+
+
+def _failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """One outcome of each failed run."""
+    return list({outcome.cell.hash: outcome for outcome in outcomes if outcome.error}.values())
+
+
+def raise_failed(outcomes: Sequence[Outcome]) -> None:
+    """The command's end: NegbenchError where a cell failed."""
+    failed, total = _failed(outcomes), len({outcome.cell.hash for outcome in outcomes})
+    if failed:
+        raise NegbenchError(f"{len(failed)} of {total} cells failed; the same command computes them again")
+
+
+@contextmanager
+def _progress(
+    console: Any, runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], workers: int
+) -> Iterator[Callable[[Outcome, int], None]]:
+    """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
+    import time
+
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from negbench.grid.cells import title_of
+
+    started, told, total = time.monotonic(), False, len({cell.hash for cell in cells})
+    columns = (
+        TextColumn("cells"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
+        task = live.add_task("", total=total)
+
+        def progress(outcome: Outcome, done: int) -> None:
+            nonlocal told
+            what = title_of(outcome.cell, cells)
+            what = f"{what} FAILED: {outcome.error}" if outcome.error else what
+            live.update(task, completed=done, total=total, description=what)
+            if outcome.reused:
+                return
+            if not console.is_terminal:
+                typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+            if not told and outcome.run_id is not None and done < total:
+                told = True
+                live.console.print(_estimate(runs / outcome.run_id, outcome.cell, todo, workers), highlight=False)
+
+        yield progress
+
+
+def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], workers: int) -> str:
+    """Time and disk of the rest, from the first cell that was computed."""
+    from negbench.grid.estimate import estimate
+    from negbench.runfolder import RunFolder
+
+    rest = [cell for cell in todo if cell.hash != first.hash]
+    seconds = sum(RunFolder(folder).result["seconds"].values())
+    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, workers).line()} (as the first one went)"

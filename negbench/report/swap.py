@@ -1,0 +1,283 @@
+"""The swap matrix as a table and a figure, and what each system's gain over the plain one is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rich.console import Console
+
+from negbench import statistics
+from negbench.display import Grid
+from negbench.files import atomic_write, write_json
+from negbench.grid.comparison import Group, groups_of
+from negbench.grid.swap import Matrix
+from negbench.report.charts import Chart, heat, png
+from negbench.report.page import write_text
+from negbench.report.verdicts import negatives_of, values_of
+from negbench.report.words import bracket, label_of, listed, markdown, signed
+from negbench.tracking import Tracker
+
+SIGNS = {"better": "▲", "worse": "▼", "tied": "=", "underpowered": "?"}
+_SEED = 0x5A4A  # of the resamples: the same runs give the same intervals
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """One strategy in one system; differences to the system's own negatives in the unit of the metric."""
+
+    system: str
+    strategy: str
+    own: bool
+    negatives: float  # per query and step
+    mean: float
+    difference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p_adjusted: float = math.nan
+    detectable: float = math.nan
+    verdict: str = "own"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One part of a system's gain over the plain system, in the unit of the metric."""
+
+    system: str
+    part: str  # "total", a factor (its share), or "a x b" (what they add together beyond each alone)
+    value: float
+    low: float
+    high: float
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a swap matrix says, for one metric."""
+
+    metric: str
+    seeds: int
+    queries: int
+    cells: tuple[Swapped, ...]
+    gains: tuple[Gain, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """[strategy x system] the difference with its sign, 'own' where the negatives are the system's."""
+        systems = list(dict.fromkeys(cell.system for cell in self.cells))
+        strategies = list(dict.fromkeys(cell.strategy for cell in self.cells))
+        shown = {
+            (cell.strategy, cell.system): f"{100 * cell.mean:.1f} own"
+            if cell.own
+            else f"{signed(cell.difference, cell.low, cell.high)} {SIGNS[cell.verdict]}"
+            for cell in self.cells
+        }
+        rows = [{"strategy": s, **{system: shown.get((s, system), "-") for system in systems}} for s in strategies]
+        return pd.DataFrame(rows)
+
+    def decomposition(self) -> pd.DataFrame:
+        """One row a part of a system's gain."""
+        return pd.DataFrame(
+            [
+                {
+                    "system": gain.system,
+                    "part": gain.part,
+                    "points": f"{100 * gain.value:+.1f}",
+                    "interval": bracket(gain.low, gain.high),
+                }
+                for gain in self.gains
+            ]
+        )
+
+
+def results_of(runs: Path, name: str, matrix: Matrix, *, alpha: float = 0.05, margin: float = 0.005) -> Results:
+    """Read the finished cells of a swap matrix.
+
+    Args:
+        runs: runs folder.
+        name: of its comparison.
+        matrix: as planned.
+        alpha: level; intervals of one system's row hold for all its strategies at once, as do those of its parts.
+        margin: differences within it do not matter, in the unit of the metric.
+
+    Raises:
+        RunError: no finished cell, or ranks of other queries.
+    """
+    groups = groups_of(runs, name)
+    metric = str(groups[0].results[0]["main_metric"])
+    queries: dict[str, tuple[str, ...]] = {}
+    values: dict[tuple[str, str], NDArray[np.float64]] = {}
+    seeds: dict[tuple[str, str], tuple[int, ...]] = {}
+    strata: NDArray[Any] | None = None
+    of: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        place = (group.labels["system"], group.labels["strategy"])
+        found = values_of(group, [metric], queries).get(metric)
+        if found is not None:
+            of[place], values[place], seeds[place], strata = group, found.values, found.seeds, found.strata
+    rows = (_row(system, matrix, of, values, seeds, strata, metric, alpha, margin) for system in matrix.systems)
+    cells = [cell for row in rows for cell in row]
+    gains = [gain for system in matrix.corners for gain in _gains(system, matrix, values, seeds, strata, alpha)]
+    shape = next(iter(values.values())).shape
+    return Results(metric, shape[0], shape[1], tuple(cells), tuple(gains))
+
+
+def _row(
+    system: str,
+    matrix: Matrix,
+    of: Mapping[tuple[str, str], Group],
+    values: Mapping[tuple[str, str], NDArray[np.float64]],
+    seeds: Mapping[tuple[str, str], tuple[int, ...]],
+    strata: NDArray[Any] | None,
+    metric: str,
+    alpha: float,
+    margin: float,
+) -> list[Swapped]:
+    own = matrix.own[system]
+    mine = {strategy: table for (where, strategy), table in values.items() if where == system}
+    if own not in mine:
+        return []
+    tests = statistics.compare_table(
+        mine,
+        own,
+        generator=np.random.default_rng(_SEED),
+        strata=strata,
+        seeds={strategy: seeds[system, strategy] for strategy in mine},
+        margin=margin,
+        alpha=alpha,
+    )
+    by_name = {test.name: test for test in tests}
+    found = []
+    for strategy in sorted(mine):
+        group = of[system, strategy]
+        mean, count = float(np.mean(group.values("metrics", metric))), negatives_of(group)
+        if strategy == own:
+            found.append(Swapped(system, strategy, True, count, mean))
+            continue
+        test = by_name[strategy]
+        found.append(
+            Swapped(
+                system,
+                strategy,
+                False,
+                count,
+                mean,
+                test.difference,
+                test.interval.low,
+                test.interval.high,
+                test.p_adjusted,
+                test.minimum_detectable,
+                test.verdict,
+            )
+        )
+    return found
+
+
+def _gains(
+    system: str,
+    matrix: Matrix,
+    values: Mapping[tuple[str, str], NDArray[np.float64]],
+    seeds: Mapping[tuple[str, str], tuple[int, ...]],
+    strata: NDArray[Any] | None,
+    alpha: float,
+) -> list[Gain]:
+    corners = matrix.corners[system]
+    places = {factors: next((p for p in values if p[0] == label), None) for factors, label in corners.items()}
+    if any(place is None for place in places.values()):
+        return []
+    known = {factors: place for factors, place in places.items() if place is not None}
+    if len({seeds[place] for place in known.values()}) > 1:
+        return []
+    found = statistics.factorial(
+        {factors: values[place] for factors, place in known.items()},
+        generator=np.random.default_rng(_SEED),
+        strata=strata,
+        alpha=alpha,
+    )
+    parts = {"total": found.total, **found.shares}
+    parts |= {" x ".join(term): effect for term, effect in found.terms.items() if len(term) > 1}
+    return [Gain(system, part, e.value, e.interval.low, e.interval.high, e.p_adjusted) for part, e in parts.items()]
+
+
+# --- words, figure, files ------------------------------------------------------------------------------------------
+
+
+def answer(results: Results) -> list[str]:
+    """A line for each system: what other negatives do to it, and what its gain is made of."""
+    lines = []
+    for system in dict.fromkeys(cell.system for cell in results.cells):
+        row = [cell for cell in results.cells if cell.system == system]
+        own = next(cell for cell in row if cell.own)
+        text = f"{system}: {label_of(results.metric)} {100 * own.mean:.1f} with its own negatives ({own.strategy})"
+        for verdict, words in (("better", "better with"), ("worse", "worse with"), ("tied", "the same with")):
+            names = [cell.strategy for cell in row if cell.verdict == verdict]
+            text += f"; {words} {listed(names)}" if names else ""
+        unclear = sum(cell.verdict == "underpowered" for cell in row)
+        lines.append(text + (f"; {unclear} that {results.seeds} seeds cannot tell" if unclear else ""))
+    for system in dict.fromkeys(gain.system for gain in results.gains):
+        parts = [gain for gain in results.gains if gain.system == system]
+        total, *rest = parts
+        text = f"{system} against plain: {signed(total.value, total.low, total.high)} points, of it "
+        lines.append(
+            text + ", ".join(f"{g.part} {signed(g.value, g.low, g.high)}" for g in rest if " x " not in g.part)
+        )
+    return lines
+
+
+def figure(results: Results) -> Chart:
+    """Systems x strategies: the difference to the system's own negatives."""
+    systems = list(dict.fromkeys(cell.system for cell in results.cells))
+    strategies = list(dict.fromkeys(cell.strategy for cell in results.cells))
+    drawn: dict[tuple[int, ...], tuple[float, str]] = {}
+    for cell in results.cells:
+        place = (strategies.index(cell.strategy), systems.index(cell.system))
+        text = "own" if cell.own else f"{100 * cell.difference:+.1f} {SIGNS[cell.verdict]}"
+        drawn[place] = (0.0 if cell.own else cell.difference, text)
+    text = (
+        f"Difference in {label_of(results.metric)} (points) to each system with its own negatives, {results.seeds} "
+        f"seeds, {results.queries} queries; ▲ better, ▼ worse, = within the margin, ? not decided; darker is higher."
+    )
+    return Chart("swap", "Every system with every strategy's negatives", text, (heat(strategies, systems, drawn),), 1)
+
+
+def finish(console: Console, runs: Path, name: str, matrix: Matrix, tracking_uri: str | None) -> None:
+    """Print a swap matrix's tables, write them and the figure into its folder, and give them to its MLflow run."""
+    results, folder = results_of(runs, name, matrix), runs / name
+    title = f"{label_of(results.metric)}: points against the system's own negatives, with simultaneous intervals"
+    where = folder / "swap.csv"
+    console.print(Grid(results.frame(), title, "▲ better ▼ worse = tied ? not decided", rest=str(where)))
+    if results.gains:
+        title = "what each system gains over the plain one, and from what (Shapley shares; a x b: interaction)"
+        console.print(Grid(results.decomposition(), title, rest=str(folder / "decomposition.csv"), words=("part",)))
+    lines = answer(results)
+    written = [
+        write_text(folder / "swap.csv", pd.DataFrame([vars(cell) for cell in results.cells]).to_csv(index=False)),
+        write_text(
+            folder / "decomposition.csv", pd.DataFrame([vars(gain) for gain in results.gains]).to_csv(index=False)
+        ),
+        write_text(folder / "swap.md", _markdown(results, matrix, lines)),
+        folder / "swap.png",
+    ]
+    with atomic_write(folder / "swap.png", "wb") as file:
+        file.write(png(figure(results)))
+    undefined = [vars(cell) for cell in matrix.undefined]
+    write_json(folder / "swap.json", {"undefined": undefined, "remarks": matrix.remarks, "answer": lines})
+    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
+    for cell in matrix.undefined:
+        console.print(f"not defined: {cell.strategy} in {cell.system}: {cell.reason}", style="yellow", highlight=False)
+    console.print("\nanswer", style="bold")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    console.print(f"\nstored {folder}", highlight=False, soft_wrap=True)
+
+
+def _markdown(results: Results, matrix: Matrix, lines: Sequence[str]) -> str:
+    parts = ["\n\n".join(lines), markdown(results.frame()), markdown(results.decomposition())]
+    if matrix.undefined:
+        parts.append("\n".join(f"- {u.strategy} in {u.system}: {u.reason}" for u in matrix.undefined))
+    return "\n\n".join([*parts, *matrix.remarks]) + "\n"
