@@ -312,7 +312,7 @@ def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path: Path) -> None:
         'system = "dqe"\n[train]\nepochs = 7\nlr = 0.1\n[backbone]\nname = "blip2"\npooling = "text"',
     )
     write(tmp_path, "b", 'extends = "below/a.toml"\n[train]\nepochs = 9\n[strategy]\nbeta = 0.7')
-    config = load_config(recipe=write(tmp_path, "c", 'extends = "b.toml"\n[backbone]\nname = "clip"\n'))
+    config = load_config(recipe=write(tmp_path, "c", 'extends = "b.toml"'), flags={"backbone": {"name": "clip"}})
     assert (config.train.epochs, config.train.lr) == (9, 0.1)
     assert config.strategy.model_dump() == {"name": "dqe", "alpha": 0.2, "beta": 0.7, "scale": "absolute"}
     assert config.backbone.model_dump() == {"name": "clip", "attribute_weights": True}
@@ -330,6 +330,8 @@ def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None
     recipe = write(tmp_path, "r", 'system = "cirqrs"\n[strategy]\nn_neg = 100\n[schedule]\nn_def = 6')
     found = load_config(recipe=recipe, sets=["schedule.n_def=3"])
     assert (found.strategy.options, found.schedule.n_def, found.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
+    named = load_config(recipe=recipe, flags={"strategy": {"name": "cirqrs"}})
+    assert named.strategy.options == {"n_neg": 100}  # the recipe's option is that of its system's strategy
     other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}, "system": None})
     assert (other.strategy.options, other.schedule.n_def, other.mining.replacement) == ({}, 6, True)
     assert (
@@ -466,6 +468,7 @@ def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
 def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
     """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
     sets = sets_of(name, root_of)
+    sets += ["dataset.categories=['dress']"] if "fashioniq" in name or name in ROWS else []
     data = load_config(recipe=path_of(ROWS[name][0] if name in ROWS else name), sets=sets).dataset
     queries = len(load_split(data, "train", images=False).queries)
     sets += ["backbone.model=null"] if name.startswith("hycole") else []
@@ -495,8 +498,7 @@ def test_a_grids_cells_run_two_steps(name: str, root_of: RootOf, tmp_path: Path)
 
 
 def test_variants_share_a_table_under_their_names(root_of: RootOf, tmp_path: Path) -> None:
-    sets = [*toy_sets_of("hycole-table4", root_of), "dataset.categories=['dress']", "train.batch_size=24"]
-    grid = grid_of("hycole-table4", [*sets, "train.epochs=1"], "1")
+    grid = grid_of("hycole-table4", [*toy_sets_of("hycole-table4", root_of), "train.epochs=1"], "1")
     configs = grid.configs()
     cells = plan(configs, tmp_path, Display(), Scenes(), grid.labels(configs))
     folder = ComparisonFolder(tmp_path / "table4")
