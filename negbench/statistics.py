@@ -405,29 +405,29 @@ def compare_table(
     detectable = _minimum_detectable(parts, groups, alpha / len(others))
     ends = _scale(list(table.values()))
     bounds = (ends[0] - ends[1], ends[1] - ends[0])
-    rows_of = []
-    for i, name in enumerate(others):
-        difference = float(parts.mean[i])
-        interval = _interval(difference, float(found.reach[i]), 1 - alpha, bounds)
-        rows_of.append(
-            Comparison(
-                name=name,
-                baseline=baseline,
-                difference=difference,
-                interval=interval,
-                models=_interval(difference, float(found.models[i]), 1 - alpha, bounds),
-                p_value=float(found.p_value[i]),
-                p_models=float(found.p_models[i]),
-                p_adjusted=float(found.p_adjusted[i]),
-                effect_size=float(effects[i]),
-                verdict=verdict(interval.low, interval.high, margin=margin),
-                minimum_detectable=float(detectable[i]),
-                seeds=len(paired[i]),
-                unpaired_seeds=len(set(rows[name]) ^ set(rows[baseline])),
-                queries=queries,
-            )
+    intervals, models = (
+        [_interval(float(m), float(h), 1 - alpha, bounds) for m, h in zip(parts.mean, halves, strict=True)]
+        for halves in (found.reach, found.models)
+    )
+    return [
+        Comparison(
+            name=name,
+            baseline=baseline,
+            difference=float(parts.mean[i]),
+            interval=intervals[i],
+            models=models[i],
+            p_value=float(found.p_value[i]),
+            p_models=float(found.p_models[i]),
+            p_adjusted=float(found.p_adjusted[i]),
+            effect_size=float(effects[i]),
+            verdict=verdict(intervals[i].low, intervals[i].high, margin=margin),
+            minimum_detectable=float(detectable[i]),
+            seeds=len(paired[i]),
+            unpaired_seeds=len(set(rows[name]) ^ set(rows[baseline])),
+            queries=queries,
         )
-    return rows_of
+        for i, name in enumerate(others)
+    ]
 
 
 def verdict(low: float, high: float, *, margin: float) -> Verdict:

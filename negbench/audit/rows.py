@@ -14,6 +14,7 @@ from torch import Tensor
 
 from negbench.audit.subject import AuditOptions, Judge, Subject
 from negbench.contracts import ScoreView, Strategy, relevance
+from negbench.metrics.similarity import target_similarity
 from negbench.mining.mine import MiningTask, batch_statistics, mine
 
 _BLOCK = 256  # queries judged at once
@@ -32,6 +33,8 @@ class AuditRow:
         false_negative_rate_pool: share of the pool that the data set knows to be relevant.
         false_negative_rate_draws: the same of the draws.
         judged_rate_pool, judged_rate_draws: the same by the judge.
+        similarity_mean, similarity_q05, similarity_q50, similarity_q95: cosine of the draws to the target in the
+            judge's eyes, mean and quantiles over all of them; a batch strategy draws what it uses.
         hardness: mean over the draws of s+ - s-; small or negative is hard.
         diversity: 1 - mean cosine between the drawn negatives of a query, all pairs, in the audited model's own
             embeddings (an image's is the normalised mean of its candidate tokens); 0 where all draws look the same.
@@ -51,6 +54,10 @@ class AuditRow:
     false_negative_rate_draws: float
     judged_rate_pool: float
     judged_rate_draws: float
+    similarity_mean: float
+    similarity_q05: float
+    similarity_q50: float
+    similarity_q95: float
     hardness: float
     diversity: float
     fallback_below: float
@@ -76,6 +83,7 @@ def corpus_row(
     if judge is not None:
         judged_pool = _judged_pools(task, np.load(file), judge)
         judged_draws = float(judge.wrong(task.target, mined.negatives).double().mean())
+    pairs = torch.arange(len(task.queries))[:, None].expand_as(mined.negatives)
     names = ("pool_size", "pool_size_median", "band_start", "band_mean", "band_end", "hardness")
     rates = ("false_negative_rate_pool", "false_negative_rate_draws", "fallback_below", "fallback_any")
     return AuditRow(
@@ -86,8 +94,18 @@ def corpus_row(
         judged_rate_draws=judged_draws,
         diversity=float(diversity(subject.images[mined.negatives]).mean()),
         empty=math.nan,
+        **_similarity(judge, task.target[pairs.flatten()], mined.negatives.flatten()),
         **{name: summary[name] for name in (*names, *rates)},
     )
+
+
+def _similarity(judge: Judge | None, targets: Tensor, images: Tensor) -> dict[str, float]:
+    """The judge's cosine of each target to each image [P], as fields of a row; NaN without a judge."""
+    levels = {"similarity_q05": 0.05, "similarity_q50": 0.5, "similarity_q95": 0.95}
+    if judge is None:
+        return dict.fromkeys(("similarity_mean", *levels), math.nan)
+    found = target_similarity(judge.images[targets], judge.images[images][:, None], list(levels.values()))
+    return {"similarity_mean": found.mean, **{name: found.quantiles[level] for name, level in levels.items()}}
 
 
 def diversity(drawn: Tensor, used: Tensor | None = None) -> Tensor:
@@ -137,7 +155,7 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOp
     task, size = subject.task, int(subject.config.train.batch_size or 2)
     order = torch.randperm(len(task.queries), generator=options.generator("batches"))
     found: list[dict[str, float]] = []
-    sizes, spread = list[Tensor](), list[Tensor]()
+    sizes, spread, pairs = list[Tensor](), list[Tensor](), list[Tensor]()
     judged = ("judged_rate_pool", "judged_rate_draws")
     for rows in order.split(size):
         if len(rows) < 2:
@@ -151,6 +169,7 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOp
         values["filled"] = len(rows) - values["empty"]
         found.append(values | {name: _share(wrong, w) for name, w in zip(judged, (weights > 0, weights), strict=True)})
         sizes.append((weights > 0).sum(1))
+        pairs.append(targets[(weights > 0).nonzero()])  # [P, 2]
         members = subject.images[targets][None].expand(len(rows), -1, -1)
         spread.append(diversity(members, weights > 0))
     nan = math.nan
@@ -162,6 +181,7 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOp
         pool_size_median=float(np.median(torch.cat(sizes).numpy())),
         diversity=float(torch.cat(spread).nanmean()),
         empty=sum(values["empty"] for values in found),
+        **_similarity(judge, *torch.cat(pairs).unbind(1)),
         **{name: _weighted(found, name) for name in (*names, *judged)},
         **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), nan),
     )

@@ -33,6 +33,9 @@ def compare(
     backbones: Annotated[str | None, typer.Option(help="As --strategies [default: tiny].")] = None,
     datasets: Annotated[str | None, typer.Option(help="As --strategies [default: synthetic].")] = None,
     seeds: Annotated[str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3].")] = None,
+    negatives: Annotated[
+        str | None, typer.Option(help="Per query and step, an axis: 1,5,63 [default: each strategy's own number].")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the grid]."),
@@ -71,6 +74,7 @@ def compare(
     rules = Rules.of_flags(baseline, margin, alpha, metric)
     console = options.console()
     axes = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets, "seeds": seeds}
+    axes["negatives"] = negatives
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)
     cells = _plan(console, grid, runs, rules, chosen)
@@ -95,12 +99,13 @@ def build_grid(
     """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
     from negbench.config import merged, read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
-    from negbench.grid.axes import Grid, expand, parse_seeds, parse_variants
+    from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
     from negbench.systems.system import system
 
     layers = read_recipe(recipe) if recipe else {}
     table = layers.pop("compare", {})
     variants = parse_variants(table.pop("variants", []))
+    negatives = parse_negatives(axes.get("negatives") or table.pop("negatives", []))
     objective = system(str(layers["system"])).objective if "system" in layers else {}
     defaults: dict[str, Any] = {
         "strategies": "all",
@@ -111,7 +116,9 @@ def build_grid(
     }
     for key in table:
         if key not in defaults:
-            raise UnknownNameError("key", f"compare.{key}", [f"compare.{k}" for k in (*defaults, "variants")])
+            raise UnknownNameError(
+                "key", f"compare.{key}", [f"compare.{k}" for k in (*defaults, "variants", "negatives")]
+            )
     chosen = {key: axes[key] or table.get(key, default) for key, default in defaults.items()}
     seeds = chosen["seeds"]
     if isinstance(seeds, list):
@@ -128,6 +135,7 @@ def build_grid(
         ),
         seeds=parse_seeds(str(seeds)),
         variants=variants,
+        negatives=negatives,
     )
     if not (grid.strategies and grid.losses and grid.backbones and grid.datasets):
         raise OptionError("the grid is empty: name at least one strategy, loss, backbone and data set")

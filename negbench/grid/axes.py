@@ -25,6 +25,8 @@ class Grid:
         strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
         seeds: of every combination.
         variants: name -> layer above all others, for cells that differ in more than one plug-in (a table of ablations).
+        negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
+            strategy keeps; none leaves each strategy its own number.
     """
 
     base: tuple[Mapping[str, Any], ...]
@@ -34,6 +36,7 @@ class Grid:
     datasets: tuple[Mapping[str, Any], ...]
     seeds: tuple[int, ...]
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    negatives: tuple[int, ...] = ()
 
     def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
         """All cells; those that share a data set and a backbone stand together, so that features are loaded once.
@@ -55,16 +58,18 @@ class Grid:
         """What tables call each of `configs` where that does not follow from it.
 
         A variant stands under its name as the strategy, beside the first one's loss and backbone, so that all variants
-        share a table and its tests.
+        share a table and its tests; so does a number of negatives, behind the strategy's name.
         """
         names = list(self.variants)
-        if not names:
+        if not names and not self.negatives:
             return [{} for _ in configs]
         found = []
-        for start in range(0, len(configs), len(names)):
+        for start in range(0, len(configs), len(names) or 1):
             first = labels_of(resolved(configs[start]))
+            count = f" x{configs[start].train.num_negatives}" if self.negatives else ""
             several = f"{first['strategy']}: " * (len(self.strategies) > 1)
-            found += [{**first, "strategy": several + name} for name in names]
+            titles = [several + name for name in names] or [first["strategy"]]
+            found += [{**first, "strategy": title + count} for title in titles]
         return found
 
     def _layers(self) -> Iterator[list[Mapping[str, Any]]]:
@@ -72,8 +77,9 @@ class Grid:
         axes = (self.datasets, self.backbones, self.seeds, self.losses, self.strategies)
         for dataset, backbone, seed, loss, strategy in itertools.product(*axes):
             layer = {"dataset": dataset, "backbone": backbone, "seed": seed, "loss": loss, "strategy": strategy}
-            for variant in self.variants.values() or ({},):
-                yield [*self.base, layer, variant]
+            for count, variant in itertools.product(self.negatives or (None,), self.variants.values() or ({},)):
+                drawn = {} if count is None else {"train": {"num_negatives": count}}
+                yield [*self.base, layer, drawn, variant]
 
 
 def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
@@ -89,6 +95,18 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     for section in sections:
         registry.find(kind, str(section.get("name")))
     return tuple(sections)
+
+
+def parse_negatives(given: Any) -> tuple[int, ...]:
+    """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
+    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    try:
+        numbers = tuple(int(part) for part in parts)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"--negatives {given!r}: want numbers per query and step, e.g. 1,5,63") from error
+    if (numbers and min(numbers) < 1) or len(set(numbers)) != len(numbers):
+        raise OptionError(f"--negatives {given!r}: want different numbers of at least 1, e.g. 1,5,63")
+    return numbers
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

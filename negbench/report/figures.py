@@ -152,14 +152,14 @@ def _forest_panel(
             rate = rates.get((line.strategy, line.loss))
             if rate is not None:
                 where = axes.get_yaxis_transform()
-                axes.text(1.17, y, f"{rate:.2f} %", transform=where, ha="right", va="center", fontsize=8)
+                axes.text(1.24, y, f"{rate:.2f} %", transform=where, ha="right", va="center", fontsize=8)
             if line.compared:
                 color, marker = VERDICTS[line.verdict]
                 axes.plot([100 * line.diff_low, 100 * line.diff_high], [y, y], color=color, linewidth=1.6)
                 (point,) = axes.plot([100 * line.difference], [y], marker, color=color, markersize=5.5)
                 hint = f"{line.strategy}, {loss}: {100 * line.difference:+.2f} {bracket(line.diff_low, line.diff_high)}"
                 told(point, [f"{hint}, {line.verdict}"])
-        axes.text(1.17, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
+        axes.text(1.24, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
         named = [(y, line) for y, line in enumerate(lines) if isinstance(line, Row)]
         labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
         axes.set_yticks([y for y, _ in named], labels)
@@ -169,7 +169,7 @@ def _forest_panel(
         axes.spines["left"].set_visible(False)
 
     names = [row.strategy + " (baseline)" * (row.verdict == "baseline") for row in rows]
-    return Panel(loss, draw, 0.2 * len(lines) + 0.1, words_room([*names, "100 negatives"]), 0.55)
+    return Panel(loss, draw, 0.2 * len(lines) + 0.1, words_room([*names, "100 negatives"]), 0.65)
 
 
 # --- against the epoch -------------------------------------------------------------------------------------------

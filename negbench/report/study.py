@@ -17,7 +17,7 @@ from rich.console import Console
 from negbench import files, statistics
 from negbench.display import Grid
 from negbench.errors import RunError
-from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, heat, told, words_room
+from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
@@ -30,6 +30,8 @@ from negbench.tracking import Summary, Tracker
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
 
 _BEST = 5  # trials on the terminal
 
@@ -127,7 +129,6 @@ def importance_frame(book: Book) -> pd.DataFrame:
 # --- the page ----------------------------------------------------------------------------------------------------
 
 _QUARTERS = ("best quarter", "second", "third", "last quarter")
-_CELLS = 8  # of the plane, along each knob
 
 
 def study_page(book: Book) -> Page:
@@ -310,47 +311,45 @@ def plane(book: Book, shares: Mapping[str, float]) -> tuple[str, str] | None:
 
 
 def _plane(book: Book, pair: tuple[str, str], quarters: Sequence[tuple[str, Sequence[Any]]]) -> Chart:
-    """The trials in the plane of two knobs, and recall between them, interpolated."""
+    """The trials in the plane of two knobs, over recall between them."""
     done, (across, up) = [trial for _, trials in quarters for trial in trials], pair
+    knobs = {knob.key: knob for knob in book.spec.space.knobs}
 
-    def scatter(axes: Axes) -> None:
+    def draw(axes: Axes) -> None:
+        between(
+            axes,
+            np.array([[float(t.params[key]) for key in pair] for t in done]),
+            np.array([[_place(book, key, t.params[key]) for key in pair] for t in done]),
+            np.array([100 * t.values[0] for t in done]),
+        )
         for index, (name, trials) in enumerate(quarters):
             places = [[float(t.params[key]) for t in trials] for key in pair]
             (dots,) = axes.plot(*places, MARKERS[index], color=PALETTE[index], label=name)
             told(dots, _told(book, trials))
         axes.set(xlabel=across, ylabel=up)
+        axes.set_xscale("log" if knobs[across].log else "linear")
+        axes.set_yscale("log" if knobs[up].log else "linear")
 
-    grid = interpolated(
-        np.array([[_place(book, across, t.params[across]), _place(book, up, t.params[up])] for t in done]),
-        np.array([100 * t.values[0] for t in done]),
-    )[::-1]
-    rows = [_at(book, up, place) for place in _middles()[::-1]]
-    columns = [_at(book, across, place) for place in _middles()]
-    cells = {place: (float(v), f"{v:.0f}") for place, v in np.ndenumerate(grid) if not math.isnan(v)}
-    panels = [Panel("Trials by recall", scatter), *([heat(rows, columns, cells)] if cells else [])]
     title = "Plane of the band" if book.spec.space.band else "Plane of the two knobs that matter most"
     text = (
-        f"To the right {across}, upwards {up}, n = {len(done)} trials. Second panel: recall in percent, interpolated "
-        "linearly between the finished trials, whatever their other knobs; empty outside of them."
+        f"Trials by {across} and {up}, n = {len(done)}. Shaded: recall between them, linear, whatever their other "
+        "knobs; darker is higher."
     )
-    return Chart("plane", title, text, tuple(panels), across=2)
+    return Chart("plane", title, text, (Panel("", draw, 2.6),), across=1)
 
 
-def interpolated(places: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, 2] places in the unit square and [n] values -> [rows, columns] at the middles of its cells; NaN outside."""
-    from scipy.interpolate import griddata
-    from scipy.spatial import QhullError
+def between(axes: Axes, at: Array, places: Array, values: Array) -> None:
+    """Shade the plane between points `at` [n, 2] by their values [n], linear in each triangle of their `places` [n, 2]
+    in the unit square; nothing where they lie on one line.
+    """
+    from matplotlib.tri import Triangulation
 
-    columns, rows = np.meshgrid(_middles(), _middles())
     try:
-        found: NDArray[np.float64] = griddata(places, values, (columns, rows), method="linear")
-    except QhullError:  # all trials on one line
-        found = np.full(columns.shape, np.nan)
-    return found
-
-
-def _middles() -> NDArray[np.float64]:
-    return (np.arange(_CELLS) + 0.5) / _CELLS
+        triangles = Triangulation(*places.T).triangles
+    except (RuntimeError, ValueError):  # fewer than three places, or all on one line
+        return
+    if np.ptp(values) > 0:
+        axes.tricontourf(Triangulation(at[:, 0], at[:, 1], triangles), values, levels=8, cmap="Blues", alpha=0.7)
 
 
 def _place(book: Book, key: str, value: Any) -> float:
@@ -362,13 +361,6 @@ def _place(book: Book, key: str, value: Any) -> float:
     if knob.log:
         return math.log(value / low) / math.log(high / low)
     return float((value - low) / (high - low))
-
-
-def _at(book: Book, key: str, place: float) -> str:
-    """The value at a place in a knob's range."""
-    knob = next(knob for knob in book.spec.space.knobs if knob.key == key)
-    low, high = float(knob.low or 0), float(knob.high or 0)
-    return f"{low * (high / low) ** place if knob.log else low + place * (high - low):.3g}"
 
 
 def _told(book: Book, trials: Sequence[Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 IMAGES = 20  # of a group, train and val each
 TRAIN, VAL = 24, 20  # queries of a group
@@ -35,7 +36,8 @@ def write_vectors(folder: Path, *, seed: int = 0) -> list[str]:
     """
     random = np.random.default_rng(seed)
     turn = np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0]
-    rows, images, texts = [], dict[str, np.ndarray](), dict[str, np.ndarray]()
+    rows = list[dict[str, object]]()
+    images, texts = dict[str, NDArray[np.float64]](), dict[str, NDArray[np.float64]]()
     for split, count in (("train", TRAIN), ("val", VAL)):
         for group in GROUPS:
             names = [f"{split}-{group}-{number:02d}" for number in range(IMAGES)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -24,6 +25,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
+from negbench.mining.mine import mine
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -289,3 +291,27 @@ def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:
     write_audits([found, found], tmp_path, "key")
     assert len(pd.read_csv(tmp_path / "audit.csv")) == 2
     assert json.loads((tmp_path / "audit.json").read_text())["key"] == "key"
+
+
+def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:
+    judge = Judge("self", subject.images, 0.4)
+    strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
+    corpus, batch = audit(subject, strategies, OPTIONS, judge=judge).rows
+    drawn = mine(
+        subject.task, strategies["all"], refresh=0, draws=OPTIONS.draws, generator=OPTIONS.generator("draws")
+    ).negatives
+    cosines = [
+        float(subject.images[int(subject.task.target[q])] @ subject.images[int(column)])
+        for q in range(20)
+        for column in drawn[q]
+    ]
+    assert corpus.similarity_mean == pytest.approx(np.mean(cosines), abs=1e-6)
+    for level, found in ((0.05, corpus.similarity_q05), (0.5, corpus.similarity_q50), (0.95, corpus.similarity_q95)):
+        assert found == pytest.approx(np.quantile(cosines, level), abs=1e-6)
+    order = torch.randperm(20, generator=stream(0, "audit batches"))
+    used = []
+    for rows in order.split(16):
+        targets = subject.task.target[rows].tolist()
+        used += [float(subject.images[a] @ subject.images[b]) for a in targets for b in targets if a != b]
+    assert batch.similarity_mean == pytest.approx(np.mean(used), abs=1e-6)
+    assert math.isnan(audit(subject, strategies, OPTIONS).rows[0].similarity_mean)

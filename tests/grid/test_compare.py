@@ -334,3 +334,18 @@ def test_an_audit_is_kept_for_the_same_cells(
 
     monkeypatch.setattr(audit, "open_subject", failing)
     assert audit.audit_cells(cells, tmp_path, Display(), Scenes()) == ["cannot be read"]
+
+
+def test_negatives_are_an_axis(toy_sets: list[str], tmp_path: Path) -> None:
+    axes = {"strategies": "in-batch,all-corpus", "losses": None, "backbones": None, "datasets": None, "seeds": "1"}
+    grid = build_grid({**axes, "negatives": "1,5"}, {}, None, [*toy_sets, "train.epochs=2"], None)
+    configs = grid.configs()
+    cells = plan(configs, tmp_path, Display(), Scenes(), grid.labels(configs))
+    want = [("in-batch x1", 1), ("in-batch x5", 5), ("all-corpus x1", 1), ("all-corpus x5", 5)]
+    assert [(cell.labels["strategy"], cell.config.train.num_negatives) for cell in cells] == want
+    outcomes = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+    seen = [RunFolder(tmp_path / str(o.run_id)).result["negatives_seen"] for o in outcomes]
+    assert seen == [count * 72 * 2 for _, count in want]  # equal budgets: queries x epochs x M
+    for wrong in ("0", "1,1", "many"):
+        with pytest.raises(OptionError, match="--negatives"):
+            build_grid({**axes, "negatives": wrong}, {}, None, [*toy_sets], None)

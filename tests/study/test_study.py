@@ -24,7 +24,7 @@ from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
 from negbench.loop.train import Loop
 from negbench.report.page import write_page
-from negbench.report.study import interpolated, study_page
+from negbench.report.study import between, study_page
 from negbench.runfolder import RunFolder
 from negbench.study.book import Book, Claim, trial_folder
 from negbench.study.final import finished, front, listed_points
@@ -356,12 +356,20 @@ def toy_book_of_dqe(folder: Path) -> Book:
     return book
 
 
-def test_between_trials_recall_is_interpolated() -> None:
-    corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    grid = interpolated(corners, 3 * corners[:, 0] - corners[:, 1])
-    middles = (np.arange(8) + 0.5) / 8
-    assert grid == pytest.approx(3 * middles[None, :] - middles[:, None])
-    assert np.isnan(interpolated(np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]]), np.ones(4))).all()
+def test_recall_between_trials_is_shaded() -> None:
+    from matplotlib.figure import Figure
+
+    def shaded(at: list[list[float]], values: list[float]) -> list[Any]:
+        axes = Figure().add_subplot()
+        between(axes, np.array(at), np.array(at), np.array(values))
+        return list(axes.collections)
+
+    (drawn_levels,) = shaded([[0, 0], [0, 1], [1, 0], [1, 1]], [0, 0, 3, 3])
+    for level, path in zip(drawn_levels.levels, drawn_levels.get_paths(), strict=False):
+        if len(path.vertices):  # linear in the first knob: each band starts where the value is its level
+            assert path.vertices[:, 0].min() == pytest.approx(level / 3, abs=1e-6)
+    assert shaded([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]], [1, 2, 3, 4]) == []
+    assert shaded([[0, 0], [0, 1], [1, 0]], [2, 2, 2]) == []
 
 
 @pytest.mark.slow
