@@ -22,6 +22,9 @@ def encode(
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
     splits: Annotated[str, typer.Option("--splits", help="Splits of the data set, by comma.")] = "train,val",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read what is stored first; encode anew what is damaged.")
+    ] = False,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     recipe: options.Recipe = None,
@@ -48,12 +51,14 @@ def encode(
     config = resolved(build_config([whole]))
 
     def planned(plan: EncodingPlan) -> None:
+        if verify:
+            typer.echo(f"{plan.damaged} damaged shards thrown away")
         size = f"{plan.bytes / 2**20:,.1f} MiB"
         typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
 
     display = Display(console)
     with display.live(), display.stage("encode") as advance:
-        report = fill(config, splits.split(","), device_of(config), planned=planned, progress=advance)
+        report = fill(config, splits.split(","), device_of(config), verify=verify, planned=planned, progress=advance)
     typer.echo(
         f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
         f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"

@@ -24,7 +24,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,6 @@ def store_of(
     *,
     root: Path | None = None,
     dtype: torch.dtype = torch.float16,
-    autocast: torch.dtype | None = None,
 ) -> FeatureStore:
     """Store of a backbone's features; [L, C] is measured by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
@@ -82,7 +81,7 @@ def store_of(
         shape = backbone.image_features(pixels).shape
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
-    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), dtype, autocast=autocast)
+    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), dtype)
 
 
 def read_image(path: Path) -> Image.Image:
@@ -106,8 +105,6 @@ class FeatureStore:
         key: the backbone's `feature_key`; letters, digits, "-", "_" and ".".
         shape: (L, C), rows and width of one image's features.
         dtype: float16 (default), bfloat16 or float32, as kept on disk.
-        autocast: precision under which `ensure` runs `image_features` (None: as the weights are). Other features come
-            of it, so they are kept apart, as those of another dtype are.
 
     Raises:
         OptionError: a key or dtype other than these.
@@ -119,18 +116,14 @@ class FeatureStore:
         key: str,
         shape: tuple[int, int],
         dtype: torch.dtype = torch.float16,
-        *,
-        autocast: torch.dtype | None = None,
     ) -> None:
         plain = key != "" and not key.startswith(".") and all(c.isalnum() or c in "-_." for c in key)
         check_option("key", key, plain, "letters, digits, '-', '_' and '.'")
         check_option("dtype", dtype, dtype in _DTYPES, "float16, bfloat16 or float32")
-        check_option("autocast", autocast, autocast in (None, torch.float16, torch.bfloat16), "float16 or bfloat16")
         kept = "" if dtype == torch.float16 else f"-{_DTYPES[dtype]}"
-        run = "" if autocast is None else f"-autocast-{_DTYPES[autocast]}"
         self.root = Path(root)
-        self.folder = self.root / "features" / f"{key}{kept}{run}"
-        self.key, self.shape, self.dtype, self.autocast = key, (shape[0], shape[1]), dtype, autocast
+        self.folder = self.root / "features" / f"{key}{kept}"
+        self.key, self.shape, self.dtype = key, (shape[0], shape[1]), dtype
         self._shards: dict[str, _Shard] = {}
         self._damaged: dict[str, str] = {}
         self._row: dict[bytes, int] = {}  # content -> row, counted through the shards in order
@@ -438,9 +431,7 @@ class _Job:
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
         """[b, 3, H, W] -> [b, L, C] on the CPU, in the store's dtype."""
         store = self.store
-        cast = torch.autocast(self.device.type, store.autocast) if store.autocast else nullcontext()
-        with cast:
-            features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
+        features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
         if features.shape != (len(items), *store.shape):
             raise NegbenchError(
                 f"{type(self.backbone).__name__}.image_features gave {tuple(features.shape)} for {len(items)} images, "

@@ -22,12 +22,14 @@ class EncodingPlan:
         missing: of them, distinct contents that the store lacks.
         bytes: what those will take on disk.
         store: where they go.
+        damaged: shards that were thrown away because they do not match their checksum; only looked for when asked to.
     """
 
     images: int
     missing: int
     bytes: int
     store: FeatureStore
+    damaged: int
 
 
 def encode(
@@ -35,6 +37,7 @@ def encode(
     splits: Sequence[str],
     device: torch.device,
     *,
+    verify: bool = False,
     planned: Callable[[EncodingPlan], None],
     progress: Callable[[int], None],
 ) -> EncodeReport:
@@ -44,6 +47,7 @@ def encode(
         config: its strategy, loss and schedule play no part.
         splits: e.g. ("train", "val").
         device: where the backbone runs.
+        verify: read every shard first, and encode those anew that do not match their checksum.
         planned: called once, before anything is encoded.
         progress: called with the number of images done.
 
@@ -57,8 +61,10 @@ def encode(
     parts = [load_split(config.dataset, split) for split in splits]
     files = {image: part.files.path(image) for part in parts for image in part.all_images if part.files}
     store = store_of(backbone)
+    damaged = len(store.verify()) if verify else 0
     missing = store.missing(files)
-    planned(EncodingPlan(len(files), len(missing), encoding_estimate(len(missing), *store.shape, store.dtype), store))
+    size = encoding_estimate(len(missing), *store.shape, store.dtype)
+    planned(EncodingPlan(len(files), len(missing), size, store, damaged))
     return store.ensure(
         files,
         backbone,

@@ -22,8 +22,6 @@ from negbench.registry import registry
 from negbench.scene import Scenes
 from negbench.systems.system import FACTORS, PLAIN, System, system
 
-OWN = "own"  # the strategy a system was published with, in the labels of its row
-
 Layer = Mapping[str, Any]
 
 

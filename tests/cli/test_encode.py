@@ -27,6 +27,25 @@ def test_fills_the_store_once(
     assert "144 images, 0 to encode" in capsys.readouterr().out
 
 
+def test_damage_is_found_and_mended(
+    toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
+    command = ["encode", "--dataset", "synthetic", "--data-root", str(toy_root), "--splits", "val"]
+    assert negbench(command) == 0
+    (shard,) = (tmp_path / "features").rglob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    capsys.readouterr()
+    assert negbench([*command, "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert "1 damaged shards thrown away" in out
+    assert "encoded 48 at" in out
+    assert negbench([*command, "--verify"]) == 0
+    assert "0 damaged shards thrown away" in capsys.readouterr().out
+
+
 def test_what_stores_nothing_is_one_line(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "backbone.frozen=false"]
     assert negbench(["encode", "--backbone", "clip", "--data-root", str(toy_root), *sets]) == 2
