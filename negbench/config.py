@@ -226,6 +226,12 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merged([read_recipe(below, above), found])
 
 
+def recipe_settings(path: Path | None) -> dict[str, Any]:
+    """A recipe without the tables that one command alone reads, [compare] and [study]; nothing where there is none."""
+    found = {} if path is None else read_recipe(path)
+    return {key: value for key, value in found.items() if key not in ("compare", "study")}
+
+
 def parse_value(text: str, where: str) -> Any:
     """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
     if text.strip() == "null":  # TOML has no word for it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,24 @@ import pytest
 from PIL import Image
 
 from negbench.cli.compare import build_grid
-from negbench.config import RunConfig, build_config, read_recipe, resolved
-from negbench.loop.train import run_config
-from negbench.registry import registry
+from negbench.cli.main import run as negbench
+from negbench.cli.study import read_study
+from negbench.config import RunConfig, read_recipe, resolved
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.executors import executor_of
+from negbench.grid.axes import Grid
+from negbench.grid.cells import plan
+from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.loop.runs import Bench, run_config
+from negbench.report.verdicts import Rules, rows_of, tables_of
+from negbench.scene import Scenes, load_split
 from negbench.systems.system import load_config
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
-GRIDS = ("dqe-bands", "qure-fig4")
-STUDIES = ("band-table", "n-def-table", "negatives-table", "warm-up-table")  # see test_study.py
-RUNS = [name for name in RECIPES if name not in (*GRIDS, *STUDIES)]
 
+# what the papers and their released files say, as resolved
 QURE: dict[str, Any] = {
     "strategy.name": "qure",
     "strategy.variant": "paper",
@@ -33,7 +39,25 @@ QURE: dict[str, Any] = {
     "backbone.target_ratio": 1.25,
     "train.batch_size": 32,
     "train.weight_decay": 0.05,
+    "train.num_negatives": 1,
+    "mining.replacement": True,
     "schedule.n_def": 6,
+}
+QURE_FASHIONIQ = QURE | {
+    "dataset.name": "fashioniq",
+    "dataset.caption_mode": "joined",
+    "dataset.corpus": "targets",
+    "train.epochs": 30,
+    "train.lr": 5e-6,
+    "train.min_lr_ratio": 5e-8 / 5e-6,
+    "schedule.refresh_epochs": [5, 10, 15, 20, 25],
+}
+QURE_CIRR = QURE | {
+    "dataset.name": "cirr",
+    "train.epochs": 50,
+    "train.lr": 1e-5,
+    "train.min_lr_ratio": 5e-8 / 1e-5,
+    "schedule.refresh_epochs": [8, 16, 24, 32, 40, 48],
 }
 CIRQRS: dict[str, Any] = {
     "strategy.name": "cirqrs",
@@ -41,6 +65,8 @@ CIRQRS: dict[str, Any] = {
     "backbone.name": "blip2",
     "backbone.weights": "Salesforce/blip2-itm-vit-g",
     "backbone.target_ratio": 1.5,
+    "train.num_negatives": 1,
+    "mining.replacement": True,
 }
 DQE: dict[str, Any] = {
     "strategy.name": "dqe",
@@ -48,89 +74,176 @@ DQE: dict[str, Any] = {
     "strategy.beta": 0.8,
     "strategy.scale": "absolute",
     "loss.name": "margin-kl",
+    "loss.kl_over": "batch",
+    "backbone.name": "blip2",
     "backbone.attribute_weights": True,
     "train.batch_size": 128,
+    "train.num_negatives": 1,
+    "mining.replacement": True,
+}
+DQE_FASHIONIQ = DQE | {
+    "dataset.name": "fashioniq",
+    "train.epochs": 30,
+    "schedule.refresh_epochs": [5, 10, 15, 20, 25],
 }
 HYCOLE: dict[str, Any] = {
     "strategy.name": "hycole",
     "loss.name": "info-nce",
     "loss.tau": None,
     "backbone.name": "clip",
+    "backbone.model": "ViT-B/32",
     "backbone.weights": "openai",
+    "backbone.pad": "none",
     "backbone.fusion": "gated",
+    "backbone.projection": True,
     "backbone.frozen": False,
-    "backbone.gamma": 0.001,
+    "backbone.gamma": None,  # clip's default, which is the paper's
     "backbone.grad_checkpointing": True,
     "hybrid.alpha": 0.4,
     "hybrid.beta": 0.1,
+    "hybrid.slots": "sum",
+    "hybrid.temperature": "own",
     "train.epochs": 64,
     "train.lr": 1e-4,
     "train.weight_decay": 0.01,
     "train.batch_size": 64,
     "train.lr_warmup_epochs": 6.0,
+    "schedule.refresh_epochs": [],
 }
-# what the papers and their released files say, as resolved
+BLIP: dict[str, Any] = {"backbone.name": "blip", "backbone.target_ratio": 1.25}
 PUBLISHED: dict[str, dict[str, Any]] = {
-    "qure-fashioniq": {
-        **QURE, "dataset.name": "fashioniq", "dataset.caption_mode": "joined", "train.epochs": 30, "train.lr": 5e-6,
-        "train.min_lr_ratio": 5e-8 / 5e-6, "schedule.refresh_epochs": [5, 10, 15, 20, 25],
+    "qure-fashioniq": QURE_FASHIONIQ,
+    "qure-cirr": QURE_CIRR,
+    "qure-fashioniq-blip": QURE_FASHIONIQ | BLIP,
+    "qure-cirr-blip": QURE_CIRR | BLIP,
+    "cirqrs-fashioniq": CIRQRS | {
+        "dataset.name": "fashioniq", "train.epochs": 30, "strategy.n_neg": 50, "schedule.n_def": 5,
+        "schedule.refresh_epochs": [6, 12, 18, 24],
     },
-    "qure-cirr": {
-        **QURE, "dataset.name": "cirr", "train.epochs": 50, "train.lr": 1e-5, "train.min_lr_ratio": 5e-8 / 1e-5,
+    "cirqrs-cirr": CIRQRS | {
+        "dataset.name": "cirr", "train.epochs": 50, "strategy.n_neg": 100, "schedule.n_def": 6,
         "schedule.refresh_epochs": [8, 16, 24, 32, 40, 48],
     },
-    "cirqrs-fashioniq": {**CIRQRS, "dataset.name": "fashioniq", "strategy.n_neg": 50, "schedule.n_def": 5},
-    "cirqrs-cirr": {**CIRQRS, "dataset.name": "cirr", "strategy.n_neg": 100, "schedule.n_def": 6},
-    "dqe-fashioniq": {**DQE, "dataset.name": "fashioniq", "schedule.refresh_epochs": [5, 10, 15, 20, 25]},
-    "dqe-cirr": {**DQE, "dataset.name": "cirr", "schedule.refresh_epochs": [10, 18, 26, 34, 42]},
-    "hycole-fashioniq": {
-        **HYCOLE, "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
+    "dqe-fashioniq": DQE_FASHIONIQ,
+    "dqe-cirr": DQE | {
+        "dataset.name": "cirr", "train.epochs": 50, "schedule.refresh_epochs": [10, 18, 26, 34, 42],
     },
-    "hycole-fashion200k": {**HYCOLE, "dataset.name": "fashion200k", "dataset.text": "hycole"},
-    "hycole-mit-states": {**HYCOLE, "dataset.name": "mit-states"},
+    "dqe-fashioniq-blip": DQE_FASHIONIQ | {"backbone.name": "blip"},
+    "hycole-fashioniq": HYCOLE | {
+        "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
+    },
+    "hycole-fashion200k": HYCOLE | {"dataset.name": "fashion200k", "dataset.text": "hycole"},
+    "hycole-mit-states": HYCOLE | {
+        "dataset.name": "mit-states", "dataset.text": "hycole", "dataset.weighting": "pair",
+    },
 }  # fmt: skip
+RUNS = list(PUBLISHED)
+
+# comparison -> the recipe that it is a comparison of, and what each row changes in it (as resolved)
+ROWS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "qure-fig4": (
+        "qure-fashioniq",
+        [
+            {"strategy.name": "all-corpus"},
+            {"strategy.name": "top-k", "strategy.k": 100, "strategy.halve": False},
+            {"strategy.name": "after-target", "strategy.k": 100},
+            {},
+        ],
+    ),
+    "cirqrs-table7": (
+        "cirqrs-fashioniq",
+        [
+            {"strategy.name": "all-corpus"},
+            {"strategy.name": "top-k", "strategy.k": 1000, "strategy.halve": True},
+            {},
+        ],
+    ),
+    "cirqrs-include": (
+        "cirqrs-fashioniq",
+        [{}, {"strategy.name": "top-k", "strategy.k": 50, "strategy.halve": True}],
+    ),
+    "cirqrs-sizes": (
+        "cirqrs-fashioniq",
+        [
+            {"strategy.n_neg": 25},
+            {},
+            *({"strategy.n_neg": n} for n in (100, 200, 500)),
+            *({"strategy.name": "after-target", "strategy.k": k} for k in (50, 6)),
+        ],
+    ),
+    "dqe-bands": (
+        "dqe-cirr",
+        [
+            {"strategy.alpha": 0.3, "strategy.beta": 0.7},
+            {"strategy.alpha": 0.25, "strategy.beta": 0.75},
+            {},
+            {"strategy.alpha": 0.15, "strategy.beta": 0.85},
+            {"strategy.alpha": 0.1, "strategy.beta": 0.9},
+        ],
+    ),
+    "hycole-table4": (
+        "hycole-fashioniq",
+        [
+            {},
+            {"hybrid.alpha": 0.0},
+            {"strategy.name": "in-batch-cube", "strategy.k": 189},
+            {"backbone.fusion": "sum"},
+            {"hybrid.alpha": 0.0, "hybrid.beta": 0.0},
+            {"backbone.frozen": True, "backbone.grad_checkpointing": False},
+            {"backbone.gamma": 1.0},
+        ],
+    ),
+}
+# study -> its system, the strategy's default first, and the other points
+STUDIES: dict[str, tuple[str, str, list[Any]]] = {
+    "band-table": ("dqe", "strategy.alpha", [0.2, 0.3, 0.25, 0.15, 0.1]),
+    "n-def-table": ("qure", "schedule.n_def", [6, 3, 12]),
+    "negatives-table": ("qure", "train.num_negatives", [1, 3, 5]),
+    "negatives-table-dqe": ("dqe", "train.num_negatives", [1, 3, 5]),
+    "warm-up-table": ("qure", "schedule.warmup", [2, 1]),
+    "warm-up-table-dqe": ("dqe", "schedule.warmup", [2, 1]),
+}
+AXES = ("strategies", "losses", "backbones", "datasets", "seeds")
+RootOf = Callable[[str], Path]
 
 
 def path_of(name: str) -> Path:
     return FOLDER / f"{name}.toml"
 
 
-def skip_without(dataset: str) -> None:
-    if dataset not in registry.plugins("datasets"):
-        pytest.skip(f"there is no loader of {dataset} yet")
+def sets_of(name: str, root_of: RootOf) -> list[str]:
+    """Where a toy of the recipe's data set lies."""
+    dataset = read_recipe(path_of(name)).get("dataset")
+    return [f"dataset.root='{root_of(dataset['name'])}'"] if dataset else []
+
+
+def grid_of(name: str, sets: list[str], seeds: str | None = None) -> Grid:
+    return build_grid({**dict.fromkeys(AXES), "seeds": seeds}, {}, path_of(name), sets, None)
 
 
 # --- the numbers ---------------------------------------------------------------------------------------------------
 
 
 def test_there_is_a_check_for_every_recipe() -> None:
-    assert set(RUNS) == set(PUBLISHED)
-    assert {*GRIDS, *STUDIES} < set(RECIPES)
+    assert sorted([*RUNS, *ROWS, *STUDIES]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_resolves_to_the_published_numbers(name: str) -> None:
-    skip_without(PUBLISHED[name]["dataset.name"])
-    config = resolved(load_config(recipe=path_of(name)))
-    flat = config.flat()
-    assert {key: flat.get(key) for key in PUBLISHED[name]} == {
+def test_a_recipe_resolves_to_the_published_numbers(name: str, root_of: RootOf) -> None:
+    flat = resolved(load_config(recipe=path_of(name), sets=sets_of(name, root_of))).flat()
+    assert {key: flat[key] for key in PUBLISHED[name]} == {
         key: pytest.approx(value) if isinstance(value, float) else value for key, value in PUBLISHED[name].items()
     }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_pools_are_redefined_once_less_than_defined(name: str) -> None:
-    """n_def counts the warm-up interval; CIRR's 50 epochs leave room for one more."""
-    skip_without(PUBLISHED[name]["dataset.name"])
+@pytest.mark.parametrize("name", [name for name in RUNS if not name.startswith("hycole")])
+def test_intervals_are_equal(name: str) -> None:
+    """n_def counts the warm-up's interval; CIRR's 50 epochs leave room for one more under "multiples"."""
     config = resolved(load_config(recipe=path_of(name)))
-    schedule = config.schedule
-    epochs = list(schedule.refresh_epochs)
-    if name.startswith("hycole"):
-        assert epochs == []
-    else:
-        assert len(epochs) in (schedule.n_def - 1, schedule.n_def)
-        begins = [0, *epochs] if schedule.rule == "multiples" else [*epochs, config.train.epochs]
-        assert len(set(np.diff(begins))) == 1  # a warm-up of one interval (QuRe), or equal intervals after it (DQE)
+    epochs = list(config.schedule.refresh_epochs)
+    assert len(epochs) in (config.schedule.n_def - 1, config.schedule.n_def)
+    begins = [0, *epochs] if config.schedule.rule == "multiples" else [*epochs, config.train.epochs]
+    assert len(set(np.diff(begins))) == 1  # a warm-up of one interval (QuRe), or equal intervals after it (DQE)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -138,8 +251,8 @@ def test_every_value_says_where_it_is_from(name: str) -> None:
     lines = path_of(name).read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("# ")
     for number, line in enumerate(lines, start=1):
-        value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = \[.*\]", line)
-        if value and not line.startswith("name ="):
+        value = re.match(r"\s*(\w+ = [^\[{]|\{ name)", line) or re.match(r"\w+ = [\[{].*[\]}]", line)
+        if value and not line.startswith(("name =", "extends =")):
             assert re.search(r"\S +# \S", line), f"{name}.toml:{number} has no source: {line}"
 
 
@@ -151,38 +264,126 @@ def test_what_is_ours_is_not_called_published(name: str) -> None:
         if line.startswith("["):
             section = line.strip("[] ")
         key = f"{section}.{line.split(' = ')[0]}"
-        if key in PUBLISHED[name]:
+        if key in PUBLISHED[name] and key != "schedule.warmup":
             assert not line.partition("# ")[2].startswith("ours"), line
 
 
-def test_the_grids_hold_the_published_rows() -> None:
-    figure = build_grid(
-        dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds")), {}, path_of("qure-fig4"), None, None
+@pytest.mark.parametrize("name", ROWS)
+def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, root_of: RootOf) -> None:
+    base, rows = ROWS[name]
+    sets = sets_of(name, root_of)
+    whole = resolved(load_config(recipe=path_of(base), sets=sets)).flat()
+    configs = grid_of(name, sets).configs()
+    assert [config.seed for config in configs] == [seed for seed in (0, 1, 2) for _ in rows]
+    for config, row in zip(configs, 3 * rows, strict=True):
+        flat = resolved(config).flat()
+        found = {key: value for key, value in flat.items() if value != whole.get(key, "absent")}
+        unread = ("seed", "eval.dev_seed", "schedule.")  # of strategies whose pools no score moves
+        assert {key: value for key, value in found.items() if not key.startswith(unread)} == row
+        if flat["strategy.name"] not in ("all-corpus", "in-batch-cube"):
+            assert not any(key.startswith("schedule.") for key in found)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_lists_the_published_value_first(name: str, toy_root: Path) -> None:
+    system, key, values = STUDIES[name]
+    asked = read_study({}, {}, path_of(name), [f"dataset.root='{toy_root}'"])
+    assert asked.base.strategy.name == system
+    assert asked.base.mining.replacement
+    assert asked.remarks == ()
+    assert asked.base.loss.name == {"qure": "bradley-terry", "dqe": "margin-kl"}[system]
+    assert [point[key] for point in asked.spec.space.points] == values
+
+
+# --- systems and recipes below recipes -------------------------------------------------------------------------------
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    write(
+        tmp_path / "below",
+        "a",
+        'system = "dqe"\n[train]\nepochs = 7\nlr = 0.1\n[backbone]\nname = "blip2"\npooling = "text"',
     )
-    assert [dict(s) for s in figure.strategies] == [
-        {"name": "all-corpus"},
-        {"name": "top-k", "k": 100},
-        {"name": "after-target", "k": 100},
-        {"name": "qure", "variant": "paper"},
-    ]
-    bands = build_grid(
-        dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds")), {}, path_of("dqe-bands"), None, None
+    write(tmp_path, "b", 'extends = "below/a.toml"\n[train]\nepochs = 9\n[strategy]\nbeta = 0.7')
+    config = load_config(recipe=write(tmp_path, "c", 'extends = "b.toml"'), flags={"backbone": {"name": "clip"}})
+    assert (config.train.epochs, config.train.lr) == (9, 0.1)
+    assert config.strategy.model_dump() == {"name": "dqe", "alpha": 0.2, "beta": 0.7, "scale": "absolute"}
+    assert config.backbone.model_dump() == {"name": "clip", "attribute_weights": True}
+
+
+def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "a", 'extends = "b.toml"')
+    with pytest.raises(NegbenchError, match=r"a\.toml: extends .*b\.toml, which extends it in turn"):
+        read_recipe(write(tmp_path, "b", 'extends = "a.toml"'))
+    with pytest.raises(NegbenchError, match=r"nowhere\.toml: No such file"):
+        read_recipe(write(tmp_path, "c", 'extends = "nowhere.toml"'))
+
+
+def test_flags_beat_the_recipe_and_the_recipe_its_system(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "r", 'system = "cirqrs"\n[strategy]\nn_neg = 100\n[schedule]\nn_def = 6')
+    found = load_config(recipe=recipe, sets=["schedule.n_def=3"])
+    assert (found.strategy.options, found.schedule.n_def, found.loss.name) == ({"n_neg": 100}, 3, "bradley-terry")
+    named = load_config(recipe=recipe, flags={"strategy": {"name": "cirqrs"}})
+    assert named.strategy.options == {"n_neg": 100}  # the recipe's option is that of its system's strategy
+    other = load_config(recipe=recipe, flags={"strategy": {"name": "top-k"}, "system": None})
+    assert (other.strategy.options, other.schedule.n_def, other.mining.replacement) == ({}, 6, True)
+    assert (
+        load_config(recipe=write(tmp_path, "q", 'system = "cirqrs"'), flags={"system": "plain"}).loss.name == "info-nce"
     )
-    assert [(s["alpha"], s["beta"]) for s in bands.strategies] == [
-        (0.3, 0.7),
-        (0.25, 0.75),
-        (0.2, 0.8),
-        (0.15, 0.85),
-        (0.1, 0.9),
-    ]
-    assert len(figure.configs()) == 4 * 3
-    assert len(bands.configs()) == 5 * 3
-    for grid, base in ((figure, "qure-fashioniq"), (bands, "dqe-fashioniq")):
-        alone = read_recipe(path_of(base))
-        for config in grid.configs():
-            for section in ("backbone", "dataset", "train", "schedule", "loss"):
-                told = getattr(config, section).model_dump(exclude_unset=True)
-                assert json.loads(json.dumps(told)) == alone[section], section
+    with pytest.raises(NegbenchError, match="unknown system 'cirqr'"):
+        load_config(recipe=write(tmp_path, "s", 'system = "cirqr"'))
+
+
+def test_what_cannot_be_carried_is_a_remark_of_every_command(
+    vector_sets: list[str], tmp_path: Path, toy_root: Path
+) -> None:
+    recipe = write(tmp_path, "r", 'system = "dqe"')
+    line = "DQE-CIR without its attribute weights (eq. 1, 7): backbone 'precomputed' has no option attribute_weights"
+    with pytest.warns(UserWarning, match=re.escape(line)) as warned:
+        load_config(recipe=recipe, sets=vector_sets)
+    assert len(warned) == 1
+    told = list[str]()
+    axes = dict.fromkeys(AXES)
+    build_grid({**axes, "strategies": "dqe,top-k", "seeds": "1"}, {}, recipe, vector_sets, None).configs(told.append)
+    assert told == [line]  # once for all cells
+    assert read_study({}, {}, recipe, vector_sets).remarks == (line,)
+    # each cell has what its own backbone carries
+    grid = build_grid({**axes, "backbones": "tiny,blip2"}, {}, recipe, [f"dataset.root='{toy_root}'"], None)
+    assert {c.backbone.name: c.backbone.options for c in grid.configs()} == {
+        "tiny": {"attribute_weights": True},
+        "blip2": {"attribute_weights": True},
+    }
+    assert {config.loss.name for config in grid.configs()} == {"margin-kl"}
+
+
+def test_encode_and_audit_take_recipes(
+    vector_sets: list[str], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comparison's recipe too: its system and settings, without its axes."""
+    recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
+    assert negbench(["encode", "--recipe", recipe, *toy]) == 0
+    assert "144 images, 144 to encode" in capsys.readouterr().out
+    flags = ["--strategy", "dqe,top-k", "--curves", "0", "--out", str(tmp_path)]
+    assert negbench(["audit", "--recipe", recipe, *flags, *sets]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("note: DQE-CIR without its attribute weights") == 1
+    assert '"dqe(beta=0.7)"' in (tmp_path / "audit.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("given", ["3", "[3]", "[{}]", '[{name = "a"}, {name = "a"}]'])
+def test_variants_need_names(given: str, tmp_path: Path) -> None:
+    recipe = write(tmp_path, "r", f"[compare]\nvariants = {given}")
+    with pytest.raises(NegbenchError, match=r"compare\.variants: want a list of tables"):
+        build_grid(dict.fromkeys(AXES), {}, recipe, [], None)
 
 
 # --- two steps -----------------------------------------------------------------------------------------------------
@@ -251,22 +452,8 @@ TOYS: Mapping[str, Callable[[Path], Path]] = {
 }
 
 
-def toy_layer(recipe: Mapping[str, Any], root: Path, queries: int) -> dict[str, Any]:
-    """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
-    backbone = {key: value for key, value in recipe["backbone"].items() if key not in ("weights", "model")}
-    schedule = {key: value for key, value in recipe.get("schedule", {}).items() if key != "refresh_epochs"}
-    return {
-        **recipe,
-        "backbone": {**backbone, "init": "random", "size": "toy"},
-        "dataset": {**recipe["dataset"], "root": str(root)},
-        "train": {**recipe["train"], "epochs": 2, "batch_size": queries},
-        "schedule": schedule,
-        "compute": {"device": "cpu"},
-    }
-
-
 @pytest.fixture(scope="module")
-def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> RootOf:
     """Folder with a toy of a data set; the synthetic one is in FashionIQ's layout, attribute files included."""
     made: dict[str, Path] = {"fashioniq": toy_root}
 
@@ -278,36 +465,48 @@ def root_of(toy_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return find
 
 
+def toy_sets_of(name: str, root_of: RootOf) -> list[str]:
+    """The recipe at toy size: two epochs of one step, so that pools are defined anew in between."""
+    sets = sets_of(name, root_of)
+    sets += ["dataset.categories=['dress']"] if "fashioniq" in name or name in ROWS else []
+    data = load_config(recipe=path_of(ROWS[name][0] if name in ROWS else name), sets=sets).dataset
+    queries = len(load_split(data, "train", images=False).queries)
+    sets += ["backbone.model=null"] if name.startswith("hycole") else []
+    sets += ["backbone.init=random", "backbone.size=toy", "backbone.weights=null", "compute.device=cpu"]
+    return [*sets, "train.epochs=2", f"train.batch_size={queries}", "schedule.warmup=1"]
+
+
 def two_steps(config: RunConfig, folder: Path) -> dict[str, Any]:
-    details = run_config(config, runs_dir=folder, tracking_uri="none").details
+    details = run_config(config, Bench.open(folder, "none")).details
     assert details["steps"] == 2
     assert all(0 <= value <= 1 for value in details["metrics"].values())
     return details
 
 
-def train_queries(recipe: Mapping[str, Any], root: Path) -> int:
-    options = {key: value for key, value in recipe["dataset"].items() if key != "name"}
-    data = registry.make("datasets", recipe["dataset"]["name"], **options, root=str(root), split="train", images=False)
-    return len(data.queries)
-
-
 @pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_runs_two_steps(name: str, root_of: Callable[[str], Path], tmp_path: Path) -> None:
-    recipe = tomllib.loads(path_of(name).read_text(encoding="utf-8"))
-    dataset = recipe["dataset"]["name"]
-    skip_without(dataset)
-    root = root_of(dataset)
-    details = two_steps(build_config([toy_layer(recipe, root, train_queries(recipe, root))]), tmp_path)
+def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
+    details = two_steps(load_config(recipe=path_of(name), sets=toy_sets_of(name, root_of)), tmp_path)
     assert details["refresh_epochs"] == ([] if name.startswith("hycole") else [1])
     if not name.startswith("hycole"):
         assert details["behaviour"]["pool_size"] >= 1
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_a_grids_cells_run_two_steps(name: str, root_of: Callable[[str], Path], tmp_path: Path) -> None:
-    recipe = read_recipe(path_of(name))
-    table = recipe.pop("compare")
-    root = root_of("fashioniq")
-    toy = toy_layer(recipe, root, train_queries(recipe, root))
-    for row in (table["strategies"][0], table["strategies"][-1]):
-        two_steps(build_config([toy, {"strategy": row, "loss": table["losses"][0], "seed": 0}]), tmp_path)
+@pytest.mark.parametrize("name", ["qure-fig4", "cirqrs-table7"])  # the others differ in options of these
+def test_a_grids_cells_run_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
+    for config in grid_of(name, toy_sets_of(name, root_of), "1").configs()[:2]:
+        two_steps(config, tmp_path)
+
+
+def test_variants_share_a_table_under_their_names(root_of: RootOf, tmp_path: Path) -> None:
+    grid = grid_of("hycole-table4", [*toy_sets_of("hycole-table4", root_of), "train.epochs=1"], "1")
+    configs = grid.configs()
+    cells = plan(configs, tmp_path, Display(), Scenes(), grid.labels(configs))
+    folder = ComparisonFolder(tmp_path / "table4")
+    outcomes = folder.compute(cells, executor_of(1), tracking_uri="none")
+    assert [outcome.error for outcome in outcomes] == [None] * 7
+    assert [outcome.cell.labels["strategy"] for outcome in outcomes] == list(grid.variants)
+    [table] = tables_of(groups_of(tmp_path, "table4"))
+    rows = [row for row in rows_of(table, Rules()) if row.main]
+    assert {row.strategy for row in rows} == set(grid.variants)
+    assert {row.baseline for row in rows} == {"HyCoLe-HNM"}
+    assert all(np.isfinite([row.difference for row in rows if row.strategy != "HyCoLe-HNM"]))

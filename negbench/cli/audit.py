@@ -51,6 +51,7 @@ def audit(
     ] = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
@@ -61,11 +62,11 @@ def audit(
     from negbench.audit.subject import AuditOptions
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
-    layers = [options.plugin_layer(plugin), options.dataset_layer(dataset, data_root, allow_missing)]
+    layers = [_below(recipe), options.plugin_layer(plugin), options.dataset_layer(dataset, data_root, allow_missing)]
     layers += [options.named("backbone", backbone), *_sets(sets)]
     folder = _run(run, runs_dir, backbone, layers)
-    config, strategies = _configured(strategy, folder, layers, seed)
     console = options.console()
+    config, strategies = _configured(console, strategy, folder, layers, seed)
     found = _audit(console, config, strategies, chosen, split, folder, judge, threshold, strategy is None)
     _print(console, found)
     if out is not None:
@@ -74,6 +75,13 @@ def audit(
             written.append(write_curves(found, out / "curves.png"))
         for path in written:
             console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _below(recipe: Path | None) -> dict[str, Any]:
+    """A recipe's settings; its seed is that of its runs."""
+    from negbench.config import recipe_settings
+
+    return {key: value for key, value in recipe_settings(recipe).items() if key != "seed"}
 
 
 def _sets(sets: list[str] | None) -> list[dict[str, Any]]:
@@ -95,19 +103,26 @@ def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: 
 
 
 def _configured(
-    strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
+    console: Any, strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
 ) -> tuple[ResolvedConfig, dict[str, Strategy]]:
-    """The configuration that all strategies share, and the strategies by label."""
+    """The configuration that all strategies share, and the strategies by label.
+
+    Prints what the backbone or the data set cannot carry of a recipe's system.
+    """
     from negbench.api import make_strategy
     from negbench.config import build_config, resolved
     from negbench.errors import OptionError
     from negbench.grid.axes import expand, label
     from negbench.registry import constructor_of, option_defaults, registry
+    from negbench.scene import Scenes
+    from negbench.systems.system import with_system
 
     base: list[Any] = [{"seed": seed}] if folder is None else [folder.config.model_dump(mode="json")]
     given: list[Any] = [] if strategy is None and folder is not None else list(expand("strategies", strategy or "all"))
-    configs = [resolved(build_config([*base, *layers, {"strategy": section}])) for section in given]
-    configs = configs or [resolved(build_config([*base, *layers]))]
+    scenes, asked = Scenes(), [{"strategy": section} for section in given] or [{}]
+    wholes = [with_system([*base, *layers, layer], scenes) for layer in asked]
+    options.notes(console, dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
+    configs = [resolved(build_config([whole])) for whole, _ in wholes]
     found: dict[str, Strategy] = {}
     for config in configs:
         chosen = config.strategy

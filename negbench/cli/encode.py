@@ -27,16 +27,17 @@ def encode(
     ] = False,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,
 ) -> None:
     """Plan, encode with progress, report."""
-    from negbench.config import resolved
+    from negbench.config import build_config, recipe_settings, resolved, set_layer
     from negbench.display import Display
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
-    from negbench.scene import device_of
-    from negbench.systems.system import load_config
+    from negbench.scene import Scenes, device_of
+    from negbench.systems.system import with_system
 
     console = options.console()
     flags: dict[str, Any] = {
@@ -45,7 +46,9 @@ def encode(
         **options.named("backbone", backbone),
         **options.dataset_layer(dataset, data_root, allow_missing),
     }
-    config = resolved(load_config(flags=flags, sets=sets or ()))
+    whole, remarks = with_system([recipe_settings(recipe), flags, *map(set_layer, sets or ())], Scenes())
+    options.notes(console, remarks)
+    config = resolved(build_config([whole]))
 
     def planned(plan: EncodingPlan) -> None:
         if verify:

@@ -55,7 +55,8 @@ def swap(
         **options.named("backbone", backbone),
         **options.dataset_layer(dataset, data_root, allow_missing),
     }
-    base = config_layers(recipe=recipe, flags=flags, sets=sets or ())
+    layers = config_layers(recipe=recipe, flags=flags, sets=sets or ())
+    base = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]  # each row is its own
     names = list(known()) if systems == "all" else [part.strip() for part in systems.split(",") if part.strip()]
     for each in names:
         system_of(each)  # raises

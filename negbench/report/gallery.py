@@ -105,12 +105,15 @@ def gallery(runs: Runs, count: int) -> Gallery:
         split = scene.val
     if split is None:
         return found
+    found.map = _map(runs, views, split.dataset)
+    if split.dataset.files is None:
+        found.missing.append("the backbone reads stored embeddings, so there are no images to show")
+        return found
     found.val = _cards(split.dataset, picked, views, "val", {}, ranks, found.pictures)
     if train is not None:
         found.train = _cards(scene.train.dataset, train, views, "train", mined, last, found.pictures)
     else:
         found.missing.append("no run here drew negatives from pools of its own: a batch strategy uses its batch")
-    found.map = _map(runs, views, split.dataset)
     return found
 
 

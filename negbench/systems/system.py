@@ -121,18 +121,22 @@ class System:
 def with_system(layers: Sequence[Layer], scenes: Scenes) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The layers as one, above the system that their key `system` names, if any.
 
+    The parts lie below all layers put together: the backbone that carries them is the one that the last layer names.
+
     Returns:
         The layer, and a line on each part of the system that the backbone or the data set of the layers cannot carry.
 
     Raises:
         UnknownNameError: a system that does not exist.
     """
-    values = merged(layers)
-    name = values.pop("system", None)
+    name = merged(layers).get("system")
+    given = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]
     if name is None:
-        return values, ()
-    below, remarks = system(str(name)).layer([values], scenes)
-    return merged([below, values]), remarks
+        return merged(given), ()
+    chosen = system(str(name))
+    parts, remarks = chosen.carried(given, scenes)
+    whole = merged([chosen.negatives, chosen.objective, *given])
+    return merged([*(part.layer for part in parts), whole]), remarks
 
 
 def load_config(
@@ -153,14 +157,15 @@ def load_config(
     Raises:
         NegbenchError: one line that names the key and the mend.
     """
-    given = merged(config_layers(recipe=recipe, flags=flags, sets=sets))
-    if "system" in given:
-        from negbench.scene import Scenes
+    layers = config_layers(recipe=recipe, flags=flags, sets=sets)
+    if not any("system" in layer for layer in layers):
+        return build_config(layers)
+    from negbench.scene import Scenes
 
-        given, remarks = with_system([given], Scenes())
-        for remark in remarks:
-            note(remark)
-    return build_config([given])
+    whole, remarks = with_system(layers, Scenes())
+    for remark in remarks:
+        note(remark)
+    return build_config([whole])
 
 
 @cache

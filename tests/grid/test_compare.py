@@ -349,3 +349,15 @@ def test_negatives_are_an_axis(toy_sets: list[str], tmp_path: Path) -> None:
     for wrong in ("0", "1,1", "many"):
         with pytest.raises(OptionError, match="--negatives"):
             build_grid({**axes, "negatives": wrong}, {}, None, [*toy_sets], None)
+
+
+def test_your_own_embeddings_end_in_a_report(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All cells were computed, and then the report asked for images that there are none of."""
+    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
+    command = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "own", "--runs-dir", str(tmp_path)]
+    assert negbench([*command, "--tracking-uri", "none", *sets]) == 0
+    assert "answer" in capsys.readouterr().out
+    page = next((tmp_path / "own").glob("*.html")).read_text(encoding="utf-8")
+    assert "there are no images to show" in page

@@ -61,9 +61,13 @@ def test_a_system_resolves_to_what_its_paper_states(name: str, toy_root: Path) -
     layer, remarks = system(name).layer(base, Scenes())
     flat = resolved(build_config([layer, *base])).flat()
     assert {key: flat[key] for key in STATED[name]} == STATED[name]
-    # tiny carries all but the projection
-    lost = "HyCoLe-HNM without its added projection to the joint space (sec. 2.2): "
-    assert remarks == ((f"{lost}backbone 'tiny' has no option projection",) if name == "hycole" else ())
+    # what tiny cannot carry
+    lost = {
+        "added projection to the joint space (sec. 2.2)": "projection",
+        "fine-tuned encoders (sec. 4.1.2)": "frozen",
+    }
+    told = [f"HyCoLe-HNM without its {what}: backbone 'tiny' has no option {key}" for what, key in lost.items()]
+    assert list(remarks) == (told if name == "hycole" else [])
 
 
 def test_flags_beat_a_system(toy_root: Path) -> None:
@@ -80,13 +84,15 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
     from negbench.config import set_layer
 
     base = [*map(set_layer, vector_sets)]
-    for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added"])):
+    for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
         layer, remarks = system(name).layer(base, Scenes())
         assert len(remarks) == len(words)
         for word, remark in zip(words, remarks, strict=True):
             assert word in remark
             assert "\n" not in remark
         assert set(layer.get("backbone", {})) <= {"name", "fusion"}
+        fusion = build_config([layer, *base]).backbone.options.get("fusion")
+        assert fusion == layer.get("backbone", {}).get("fusion")  # not lost where a layer above names the backbone
         resolved(build_config([layer, *base]))  # what is left can run
 
 

@@ -1,0 +1,82 @@
+"""Every system runs on FashionIQ's real annotation files, with stand-in images and random weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.config import build_config, set_layer
+from negbench.loop.runs import Bench, run_config
+from negbench.scene import Scenes
+from negbench.systems.system import system
+
+pytestmark = pytest.mark.data
+
+KEPT = 12  # entries of each caption file
+TOY = ["backbone.init=random", "backbone.size=toy", "train.epochs=2", "train.batch_size=36", "compute.device=cpu"]
+NO_TEXTS = (
+    "HyCoLe-HNM without its text composition term (eq. 4): fashioniq has no texts of references and targets",
+    "HyCoLe-HNM without its matching terms of images and their texts (eq. 1): "
+    "fashioniq has no texts of references and targets",
+)
+
+
+@pytest.fixture(scope="module")
+def fashioniq(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first entries of each real caption file, the images that they name, and a picture for each of these."""
+    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
+    assert spec is not None
+    assert spec.loader is not None
+    standin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(standin)
+    real, cut, out = shared_data / "fashioniq", tmp_path_factory.mktemp("cut"), tmp_path_factory.mktemp("standin")
+    for folder in ("captions", "image_splits"):
+        (cut / folder).mkdir()
+    for category in standin.CATEGORIES:
+        for split in ("train", "val"):
+            entries = json.loads((real / f"captions/cap.{category}.{split}.json").read_text())[:KEPT]
+            named = sorted({entry[key] for entry in entries for key in ("candidate", "target")})
+            (cut / f"captions/cap.{category}.{split}.json").write_text(json.dumps(entries))
+            (cut / f"image_splits/split.{category}.{split}.json").write_text(json.dumps(named))
+    standin.write_standin(cut, out)
+    return out
+
+
+def run_two_steps(name: str, sets: list[str], folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """result.json of a run of the system, and what it goes without."""
+    base = [set_layer(text) for text in sets]
+    layer, remarks = system(name).layer(base, Scenes())
+    details = run_config(build_config([layer, *base]), Bench.open(folder, "none")).details
+    assert details["steps"] == 2
+    return details, remarks
+
+
+@pytest.mark.parametrize("backbone", ["blip2", "clip"])
+@pytest.mark.parametrize("name", ["qure", "cirqrs", "dqe"])
+def test_a_corpus_system_runs(name: str, backbone: str, fashioniq: Path, tmp_path: Path) -> None:
+    sets = [f"backbone.name={backbone}", "dataset.name=fashioniq", f"dataset.root='{fashioniq}'", *TOY]
+    details, remarks = run_two_steps(name, sets, tmp_path)
+    assert remarks == ()
+    assert details["refresh_epochs"] == [1]
+    assert details["draws"] == {"per_query": 1, "replacement": True}
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_hycole_runs(texts: bool, fashioniq: Path, tmp_path: Path) -> None:
+    """The real files come without attributes: what needs them is left out, and there where they are added."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for part in fashioniq.iterdir():
+        (root / part.name).symlink_to(part)
+    for path in (fashioniq / "image_splits").glob("split.*.train.json") if texts else ():
+        words = {image: [[image[-1]], [image[-2:]]] for image in json.loads(path.read_text())}
+        (root / path.name.replace("split", "asin2attr")).write_text(json.dumps(words))
+    sets = ["backbone.name=clip", "dataset.name=fashioniq", f"dataset.root='{root}'", *TOY]
+    details, remarks = run_two_steps("hycole", sets, tmp_path / "runs")
+    assert remarks == (() if texts else NO_TEXTS)
+    terms = {"icm", "tcm", "ritm", "titm"} if texts else {"icm"}
+    assert set(details["temperatures"]) == {"backbone", *terms}
