@@ -16,13 +16,13 @@ from negbench.claims import evidence as evidence_module
 from negbench.claims import measures
 from negbench.claims.evidence import Evidence, Run, Untestable
 from negbench.claims.measures import MEASURES, Measure
-from negbench.config import load_config
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.mining.curves import Curves
 from negbench.ragged import Ragged
 from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 
 def of(measure: Measure, run: Run) -> list[float]:
