@@ -360,7 +360,10 @@ class CirqrsFall(Measure):
 
 @dataclass(frozen=True)
 class Preference(Measure):
-    """Agreement with people's choices between two sets: 1, or 0, or 1/2 where the scores tie; per judgement."""
+    """Agreement with people's choices between two sets: 1, or 0, or 1/2 where the scores tie; per judgement.
+
+    Judgements count as independent, though one participant's are alike: intervals are too narrow by that.
+    """
 
     unit = POINTS
 

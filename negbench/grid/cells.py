@@ -169,7 +169,7 @@ def compute(
         fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in {cell.hash: cell for cell in reversed(cells)}.values():  # named by its first place
+    for cell in reversed({cell.hash: cell for cell in reversed(cells)}.values()):  # each named by its first place
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""

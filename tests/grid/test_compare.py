@@ -70,6 +70,16 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
     assert anew[0].run_id == f"{first[0].run_id}-2"
 
 
+def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp_path: Path) -> None:
+    cells = planned(grid_of(vector_sets, "qure,top-k", seeds="2"), tmp_path)
+    seen: list[str] = []
+    folder = ComparisonFolder(tmp_path / "c")
+    folder.compute(
+        [*cells, cells[1]], executor_of(1), tracking_uri="none", progress=lambda o, done: seen.append(o.cell.hash)
+    )
+    assert seen == [cell.hash for cell in cells]
+
+
 def test_a_failing_cell_stops_nothing_and_runs_again(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
