@@ -42,6 +42,7 @@ _COMMANDS = (
     "run",
     "compare",
     "swap",
+    "claims",
     "study",
     "audit",
     "report",

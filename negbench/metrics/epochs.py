@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 def fluctuation(values: Sequence[float]) -> float:
@@ -44,5 +45,51 @@ def late_slope(values: Sequence[float], epochs: Sequence[float] | None = None) -
     y, x = y[2 * len(y) // 3 :], x[2 * len(x) // 3 :]
     if len(y) < 2:
         return float("nan")
+    return float(slope(y, x))
+
+
+def slope(values: ArrayLike, at: ArrayLike | None = None) -> NDArray[np.float64]:
+    """Least-squares slope along the first axis.
+
+    Args:
+        values: [n, ...] float, n >= 2.
+        at: [n] where each was taken; default 0, 1, 2, ...
+
+    Returns:
+        [...] float64, in units of the values per unit of `at`.
+
+    Example:
+        >>> slope([[1.0, 0.0], [3.0, 0.0]])
+        array([2., 0.])
+    """
+    y = np.asarray(values, dtype=np.float64)
+    x = np.arange(len(y), dtype=np.float64) if at is None else np.asarray(at, dtype=np.float64)
     x = x - x.mean()
-    return float((x * y).sum() / (x * x).sum())
+    return np.asarray(np.tensordot(x, y, axes=1) / (x * x).sum())
+
+
+def event_effect(values: Sequence[float], events: Sequence[int]) -> float:
+    r"""Mean of what a curve does at certain epochs beyond what it does right before and after them.
+
+    .. math:: d_e = v_e - v_{e-1}, \quad \mathrm{effect}_e = d_e - \mathrm{mean}(d_{e-1}, d_{e+1})
+
+    Against its neighbours, so that a curve that flattens by itself shows no effect.
+
+    Args:
+        values: of one metric or loss, one an epoch.
+        events: epochs, as indices of `values`. Only neighbours that are no events count.
+
+    Returns:
+        Mean over the events that have a change and a neighbour; nan where there is none.
+
+    Example:
+        >>> event_effect([0.0, 0.25, 1.0, 1.25], [2])
+        0.5
+    """
+    change = np.diff(np.asarray(values, dtype=np.float64))  # change[e - 1] leads to epoch e
+    quiet = {index for index in range(len(change)) if index + 1 not in set(events)}
+    effects = []
+    for index in (event - 1 for event in events if 0 < event <= len(change)):
+        beside = [change[other] for other in (index - 1, index + 1) if other in quiet]
+        effects += [change[index] - np.mean(beside)] if beside else []
+    return float(np.mean(effects)) if effects else float("nan")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from negbench.metrics.epochs import fluctuation, late_slope
+from negbench.metrics.epochs import event_effect, fluctuation, late_slope, slope
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,27 @@ def test_late_slope_of_a_line_and_of_next_to_nothing() -> None:
     assert math.isnan(late_slope([]))
     with pytest.raises(ValueError, match="one epoch for each of 3 values"):
         late_slope([1.0, 2.0, 3.0], [0, 1])
+
+
+def test_slope_of_several_curves_is_numpys() -> None:
+    generator = np.random.default_rng(0)
+    values, at = generator.normal(-1, 1, (5, 3)), np.array([0.0, 2.0, 3.0, 7.0, 8.0])
+    assert slope(values, at) == pytest.approx(np.polyfit(at, values, 1)[0])
+    assert slope([3.0, 1.0, -1.0]) == -2
+
+
+@pytest.mark.parametrize(
+    ("events", "want"),
+    [
+        ([2], 1.0 - (0.25 - 0.5) / 2),  # changes 0.25, 1, -0.5, 0.25
+        ([2, 4], (1.0 - (0.25 - 0.5) / 2 + 0.25 + 0.5) / 2),
+        ([1, 2], 1.0 + 0.5),  # of epoch 1 the only neighbour is refreshed too
+        ([0, 9], math.nan),  # no change leads to epoch 0, and there is no epoch 9
+        ([1, 2, 3, 4], math.nan),
+    ],
+)
+def test_effect_of_events_by_hand(events: list[int], want: float) -> None:
+    values = [-1.0, -0.75, 0.25, -0.25, 0.0]
+    assert event_effect(values, events) == pytest.approx(want, nan_ok=True)
+    line = [3.0 - 0.5 * epoch for epoch in range(9)]
+    assert event_effect(line, [2, 5]) == pytest.approx(0)

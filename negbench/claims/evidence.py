@@ -1,0 +1,191 @@
+"""What the tests look at: the finished runs of every setting, and their models on a split."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from negbench.config import PluginConfig, ResolvedConfig
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.mining.curves import Curves, file_name
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes, Splits, device_of, load_backbone, load_split, open_scene, threads
+from negbench.scoring.scorers import Encoded, encode_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PEOPLE = "hp-fashioniq"  # holds people's choices between sets of FashionIQ's images
+_KEPT = 3  # models at a time: a ranking, its scorer, one more
+
+
+class Untestable(NegbenchError):
+    """What a test looks at is not there; says what would be needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Finished runs: setting -> seed -> folder.
+
+    Args:
+        runs: of every setting that could be computed.
+        display: shows when models are applied.
+    """
+
+    runs: Mapping[str, Mapping[int, RunFolder]]
+    display: Display = field(default_factory=Display)
+    _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
+
+    def run(self, setting: str, seed: int) -> Run:
+        """One run. Raises Untestable where it is not there."""
+        if seed not in self.runs.get(setting, {}):
+            raise Untestable(f"there is no finished run of '{setting}' with seed {seed}")
+        return Run(self, setting, seed, self.runs[setting][seed])
+
+    def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
+        """A run's model on a split, of another data set where a section is given; the last few are kept."""
+        key = (folder.run_id, split, str(dict(dataset)))
+        if key not in self._encoded:
+            layers = [{"dataset": dict(dataset)}] if dataset else []
+            self._encoded[key] = encode_run(folder, layers, split, None, self.display)
+            while len(self._encoded) > _KEPT:
+                self._encoded.popitem(last=False)
+        return self._encoded[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run as measures see it."""
+
+    evidence: Evidence
+    setting: str
+    seed: int
+    folder: RunFolder
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """result.json."""
+        return self.folder.result
+
+    @cached_property
+    def ranks(self) -> QueryRanks:
+        """Of the reported split."""
+        return QueryRanks.from_frame(self.folder.ranks())
+
+    @property
+    def dataset_class(self) -> type[Dataset]:
+        """Declares the metrics."""
+        for path in self.folder.config.plugins:
+            registry.add_file(Path(path))
+        found: type[Dataset] = registry.get("datasets", self.folder.config.dataset.name)
+        return found
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """0-based epochs, and the values logged then, of a training curve."""
+        points = [point for point in self.folder.metrics() if name in point and point["epoch"] >= 0]
+        return [int(point["epoch"]) for point in points], [point[name] for point in points]
+
+    def mined(self) -> list[pd.DataFrame]:
+        """Per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
+        import pandas as pd
+
+        files = sorted(self.folder.path.glob("mining-*.parquet"))
+        if not files:
+            raise Untestable(f"'{self.setting}' mines no pools here")
+        return [pd.read_parquet(file) for file in files]
+
+    def curves(self, moment: str) -> Curves:
+        """Sorted score curves of a sample of the train queries."""
+        path = self.folder.path / file_name(moment)
+        if not path.exists():
+            raise Untestable(f"'{self.setting}' keeps no score curves of the moment '{moment}' here")
+        return Curves.load(path)
+
+    def encoded(self, split: str) -> Encoded:
+        """The trained model on a split of its own data set."""
+        return self.evidence.encoded(self.folder, split, {})
+
+    def people(self) -> Encoded | None:
+        """The trained model on people's judgements of its data set; None where there are none."""
+        section = judgements_of(self.folder.config.dataset.name, self.folder.config.dataset.options)
+        return None if section is None else self.evidence.encoded(self.folder, "val", section)
+
+    def beside(self, setting: str) -> Run:
+        """The run of another setting with the same seed."""
+        return self.evidence.run(setting, self.seed)
+
+    @cached_property
+    def frozen_images(self) -> Tensor:
+        """[N, D] unit-norm features of val's images, which no training has moved.
+
+        Raises:
+            Untestable: the image tower trains.
+        """
+        config = self.folder.config
+        with threads(config.compute.threads):
+            backbone = load_backbone(config.backbone, 0).to(device_of(config))  # one judge for all seeds
+            if not backbone.frozen_images:
+                raise Untestable("look-alikes need a frozen image tower, and this one trains")
+            dataset = self.encoded("val").dataset
+            scene = open_scene(
+                config, Splits(dataset, None, dataset), backbone, device_of(config), self.evidence.display
+            )
+            return functional.normalize(scene.source(scene.val.images).float().mean(1), dim=-1).cpu()
+
+
+def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Section of the data set that holds people's judgements of `dataset`'s images; None where there is none."""
+    if dataset != "fashioniq":
+        return None
+    section = {"name": PEOPLE, "root": options.get("root"), "allow_missing": options.get("allow_missing", False)}
+    try:
+        load_split(PluginConfig.model_validate(section), "val", images=False)
+    except DataError:
+        return None
+    return section
+
+
+# --- what the data must have -------------------------------------------------------------------------------------
+
+
+def _relevant(config: ResolvedConfig, scenes: Scenes) -> str | None:
+    for split in ("train", "val"):
+        if scenes.dataset(config.dataset, split, images=False).relevant is None:
+            return (
+                f"needs several images known to be relevant to a query; {config.dataset.name} {split} knows the target"
+            )
+    return None
+
+
+def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
+    if judgements_of(config.dataset.name, config.dataset.options) is not None:
+        return None
+    return f"needs people's choices between sets of images: --dataset fashioniq, with the file of {PEOPLE} beside it"
+
+
+def _judges(config: ResolvedConfig, scenes: Scenes) -> str | None:
+    return None if _relevant(config, scenes) is None else _people(config, scenes)
+
+
+# name -> a line on what the data set lacks, or None
+NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
+    "relevant": _relevant,
+    "people": _people,
+    "judges": _judges,
+}
+
+
+def lacking(needs: Sequence[str], config: ResolvedConfig, scenes: Scenes) -> str | None:
+    """The first need that the configured data set does not meet, as a line; None where it meets all."""
+    return next((why for need in needs if (why := NEEDS[need](config, scenes)) is not None), None)

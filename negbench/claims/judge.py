@@ -1,0 +1,202 @@
+"""Verdicts: the estimate behind a test, its interval, and whether that lies where the claim says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from negbench.claims.claim import Claim, ClaimTest
+from negbench.claims.evidence import Evidence, Untestable
+from negbench.claims.measures import Measure, Values
+from negbench.metrics.cirqrs import order_agreement
+from negbench.statistics import compare
+
+Array = NDArray[np.float64]
+Verdict = Literal["confirmed", "refuted", "undecided", "not testable"]
+
+ALPHA = 0.05
+_POWER = 0.8  # of the detectable difference
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, the interval around it, and the smallest true distance from a bound that would be seen with 80 %.
+
+    `low`, `high` and `detectable` are nan where one seed says nothing of others.
+    """
+
+    value: float
+    low: float
+    high: float
+    detectable: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a test; `reason` says why there is no estimate."""
+
+    test: ClaimTest
+    verdict: Verdict
+    estimate: Estimate | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a claim."""
+
+    claim: Claim
+    verdict: Verdict
+    reason: str
+    answers: tuple[Answer, ...]
+
+
+def judge(
+    claim: Claim, evidence: Evidence, seeds: Sequence[int], *, lacking: str | None, undefined: Mapping[str, str]
+) -> Finding:
+    """A claim's verdict: refuted where a test is, else not testable where one is not, confirmed where all are.
+
+    The intervals of a claim's tests are simultaneous (Bonferroni), so that several tests do not refute by luck.
+
+    Args:
+        claim: to be judged.
+        evidence: finished runs.
+        seeds: of the runs.
+        lacking: what the data do not have for it.
+        undefined: settings without runs -> why.
+    """
+    if lacking is not None:
+        return Finding(claim, "not testable", lacking, ())
+    alpha = ALPHA / len(claim.tests)
+    answers = tuple(_answer(test, evidence, seeds, undefined, alpha) for test in claim.tests)
+    verdicts = [answer.verdict for answer in answers]
+    worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided")
+    for verdict in worst:
+        if verdict in verdicts:
+            reason = next(answer.reason for answer in answers if answer.verdict == verdict)
+            return Finding(claim, verdict, reason, answers)
+    return Finding(claim, "confirmed", "", answers)
+
+
+def _answer(
+    test: ClaimTest, evidence: Evidence, seeds: Sequence[int], undefined: Mapping[str, str], alpha: float
+) -> Answer:
+    for name in test.needed:
+        if name in undefined:
+            return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
+    try:
+        estimate = STATISTICS[test.statistic](test, evidence, seeds, alpha)
+    except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
+        return Answer(test, "not testable", reason=str(error))
+    return Answer(test, decide(test, estimate), estimate, _why(estimate))
+
+
+def decide(test: ClaimTest, estimate: Estimate) -> Verdict:
+    """Confirmed or refuted where the whole interval meets the condition, else undecided."""
+    if test.confirms.holds(estimate.low, estimate.high):
+        return "confirmed"
+    return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
+
+
+def _why(estimate: Estimate) -> str:
+    return "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
+
+
+# --- statistics --------------------------------------------------------------------------------------------------
+
+
+def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+    """The measure of one setting."""
+    values, strata = _table(test.measure, test.settings[0], evidence, seeds)
+    return estimate_of(values, np.zeros_like(values), strata, alpha)
+
+
+def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+    """The measure of the first setting minus that of the second, paired over seeds, and over queries where it can be.
+
+    Raises:
+        Untestable: the two are one run, as the option that tells them apart is not carried here.
+    """
+    first, second = test.settings
+    if all(evidence.run(first, s).folder.path == evidence.run(second, s).folder.path for s in seeds):
+        raise Untestable(f"'{first}' and '{second}' are the same run here: what tells them apart is not carried")
+    (one, strata), (other, _) = (_table(test.measure, name, evidence, seeds) for name in test.settings)
+    if one.shape != other.shape:
+        raise Untestable(f"'{first}' and '{second}' hold values of other queries")
+    return estimate_of(one, other, strata, alpha)
+
+
+def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+    """Rank correlation of two measures over the settings, seed by seed."""
+    assert test.other is not None
+    found = []
+    for seed in seeds:
+        runs = {name: evidence.run(name, seed) for name in test.settings}
+        means = [{name: _mean(m.of(run)) for name, run in runs.items()} for m in (test.measure, test.other)]
+        found.append(order_agreement(*means).value)
+    if np.isnan(found).any():
+        raise Untestable("needs three settings or more that a measure tells apart")
+    return estimate_of(np.array(found), np.zeros(len(found)), None, alpha)
+
+
+STATISTICS = {"level": level, "difference": difference, "order": order}
+
+
+def _mean(values: Values) -> float:
+    if values.strata is None:
+        return float(np.nanmean(values.values))
+    return float(np.mean([np.nanmean(values.values[values.strata == name]) for name in np.unique(values.strata)]))
+
+
+def _table(
+    measure: Measure, setting: str, evidence: Evidence, seeds: Sequence[int]
+) -> tuple[Array, NDArray[np.str_] | None]:
+    """[S] or [S, Q] values, and [Q] strata."""
+    found = [measure.of(evidence.run(setting, seed)) for seed in seeds]
+    if len({values.values.shape for values in found}) > 1:
+        raise Untestable(f"the runs of '{setting}' hold values of different queries")
+    return np.stack([values.values for values in found]), found[0].strata
+
+
+def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: float) -> Estimate:
+    """Mean of one minus other, and its interval of the level 1 - alpha.
+
+    Args:
+        one: [S, Q] per-query values, or [S] values of whole runs; queries without a value in any run are left out.
+        other: likewise, of the same seeds.
+        strata: [Q] groups whose means are averaged, or None.
+        alpha: level.
+
+    Returns:
+        Over seeds and queries (`negbench.statistics`), or over seeds alone by Student's t.
+
+    Raises:
+        ValueError: fewer than two queries with a value, in a stratum.
+    """
+    if one.ndim == 1:
+        return _over_seeds(one - other, alpha)
+    there = np.isfinite(one).all(0) & np.isfinite(other).all(0)
+    one, other = one[:, there], other[:, there]
+    if one.shape[1] < 2:
+        raise ValueError("fewer than two queries have a value")
+    digest = hashlib.sha256(np.ascontiguousarray([one, other]).tobytes()).digest()
+    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    groups = None if strata is None else strata[there]
+    found = compare(one, other, generator=generator, strata=groups, margin=0, alpha=alpha)
+    return Estimate(found.difference, found.interval.low, found.interval.high, found.minimum_detectable)
+
+
+def _over_seeds(values: Array, alpha: float) -> Estimate:
+    count, mean = len(values), float(values.mean())
+    if count < 2:
+        return Estimate(mean, float("nan"), float("nan"), float("nan"))
+    error = float(values.std(ddof=1) / np.sqrt(count))
+    half = float(stats.t.ppf(1 - alpha / 2, count - 1))
+    power = float(stats.t.ppf(_POWER, count - 1))
+    return Estimate(mean, mean - half * error, mean + half * error, (half + power) * error)

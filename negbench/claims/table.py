@@ -1,0 +1,158 @@
+"""Findings for people and for other programs: a table of the terminal, claims.md, claims.csv and claims.json."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.markup import escape
+from rich.table import Table
+
+from negbench import files
+from negbench.claims.claim import Claim, ClaimTest, Condition
+from negbench.claims.judge import Answer, Finding
+
+WIDTH = 80  # of tables, so that they stand in any terminal and in a report
+_STYLES = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}
+
+
+def listed(claims: Sequence[Claim]) -> Table:
+    """The claims, what they are tested by, and what would confirm and refute them."""
+    table = _table("#", "claim", "tests: confirmed if / refuted if")
+    for claim in claims:
+        tests = "\n".join(f"{test!s}: {_bounds(test)}" for test in claim.tests)
+        needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
+        words = f"{claim.words}\n{claim.source}\npublished: {claim.published}{needs}"
+        table.add_row(str(claim.number), escape(words), escape(tests))
+    return table
+
+
+def shown(findings: Sequence[Finding]) -> Table:
+    """Verdicts with what they rest on."""
+    table = _table("#", "claim", "verdict", "because")
+    for finding in findings:
+        words = f"{finding.claim.words}\n{finding.claim.source}"
+        verdict = f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]"
+        table.add_row(str(finding.claim.number), escape(words), verdict, escape("\n".join(because(finding))))
+    return table
+
+
+def because(finding: Finding) -> list[str]:
+    """A line for each test: estimate, interval, what could have been seen; or why there is none."""
+    return [_answer(answer) for answer in finding.answers] or [finding.reason]
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """'12 confirmed, 9 refuted, ...'."""
+    found = Counter[str](finding.verdict for finding in findings)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
+
+
+def write(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
+    """Write claims.md, claims.csv (a row each test) and claims.json; returns their paths."""
+    rows = [row for finding in findings for row in _rows(finding)]
+    paths = [folder / f"claims.{ending}" for ending in ("md", "csv", "json")]
+    with files.atomic_write(paths[0]) as file:
+        file.write(_markdown(findings, about))
+    with files.atomic_write(paths[1]) as file:
+        pd.DataFrame(rows).to_csv(file, index=False)
+    files.write_json(paths[2], {"about": about, "claims": [_plain(finding) for finding in findings]})
+    return paths
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+def _answer(answer: Answer) -> str:
+    """'recall: qure - top-k -11.9 [-13.0, -10.8] points: refuted'."""
+    text = str(answer.test)
+    if answer.estimate is None:
+        return f"{text}: {answer.reason}"
+    found, unit = answer.estimate, answer.test.unit
+    value, low, high, detectable = (
+        _number(v * unit.scale) for v in (found.value, found.low, found.high, found.detectable)
+    )
+    if answer.reason:
+        return f"{text} {value} {unit.name}: {answer.reason}"
+    tail = f"undecided, detectable {detectable.lstrip('+')}" if answer.verdict == "undecided" else answer.verdict
+    bound = answer.test.confirms.bound
+    against = f" (bound {_number(bound * unit.scale)})" if bound else ""
+    return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
+
+
+def _bounds(test: ClaimTest) -> str:
+    return " / ".join(_condition(condition, test) for condition in (test.confirms, test.refutes))
+
+
+def _condition(condition: Condition, test: ClaimTest) -> str:
+    sign = ">" if condition.above else "<"
+    return f"{sign} {condition.bound * test.unit.scale:g} {test.unit.name}".rstrip()
+
+
+def _number(value: float) -> str:
+    """Signed, to three digits or two decimals."""
+    return "-" if math.isnan(value) else f"{value:+.3f}" if abs(value) < 0.1 else f"{value:+.2f}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(width=WIDTH, show_lines=True)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("#", "verdict"), overflow="fold")
+    return table
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def _markdown(findings: Sequence[Finding], about: str) -> str:
+    lines = [f"{about}; {counts(findings)}.", "", "| # | claim | source | published | verdict | because |"]
+    lines.append("|---|---|---|---|---|---|")
+    for finding in findings:
+        claim = finding.claim
+        cells = (
+            str(claim.number),
+            claim.words,
+            claim.source,
+            claim.published,
+            finding.verdict,
+            "<br>".join(because(finding)),
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(finding: Finding) -> list[dict[str, Any]]:
+    head = {"claim": finding.claim.number, "verdict": finding.verdict}
+    return [{**head, **_of_answer(answer)} for answer in finding.answers] or [{**head, "reason": finding.reason}]
+
+
+def _of_answer(answer: Answer) -> dict[str, Any]:
+    found = answer.estimate
+    numbers = ("value", "low", "high", "detectable")
+    return {
+        "test": str(answer.test),
+        "statistic": answer.test.statistic,
+        "settings": " ".join(answer.test.settings),
+        "confirms": _condition(answer.test.confirms, answer.test),
+        "refutes": _condition(answer.test.refutes, answer.test),
+        "test_verdict": answer.verdict,
+        **{name: math.nan if found is None else getattr(found, name) for name in numbers},
+        "reason": answer.reason,
+    }
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    claim = finding.claim
+    return {
+        "id": claim.number,
+        "words": claim.words,
+        "source": claim.source,
+        "published": claim.published,
+        "verdict": finding.verdict,
+        "reason": finding.reason,
+        "tests": [_of_answer(answer) for answer in finding.answers],
+    }

@@ -1,0 +1,127 @@
+"""`negbench claims` from end to end on the vector world: computed, read again, mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.runfolder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def world(vector_sets: list[str]) -> list[str]:
+    """Flags of the vector world; its schedule is left out, as the claims bring their own."""
+    kept = [text for text in vector_sets if not text.startswith("schedule.")]
+    return [part for text in kept for part in ("--set", text)]
+
+
+@pytest.fixture(scope="module")
+def computed(world: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    common = ["--runs-dir", str(runs), "--tracking-uri", "none"]
+    assert negbench(["claims", "--only", "3,5,12,29,34", "--name", "c", *world, *common]) == 0
+    return runs
+
+
+def claims_of(folder: Path) -> dict[int, dict[str, object]]:
+    found = json.loads((folder / "claims.json").read_text())["claims"]
+    return {claim["id"]: claim for claim in found}
+
+
+def test_claims_are_computed_and_judged(computed: Path) -> None:
+    found = claims_of(computed / "c")
+    assert list(found) == [3, 5, 12, 29, 34]
+    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"confirmed", "refuted", "undecided"}
+    assert (found[29]["verdict"], found[34]["verdict"]) == ("not testable", "not testable")
+    assert "--dataset fashioniq" in str(found[34]["reason"])
+    assert "'hycole-slow': unknown option" in str(found[29]["reason"])
+    runs = {path.parent for path in computed.glob("*/result.json")}
+    cells = json.loads((computed / "c" / "comparison.json").read_text())["cells"]
+    means: dict[str, list[float]] = {}
+    for cell in cells:
+        folder = RunFolder(computed / cell["run"])
+        assert folder.path in runs
+        means.setdefault(cell["system"], []).append(folder.result["metrics"][folder.result["main_metric"]])
+    (test,) = found[5]["tests"]  # type: ignore[misc]
+    want = sum(means["cirqrs"]) / 3 - sum(means["include"]) / 3
+    assert test["value"] == pytest.approx(want)
+    assert test["low"] <= want <= test["high"]
+
+
+def test_files_say_the_same(computed: Path) -> None:
+    text = (computed / "c" / "claims.md").read_text()
+    assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + 5
+    rows = pd.read_csv(computed / "c" / "claims.csv")
+    found = claims_of(computed / "c")
+    assert list(rows["claim"]) == [3, 3, 5, 12, *[29] * len(found[29]["tests"]), 34]  # type: ignore[arg-type]
+    assert [found[number]["verdict"] for number in rows["claim"]] == list(rows["verdict"])
+    assert rows["reason"].iloc[-1] == found[34]["reason"]
+
+
+def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
+    computed: Path, world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = claims_of(computed / "c")
+    count = len(list(computed.iterdir()))
+    common = ["--runs-dir", str(computed), *world]
+    assert negbench(["claims", "--compare", "c", "--only", "5,6", *common]) == 0
+    out = capsys.readouterr().out
+    found = claims_of(computed / "c")
+    assert found[5] == before[5]
+    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'top': no finished run of seed 0, 1, 2")
+    assert len(list(computed.iterdir())) == count  # nothing was computed
+    assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
+    assert negbench(["claims", "--compare", "c", "--only", "5", "--seeds", "7,", *common]) == 0
+    assert "no finished run of seed 7" in str(claims_of(computed / "c")[5]["reason"])
+
+
+def test_runs_that_are_there_are_not_computed_again(
+    computed: Path, world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--runs-dir", str(computed), "--tracking-uri", "none", *world]
+    assert negbench(["claims", "--only", "5,12", "--seeds", "2", "--name", "d", *common]) == 0
+    assert "2 claims need 6 runs (2 seeds), 6 of them finished before" in capsys.readouterr().out
+
+
+def test_a_recipe_gives_backbone_data_and_training_only(
+    tmp_path: Path, world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[strategy]\nname = "dqe"\n[schedule]\nn_def = 1\n[train]\nepochs = 3\nnum_negatives = 2\n')
+    sets = [text for text in world if "epochs" not in text]
+    sets = [flag for pair in zip(sets[1::2], strict=False) for flag in ("--set", *pair) if pair[0] != "--set"]
+    common = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none", "--recipe", str(recipe), *sets]
+    assert negbench(["claims", "--only", "24", "--seeds", "1", *common]) == 0
+    cells = json.loads(next((tmp_path / "runs").glob("*/comparison.json")).read_text())["cells"]
+    config = {cell["system"]: RunFolder(tmp_path / "runs" / cell["run"]).config for cell in cells}
+    assert {name: found.train.num_negatives for name, found in config.items()} == {
+        "qure": 1,
+        "in-batch": None,
+        "in-batch-one": 1,
+    }
+    assert {found.train.epochs for found in config.values()} == {3}
+    assert config["qure"].strategy.name == "qure"
+    assert config["qure"].schedule.n_def == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "35"], "unknown claim '35' in --only"),
+        (["--set", "strategy.k=3"], "claims fix strategy themselves"),
+        (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
+        (["--compare", "nothing"], "there is no comparison 'nothing'"),
+        (["--backbone", "tinny"], "did you mean 'tiny'"),
+        (["--seeds", "none"], "want a count"),
+        (["--overwrite", "maybe"], "unknown value of --overwrite"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["claims", *arguments, "--runs-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1

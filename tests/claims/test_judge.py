@@ -1,0 +1,178 @@
+"""Verdicts: intervals against scipy's, conditions by hand, and what happens where there is nothing to judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from negbench.claims import measures
+from negbench.claims.claim import Claim, ClaimTest, Condition
+from negbench.claims.evidence import Evidence, Run, Untestable
+from negbench.claims.judge import Estimate, decide, estimate_of, judge
+from negbench.claims.measures import POINTS, Measure, Unit, Values
+from negbench.runfolder import RunFolder
+from negbench.statistics import compare
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Fixed(Measure):
+    """Values by setting and seed."""
+
+    unit: ClassVar[Unit] = POINTS
+    table: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, hash=False)
+
+    def of(self, run: Run) -> Values:
+        return Values(np.asarray(self.table[run.setting][run.seed], dtype=np.float64))
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measures.MEASURES, "fixed", Fixed)
+
+
+def evidence(*names: str, same: str = "") -> Evidence:
+    return Evidence({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in SEEDS} for n in names})
+
+
+def trial(
+    table: Mapping[str, object],
+    statistic: str = "level",
+    confirms: str = "> 0",
+    refutes: str = "< 0",
+    other: Measure | None = None,
+) -> ClaimTest:
+    values = {name: np.asarray(value, dtype=np.float64) for name, value in table.items()}
+    conditions = Condition.parse(confirms), Condition.parse(refutes)
+    return ClaimTest(statistic, tuple(table), Fixed(values), other, *conditions)  # type: ignore[arg-type]
+
+
+def claim_of(*tests: ClaimTest) -> Claim:
+    return Claim(1, "w", "s", "p", (), tests)
+
+
+def verdict(*tests: ClaimTest, **undefined: str) -> str:
+    names = {name for test in tests for name in test.settings}
+    return judge(claim_of(*tests), evidence(*names), SEEDS, lacking=None, undefined=undefined).verdict
+
+
+# --- estimates ---------------------------------------------------------------------------------------------------
+
+
+def test_values_of_whole_runs_have_students_interval() -> None:
+    one, other = np.array([-0.2, 0.3, 0.1, 0.4]), np.array([-0.1, 0.1, 0.0, 0.1])
+    found = estimate_of(one, other, None, 0.1)
+    want = stats.ttest_rel(one, other).confidence_interval(0.9)
+    assert found.value == pytest.approx((one - other).mean())
+    assert (found.low, found.high) == pytest.approx((want.low, want.high))
+    error = stats.sem(one - other)
+    assert found.detectable == pytest.approx((stats.t.ppf(0.95, 3) + stats.t.ppf(0.8, 3)) * error)
+
+
+def test_one_seed_of_whole_runs_has_no_interval() -> None:
+    found = estimate_of(np.array([0.5]), np.array([0.25]), None, 0.05)
+    assert found.value == 0.25
+    assert all(math.isnan(value) for value in (found.low, found.high, found.detectable))
+
+
+def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missing() -> None:
+    generator = np.random.default_rng(0)
+    one, other = generator.normal(0.2, 1, (2, 3, 40))
+    strata = np.array(["x", "y"] * 20)
+    one[1, 7] = other[2, 9] = np.nan
+    found = estimate_of(one, other, strata, 0.02)
+    kept = [q for q in range(40) if q not in (7, 9)]
+    a, b = one[:, kept], other[:, kept]
+    want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
+    assert found.value == pytest.approx(want)
+    assert found == estimate_of(one, other, strata, 0.02)  # the same values give the same bytes
+    same = compare(a, b, generator=np.random.default_rng(1), strata=strata[kept], margin=0, alpha=0.02)
+    assert found.detectable == pytest.approx(same.minimum_detectable)
+    assert (found.low, found.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
+    assert found.high - found.low > estimate_of(one, other, strata, 0.2).high - estimate_of(one, other, strata, 0.2).low
+
+
+def test_too_few_queries() -> None:
+    with pytest.raises(ValueError, match="fewer than two queries"):
+        estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 0.05)
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "confirms", "refutes", "want"),
+    [
+        (0.1, 0.2, "> 0", "< 0", "confirmed"),
+        (-0.2, -0.1, "> 0", "< 0", "refuted"),
+        (-0.2, -0.1, "< 0", "> 0", "confirmed"),
+        (-0.1, 0.1, "> 0", "< 0", "undecided"),
+        (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
+        (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
+        (-0.004, -0.002, "> -0.005", "< -0.005", "confirmed"),
+        (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the two bounds
+        (math.nan, math.nan, "> 0", "< 0", "undecided"),
+    ],
+)
+def test_the_whole_interval_decides(low: float, high: float, confirms: str, refutes: str, want: str) -> None:
+    assert decide(trial({"a": []}, "level", confirms, refutes), Estimate(0.0, low, high, 0.1)) == want
+
+
+def test_a_claim_is_as_good_as_its_weakest_test() -> None:
+    up, down, open_ = ({"a": [1.0, 1.1, 0.9]}, {"b": [-1.0, -1.1, -0.9]}, {"c": [-1.0, 1.0, 0.5]})
+    assert verdict(trial(up)) == "confirmed"
+    assert verdict(trial(up), trial(down)) == "refuted"
+    assert verdict(trial(up), trial(open_)) == "undecided"
+    assert verdict(trial(up), trial(open_), a="no such option") == "not testable"
+    assert verdict(trial(up), trial(down), a="no such option") == "refuted"
+
+
+def test_intervals_of_a_claim_are_simultaneous() -> None:
+    values = {"a": [1.0, 0.6, 1.4]}
+    alone = stats.ttest_1samp(values["a"], 0).confidence_interval(0.95)
+    three = stats.ttest_1samp(values["a"], 0).confidence_interval(1 - 0.05 / 3)
+    assert alone.low > 0 > three.low
+    assert verdict(trial(values)) == "confirmed"
+    assert verdict(*[trial(values)] * 3) == "undecided"
+
+
+def test_a_difference_is_paired_by_seed() -> None:
+    pair = {"a": [0.5, -0.25, 0.75], "b": [0.4, -0.36, 0.66]}
+    assert verdict(trial(pair, "difference")) == "confirmed"
+    assert verdict(trial(dict(reversed(pair.items())), "difference")) == "refuted"
+
+
+def test_order_is_a_rank_correlation_seed_by_seed() -> None:
+    table = {name: [[v, v], [v, v], [v, v]] for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
+    other = Fixed({name: -np.asarray(value) for name, value in table.items()})
+    mixed = Fixed({name: np.array([[0.5, 0.5]] * 3) for name in table})
+    assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "confirmed"
+    assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
+    found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), SEEDS, lacking=None, undefined={})
+    assert (found.verdict, found.reason) == (
+        "not testable",
+        "needs three settings or more that a measure tells apart",
+    )
+
+
+def test_reasons() -> None:
+    pair = trial({"a": [1.0] * 3, "b": [1.0] * 3}, "difference")
+    one_run = judge(claim_of(pair), evidence("a", "b", same="x"), SEEDS, lacking=None, undefined={})
+    assert (one_run.verdict, one_run.reason[:34]) == ("not testable", "'a' and 'b' are the same run here:")
+    lacking = judge(claim_of(pair), evidence(), SEEDS, lacking="needs people", undefined={})
+    assert (lacking.verdict, lacking.reason, lacking.answers) == ("not testable", "needs people", ())
+    absent = judge(claim_of(pair), evidence("a"), SEEDS, lacking=None, undefined={"b": "no finished run of seed 2"})
+    assert absent.reason == "'b': no finished run of seed 2"
+    single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), (0,), lacking=None, undefined={})
+    assert (single.verdict, single.reason) == ("undecided", "one seed says nothing of others: --seeds 3")
+    with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
+        evidence("a").run("z", 0)

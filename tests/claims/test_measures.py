@@ -1,0 +1,294 @@
+"""Measures: of hand-made folders by hand, of trained models by brute-force loops."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from negbench.claims import evidence as evidence_module
+from negbench.claims import measures
+from negbench.claims.evidence import Evidence, Run, Untestable
+from negbench.claims.measures import MEASURES, Measure
+from negbench.contracts import relevance
+from negbench.loop.runs import Bench, run_config
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.mining.curves import Curves
+from negbench.ragged import Ragged
+from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
+
+
+def of(measure: Measure, run: Run) -> list[float]:
+    found = measure.of(run).values
+    return [float(found)] if found.ndim == 0 else found.tolist()
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hand(tmp_path: Path) -> Run:
+    """A folder of five epochs and three refreshes, nobody's run."""
+    main = [0.1, 0.3, 0.2, 0.5, 0.4]
+    points = [{"step": 0, "epoch": -1, "val/r": 0.0}]
+    for epoch, value in enumerate(main):
+        points += [{"step": 1, "epoch": epoch, "train/loss": [4.0, 3.0, 3.5, 2.5, 3.0][epoch]}]
+        points += [{"step": 1, "epoch": epoch, "val/r": value}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    result = {"main_metric": "r", "metrics": {"r": 0.4}, "refresh_epochs": [2, 4]}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    (tmp_path / "config.json").write_text(json.dumps({"dataset": {"scored": "val"}}))
+    for refresh, (sizes, shares) in enumerate(
+        [((10, 5), (0.1, 0.2)), ((20, 5), (0.3, math.nan)), ((24, 2), (0.2, 0.4))]
+    ):
+        frame = pd.DataFrame({"pool_size": sizes, "band_mean": shares})
+        frame.to_parquet(tmp_path / f"mining-{refresh:02d}.parquet")
+    for moment, drops in (("start", [[9, 5], [10, 0], [-1, -1]]), ("warm", [[2, 0], [8, 2], [4, 2]])):
+        curves(np.array(drops)).save(tmp_path / f"curves-{moment}.npz")
+    ranks = QueryRanks(
+        query=("p", "q", "r"),
+        group=("x", "x", "y"),
+        target_rank=torch.tensor([2, 11, 1]),
+        gallery_size=torch.tensor([12, 12, 12]),
+        relevant_ranks=Ragged.of([[2, 1, 12], [11, 3], [1]]),
+        subset_rank=torch.tensor([1, 2, 3]),
+    )
+    ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
+    return Evidence({"hand": {0: RunFolder(tmp_path)}}).run("hand", 0)
+
+
+def curves(drops: np.ndarray) -> Curves:
+    """Of three rankings of 11 images."""
+    three, none = np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    return Curves(
+        queries=three,
+        length=three + 11,
+        target=three,
+        drops=drops,
+        pool=np.zeros((3, 2), dtype=np.int64),
+        fallback=three > 0,
+        share=none,
+        mean=none,
+        low=none,
+        high=none,
+        values=none,
+        offsets=np.zeros(1, dtype=np.int64),
+    )
+
+
+def test_curves_by_hand(hand: Run) -> None:
+    assert of(measures.Falls(), hand) == [pytest.approx(0.2)]
+    assert of(measures.LateSlope(), hand) == [pytest.approx(-0.1)]
+    # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; epochs 2 and 4 are refreshed
+    assert of(measures.LossAtRefresh(), hand) == [pytest.approx(((0.5 + 1) + (0.5 + 1)) / 2)]
+    assert of(measures.RecallAtRefresh(), hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
+
+
+def test_no_effect_of_a_refresh_without_quiet_epochs(hand: Run) -> None:
+    hand.result["refresh_epochs"] = [1, 2, 3, 4]
+    with pytest.raises(Untestable, match="epochs between two refreshes"):
+        of(measures.LossAtRefresh(), hand)
+
+
+def test_pools_by_hand(hand: Run) -> None:
+    assert of(measures.PoolTrend(), hand) == pytest.approx([7.0, -1.5])
+    assert of(measures.MinedStatistic("band_mean"), hand) == pytest.approx([0.2, math.nan], nan_ok=True)
+    assert of(measures.DropsPlace("start"), hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
+    assert of(measures.DropsRise(), hand) == pytest.approx([0.6, 0.0, math.nan], nan_ok=True)
+    with pytest.raises(Untestable, match="no score curves of the moment 'end'"):
+        of(measures.DropsPlace("end"), hand)
+    for file in hand.folder.path.glob("mining-0[12].parquet"):
+        file.unlink()
+    with pytest.raises(Untestable, match="defines its pools once"):
+        of(measures.PoolTrend(), hand)
+    (hand.folder.path / "mining-00.parquet").unlink()
+    with pytest.raises(Untestable, match="mines no pools"):
+        of(measures.MinedStatistic("band_mean"), hand)
+
+
+def test_ranks_by_hand(hand: Run) -> None:
+    assert of(measures.SubsetRecall(2), hand) == [1, 1, 0]  # the benchmark's own subsets
+    assert of(measures.AveragePrecision(10), hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
+    assert measures.AveragePrecision(10).of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
+    assert of(measures.Suppression(10, "val"), hand) == pytest.approx([0.5, -1.0, math.nan], nan_ok=True)
+    # above: rank 1 of p, 1-10 of q, of them 1 and 3 relevant; behind rank 10, without targets: 11, 12; 12; 11, 12
+    assert of(measures.FalseNegatives("above the target", "val"), hand) == [pytest.approx(2 / 11)]
+    assert of(measures.FalseNegatives("11-50", "val"), hand) == [pytest.approx(1 / 5)]
+    with pytest.raises(Untestable, match="'501-' of a ranking"):
+        of(measures.FalseNegatives("501-", "val"), hand)
+
+
+# --- of trained models -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Evidence:
+    where, found = tmp_path_factory.mktemp("runs"), {}
+    for name in ("all-corpus", "in-batch"):
+        config = load_config(flags={"strategy": {"name": name}}, sets=[*toy_sets, "train.epochs=2"])
+        found[name] = {0: run_config(config, Bench.open(where, "none")).folder}
+    return Evidence(found)
+
+
+def scores_of(run: Run, split: str = "val") -> torch.Tensor:
+    """[Q, N] cosines, -2 outside the query's gallery."""
+    encoded = run.encoded(split)
+    scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
+    outside = torch.ones_like(scores, dtype=torch.bool)
+    for row, group in enumerate(encoded.dataset.group_index.tolist()):
+        outside[row, list(encoded.dataset.groups.values())[group]] = False
+    return scores.masked_fill(outside, -2)
+
+
+def rank_of(scores: torch.Tensor, column: int) -> int:
+    return int((scores >= scores[column]).sum())
+
+
+def test_recall_is_the_reported_metric(trained: Evidence) -> None:
+    run = trained.run("in-batch", 0)
+    found = measures.Recall().of(run)
+    means = [found.values[found.strata == name].mean() for name in np.unique(found.strata)]
+    assert float(np.mean(means)) == pytest.approx(run.result["metrics"]["average/recall"])
+
+
+def test_suppression_on_train_by_loops(trained: Evidence) -> None:
+    run = trained.run("in-batch", 0)
+    data, scores = run.encoded("train").dataset, scores_of(run, "train")
+    want = []
+    for row, query in enumerate(data.queries):
+        others = [rank_of(scores[row], data.column_of[i]) <= 3 for i in query.relevant if i != query.target]
+        hit = rank_of(scores[row], int(data.target_columns[row])) <= 3
+        want.append(hit - sum(others) / len(others) if others else math.nan)
+    assert of(measures.Suppression(3), run) == pytest.approx(want, nan_ok=True)
+    assert np.nanstd(want) > 0
+
+
+def test_recall_among_look_alikes_by_loops(trained: Evidence) -> None:
+    run = trained.run("in-batch", 0)
+    data, scores, looks = run.encoded("val").dataset, scores_of(run), run.frozen_images
+    ranks = []
+    for row, query in enumerate(data.queries):
+        target = int(data.target_columns[row])
+        rivals = [int(c) for c in data.groups[query.group] if int(c) not in (target, int(data.reference_columns[row]))]
+        nearest = sorted(rivals, key=lambda c: (-float(looks[c] @ looks[target]), c))[:4]
+        ranks.append(1 + sum(bool(scores[row, c] >= scores[row, target]) for c in nearest))
+    assert set(ranks) >= {1, 2, 5}
+    for k in (1, 2, 4):
+        assert of(measures.SubsetRecall(k), run) == [float(rank <= k) for rank in ranks]
+
+
+def test_cirqrs_by_loops(trained: Evidence) -> None:
+    ranker, judge = scores_of(trained.run("in-batch", 0)), scores_of(trained.run("all-corpus", 0))
+    means = {
+        k: [float(judge[row, ranker[row].argsort(descending=True)[:k]].mean()) for row in range(len(ranker))]
+        for k in (2, 7)
+    }
+    run = trained.run("in-batch", 0)
+    assert of(measures.Cirqrs("all-corpus", 2), run) == pytest.approx(means[2], abs=1e-6)
+    fall = np.array(means[2]) - np.array(means[7])
+    assert of(measures.CirqrsFall("all-corpus", 2, 7), run) == pytest.approx(fall.tolist(), abs=1e-6)
+    assert measures.CirqrsFall("all-corpus").settings == ("all-corpus",)
+
+
+def test_separation_by_loops(trained: Evidence) -> None:
+    run = trained.run("in-batch", 0)
+    encoded = run.encoded("val")
+    queries, vectors = encoded.dataset.queries, encoded.embeddings.queries.double()
+    cosines = [
+        float(vectors[i] @ vectors[j])
+        for i, one in enumerate(queries)
+        for j, other in enumerate(queries)
+        if i < j and one.reference == other.reference and one.text != other.text
+    ]
+    assert of(measures.SemanticSeparation(), run) == [pytest.approx(np.mean(cosines))]
+
+
+def test_simulated_judges_by_loops(trained: Evidence) -> None:
+    run, rankers = trained.run("all-corpus", 0), ("all-corpus", "in-batch")
+    data, scores = run.encoded("val").dataset, scores_of(run)
+    found = of(measures.AgreementOverRecall(rankers), run)
+    lists = [scores_of(trained.run(name, 0)) for name in rankers]
+    decided = 0
+    for row, query in enumerate(data.queries):
+        sets = [table[row].argsort(descending=True)[:5].tolist() for table in lists]
+        known = [sum(data.images[c] in query.relevant for c in members) for members in sets]
+        if known[0] == known[1]:
+            continue  # the judge throws a coin
+        better, worse = (0, 1) if known[0] > known[1] else (1, 0)
+        hit = [int(data.target_columns[row]) in members for members in sets]
+        mean = [float(scores[row, members].mean()) for members in sets]
+        by_scores = 1.0 if mean[better] > mean[worse] + 1e-7 else 0.5 if mean[better] > mean[worse] - 1e-7 else 0.0
+        by_recall = (1 + hit[better] - hit[worse]) / 2
+        assert found[row] == by_scores - by_recall
+        decided += 1
+    assert decided > 3
+
+
+def test_people_by_their_own_file(
+    trained: Evidence, judgements: Path, monkeypatch: pytest.MonkeyPatch, toy_root: Path
+) -> None:
+    section = {"name": "hp-fashioniq", "root": str(judgements)}
+    run = trained.run("in-batch", 0)
+    with pytest.raises(Untestable, match="nobody has judged"):
+        of(measures.Preference(), run)
+    assert evidence_module.judgements_of("fashioniq", section) is not None
+    assert evidence_module.judgements_of("fashioniq", {"root": str(toy_root)}) is None
+    assert evidence_module.judgements_of("synthetic", section) is None
+    monkeypatch.setattr(evidence_module, "judgements_of", lambda name, options: section)
+    encoded = run.people()
+    assert encoded is not None
+    data = encoded.dataset
+    scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
+    want, advantage = [], []
+    for row, judged in enumerate(data._judged):  # type: ignore[attr-defined]
+        mean = [np.mean([float(scores[row, data.column_of[i]]) for i in members]) for members in judged.sets]
+        hit = [data.queries[row].target in members for members in judged.sets]
+        chosen, other = (0, 1) if judged.first else (1, 0)
+        want.append(float(mean[chosen] > mean[other]))
+        advantage.append(want[-1] - (1 + hit[chosen] - hit[other]) / 2)
+    assert of(measures.Preference(), run) == want
+    assert of(measures.AgreementOverRecall(), run) == advantage
+    assert 0 < np.mean(want) < 1
+
+
+@pytest.fixture(scope="module")
+def judgements(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small hpfiq.json whose images are the toy set's own pictures under other names."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
+    assert spec is not None
+    assert spec.loader is not None
+    standin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(standin)
+    root = tmp_path_factory.mktemp("people")
+    generator = np.random.default_rng(0)
+    entry: Mapping[str, list[object]] = {
+        key: []
+        for key in ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
+    }
+    for index in range(12):
+        order = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in generator.permutation(30)]
+        entry["ref_img_paths"].append(order[0])
+        entry["targ_img_paths"].append(order[1 + index % 3 * 5])  # in set 1, in set 2, in neither
+        entry["sentences"].append(f"is {index} darker")
+        for side in (0, 1):
+            members = {"img_path": order[1 + 5 * side : 6 + 5 * side], "user_score": "3"}
+            entry[f"retrieved_set{side + 1}"].append(members)
+        entry["preferred set"].append(str(1 + index % 2))
+    (root / "hpfiq.json").write_text(json.dumps({"user": {"set": entry}}))
+    standin.write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(30)])
+    return root
+
+
+def test_every_measure_says_what_it_is() -> None:
+    for cls in MEASURES.values():
+        assert cls.__doc__
+        assert cls.unit.name
