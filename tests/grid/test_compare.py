@@ -227,7 +227,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "4 cells" in out
     assert "R@10" in out
     assert "FN pool %" in out
-    assert "average recall against in-batch" in out
+    assert "difference of average recall to in-batch in points" in " ".join(out.split())
     assert "calibration, 2 seeds" in out
     assert "3 more to compute: about" in out
     for name in (*FILES, "cost.csv", "comparison.json"):
