@@ -169,7 +169,10 @@ def compute(
         fault of ours, else "".
     """
     todo: list[Cell] = []
-    for cell in reversed({cell.hash: cell for cell in reversed(cells)}.values()):  # each named by its first place
+    first: dict[str, Cell] = {}  # a run is named by its first place
+    for cell in cells:
+        first.setdefault(cell.hash, cell)
+    for cell in first.values():
         step = cell.step(runs, overwrite)
         if step == "reuse":
             yield Outcome(cell, cell.folder, None, True), ""
