@@ -125,7 +125,12 @@ def _corners(
     """Every choice of factors from the system, the others from the plain one; none that could change nothing."""
     plain = system(PLAIN)
     parts, _ = chosen.carried(base, scenes)
-    factors = [f for f in FACTORS if f != "architecture" or any(part.factor == f for part in parts)]
+    before = resolved(build_config([*plain.layers(()), *base]))
+    factors = [
+        factor
+        for factor in FACTORS
+        if resolved(build_config([*plain.layers(()), *chosen.layers(parts, [factor]), *base])) != before
+    ]
     found = {}
     for size in range(len(factors) + 1):
         for taken in itertools.combinations(factors, size):

@@ -43,7 +43,7 @@ def spread(values: Sequence[float]) -> str:
 
 def bracket(low: float, high: float) -> str:
     """'[12.30, 13.40]' in percent."""
-    return f"[{100 * low:.2f}, {100 * high:.2f}]"
+    return f"[{100 * low + 0.0:.2f}, {100 * high + 0.0:.2f}]"  # + 0.0: no '-0.00' of an exact zero
 
 
 def signed(value: float, low: float, high: float) -> str:

@@ -369,5 +369,5 @@ def test_your_own_embeddings_end_in_a_report(
     command = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "own", "--runs-dir", str(tmp_path)]
     assert negbench([*command, "--tracking-uri", "none", *sets]) == 0
     assert "answer" in capsys.readouterr().out
-    page = next((tmp_path / "own").glob("*.html")).read_text(encoding="utf-8")
+    page = (tmp_path / "own" / "report" / "index.html").read_text(encoding="utf-8")
     assert "there are no images to show" in page
