@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -208,8 +210,18 @@ def _hinted(part: str, texts: Sequence[str]) -> str:
     return re.sub(r"<use [^>]*/>", wrap, part, count=len(texts))
 
 
-def heat(rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[int, ...], tuple[float, str]]) -> Panel:
-    """A heat map: (number of the row, of the column) -> value and the text in its cell."""
+def heat(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[int, ...], tuple[float, str]],
+    *,
+    differences: bool = False,
+) -> Panel:
+    """A heat map: (number of the row, of the column) -> value and the text in its cell.
+
+    Darker is higher; of `differences`, blue is above and orange below 0, which is white.
+    """
+    white, colors = np.ones(3), {True: np.array([0.13, 0.38, 0.72]), False: np.array([0.78, 0.36, 0.1])}
 
     def draw(axes: Axes) -> None:
         from matplotlib.colors import to_hex
@@ -217,8 +229,12 @@ def heat(rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[int, 
         values = [value for value, _ in cells.values()]
         low, high = min(values), max(values)
         for (y, x), (value, text) in cells.items():
-            share = (value - low) / (high - low) if high > low else 0.5
-            color = to_hex((0.9 - 0.78 * share, 0.935 - 0.56 * share, 0.98 - 0.32 * share))
+            if differences:
+                share = abs(value) / max(abs(low), abs(high), 1e-12)
+                color = to_hex(tuple((white + share * (colors[value > 0] - white)).tolist()))
+            else:
+                share = (value - low) / (high - low) if high > low else 0.5
+                color = to_hex((0.9 - 0.78 * share, 0.935 - 0.56 * share, 0.98 - 0.32 * share))
             axes.fill_between([x - 0.48, x + 0.48], y - 0.46, y + 0.46, color=color, linewidth=0)
             axes.text(x, y, text, ha="center", va="center", color="#ffffff" if share > 0.45 else "#16202a", fontsize=8)
         axes.set_xticks(range(len(columns)), columns)

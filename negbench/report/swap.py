@@ -240,9 +240,16 @@ def figure(results: Results) -> Chart:
         drawn[place] = (0.0 if cell.own else cell.difference, text)
     text = (
         f"Difference in {label_of(results.metric)} (points) to each system with its own negatives, {results.seeds} "
-        f"seeds, {results.queries} queries; ▲ better, ▼ worse, = within the margin, ? not decided; darker is higher."
+        f"seeds, {results.queries} queries; ▲ better, ▼ worse, = within the margin, ? not decided; blue is above 0, "
+        "orange below."
     )
-    return Chart("swap", "Every system with every strategy's negatives", text, (heat(strategies, systems, drawn),), 1)
+    return Chart(
+        "swap",
+        "Every system with every strategy's negatives",
+        text,
+        (heat(strategies, systems, drawn, differences=True),),
+        1,
+    )
 
 
 def finish(console: Console, runs: Path, name: str, matrix: Matrix, tracking_uri: str | None) -> None:

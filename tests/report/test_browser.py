@@ -136,13 +136,8 @@ def test_the_compare_view_shows_strategies_side_by_side(page: Page, server: str,
 
 
 def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
-    found = stored(runs)
-    (parent,), cell = found["comparison"], found["cell"][0]
+    (parent,) = stored(runs)["comparison"]
     where = f"{server}/#/experiments/{parent.info.experiment_id}/runs"
-    page.goto(f"{where}/{cell.info.run_id}/artifacts/curve.png")
-    image = page.locator("img[alt='curve.png'], img[src*='curve.png'], img[src^='blob:']").first
-    image.wait_for()
-    page.wait_for_function("[...document.images].some(i => i.complete && i.naturalWidth > 500)")
     page.goto(f"{where}/{parent.info.run_id}/artifacts/index.html")
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
