@@ -126,8 +126,9 @@ class Loop:
             scene = scene.at_epoch(run.backbone, epoch, config.seed)
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
+            task = mining_task(run.backbone, scene, config.mining)
             mined = mine(
-                mining_task(run.backbone, scene, config.mining),
+                task,
                 used,
                 refresh=max(state.refresh, 0),
                 draws=(end - epoch) * int(config.train.num_negatives or 1),
@@ -138,7 +139,7 @@ class Loop:
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
-        summary = mined.summary()
+        summary = mined.summary() | curves.drop_summary(task)
         if mined.stale:
             state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
         if not warming:

@@ -19,7 +19,7 @@ from torch import Tensor
 from negbench.contracts import Strategy, check_option, relevance
 from negbench.errors import NegbenchError
 from negbench.files import atomic_write
-from negbench.metrics.drops import drops
+from negbench.metrics.drops import drop_prominence, drops
 from negbench.metrics.ranks import descending
 from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
 
@@ -116,7 +116,7 @@ def score_curves(
     check_option("sample", sample, sample >= 1, "at least 1")
     check_option("kept", kept, 0 <= kept <= sample, "0 ... sample")
     generator = torch.Generator().manual_seed(_SEED)
-    rows = torch.randperm(len(task.queries), generator=generator)[:sample]
+    rows = _sampled(task, sample, generator)
     part = task.shard(rows)
     grid = _grid()
     found = {
@@ -147,6 +147,35 @@ def score_curves(
         values=torch.cat([torch.zeros(0), *whole_curves]).numpy(),
         offsets=lengths.cumsum(0).numpy(),
     )
+
+
+@torch.no_grad()
+def drop_summary(task: MiningTask, *, sample: int = 200) -> dict[str, float]:
+    """How clearly the drops stand out that QuRe's pools lie between, at one refresh.
+
+    Args:
+        task: queries and corpora.
+        sample: queries that are looked at; the same ones at every refresh.
+
+    Returns:
+        Medians over the sample (NaN where no query has a value): `drop_prominence`, the steepest drop over the median
+        drop below the target, and `drop_prominence_second`, the second steepest over the third; see
+        `negbench.metrics.drops.drop_prominence`. A ratio to a drop of 0 is left out.
+    """
+    generator = torch.Generator().manual_seed(_SEED)
+    found = [
+        drop_prominence(scores, target, ranked)
+        for _, scores, target, ranked in _blocks(task.shard(_sampled(task, sample, generator)))
+    ]
+    values = {
+        "drop_prominence": torch.cat([part.largest for part in found]),
+        "drop_prominence_second": torch.cat([part.second for part in found]),
+    }
+    return {name: float(torch.where(value.isinf(), torch.nan, value).nanmedian()) for name, value in values.items()}
+
+
+def _sampled(task: MiningTask, sample: int, generator: torch.Generator) -> Tensor:
+    return torch.randperm(len(task.queries), generator=generator)[:sample]
 
 
 def _grid() -> Tensor:
