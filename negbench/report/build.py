@@ -18,6 +18,7 @@ from negbench.report.figures import Runs
 from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
+from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.verdicts import Row
 from negbench.report.words import label_of, percent
@@ -45,6 +46,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         from negbench.study.book import open_book
 
         folder, page = runs / name, study_page(open_book(runs, name))
+    elif (runs / name / "swap.json").exists():
+        folder, page = runs / name, swap_page(runs / name)
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)
     else:

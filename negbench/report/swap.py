@@ -15,11 +15,11 @@ from rich.console import Console
 
 from negbench import statistics
 from negbench.display import Grid
-from negbench.files import atomic_write, write_json
+from negbench.files import atomic_write, read_json, write_json
 from negbench.grid.comparison import Group, groups_of
 from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
-from negbench.report.page import write_text
+from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.verdicts import negatives_of, values_of
 from negbench.report.words import bracket, label_of, listed, markdown, signed
 from negbench.tracking import Tracker
@@ -272,15 +272,67 @@ def finish(console: Console, runs: Path, name: str, matrix: Matrix, tracking_uri
     ]
     with atomic_write(folder / "swap.png", "wb") as file:
         file.write(png(figure(results)))
-    undefined = [vars(cell) for cell in matrix.undefined]
-    write_json(folder / "swap.json", {"undefined": undefined, "remarks": matrix.remarks, "answer": lines})
+    undefined = [f"{cell.strategy} in {cell.system} is not defined: {cell.reason}" for cell in matrix.undefined]
+    size = {"metric": results.metric, "seeds": results.seeds, "queries": results.queries}
+    write_json(folder / "swap.json", {**size, "notes": [*undefined, *matrix.remarks], "answer": lines})
+    written += write_page(folder / "report", swap_page(folder))[:1]
     Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
-    for cell in matrix.undefined:
-        console.print(f"not defined: {cell.strategy} in {cell.system}: {cell.reason}", style="yellow", highlight=False)
+    for line in undefined:
+        console.print(f"note: {line}", style="yellow", highlight=False)
     console.print("\nanswer", style="bold")
     for line in lines:
         console.print(line, highlight=False, markup=False)
     console.print(f"\nstored {folder}", highlight=False, soft_wrap=True)
+    console.print(f"report {folder / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
+
+
+def swap_page(folder: Path) -> Page:
+    """The page of a finished swap matrix, from what `finish` wrote into its folder.
+
+    Raises:
+        NegbenchError: the files are missing or damaged.
+    """
+    kept = read_json(folder / "swap.json")
+    results = Results(
+        kept["metric"],
+        kept["seeds"],
+        kept["queries"],
+        tuple(Swapped(**row) for row in _records(folder / "swap.csv")),
+        tuple(Gain(**row) for row in _records(folder / "decomposition.csv")),
+    )
+    size = f"{results.seeds} seeds, {results.queries} queries"
+    told = "▲ better, ▼ worse, = the same within the margin, ? not decided; intervals hold for a whole column at once"
+    counts = pd.DataFrame([{**vars(cell), "mean": f"{100 * cell.mean:.2f}"} for cell in results.cells])
+    counts = counts[["system", "strategy", "negatives", "mean", "verdict"]].round({"negatives": 1})
+    parts: dict[str, tuple[Any, ...]] = {
+        "matrix": (figure(results), Table("matrix", f"{label_of(results.metric)}, points", results.frame(), told)),
+        "gains": (Table("decomposition", "Gain over the plain system", results.decomposition(), size),)
+        * bool(results.gains),
+        "cells": (Table("cells", "Negatives per query and step, and means", counts, size),),
+        "notes": tuple(Note(line) for line in kept["notes"]),
+    }
+    titles = {
+        "matrix": "What other negatives do to each system",
+        "gains": "What each system's gain is made of",
+        "cells": "All cells",
+        "notes": "What is left out",
+    }
+    sections = tuple(
+        Section(key, titles[key], "", shown, folded=key == "cells") for key, shown in parts.items() if shown
+    )
+    return Page(
+        title=f"negbench: {folder.name}",
+        subtitle="Every published system with its negatives replaced by every strategy's, all else untouched.",
+        answer=tuple(kept["answer"]),
+        sections=sections,
+        facts=(("size", size), ("metric", label_of(results.metric))),
+    )
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file; none where it has not even a heading."""
+    rows = pd.read_csv(path).to_dict("records") if path.read_text(encoding="utf-8").strip() else []
+    return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def _markdown(results: Results, matrix: Matrix, lines: Sequence[str]) -> str:

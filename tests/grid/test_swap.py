@@ -130,7 +130,22 @@ def test_the_command_prints_a_matrix_whose_parts_add_up(
     means = cells[cells["own"]].set_index("system")["mean"]
     assert gains["total"] == pytest.approx(means["qure"] - means["plain"])
     assert (folder / "swap.png").read_bytes().startswith(b"\x89PNG")
-    assert read_json(folder / "swap.json")["answer"]
+    page = (folder / "report" / "index.html").read_text(encoding="utf-8")
+    for line in read_json(folder / "swap.json")["answer"]:
+        assert line.split(";")[0] in page
+    (folder / "report" / "index.html").unlink()
+    assert negbench(["report", "swap", "--runs-dir", str(tmp_path)]) == 0  # again, from the folder alone
+    assert (folder / "report" / "index.html").read_text(encoding="utf-8") == page
+    capsys.readouterr()
     assert negbench(command) == 0  # goes on: nothing is computed again
     distinct = len({row["hash"] for row in rows})
     assert f"{distinct} different runs, {distinct} of them finished before" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_plain_system_alone_has_no_gain_to_take_apart(vector_sets: list[str], tmp_path: Path) -> None:
+    sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
+    command = ["swap", "--systems", "plain", "--strategies", "all-corpus", "--seeds", "2"]
+    assert negbench([*command, "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]) == 0
+    page = (tmp_path / "swap" / "report" / "index.html").read_text(encoding="utf-8")
+    assert "Gain over the plain system" not in page
+    assert len(pd.read_csv(tmp_path / "swap" / "swap.csv")) == 2
