@@ -26,7 +26,7 @@ HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the cla
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClaimsPlan:
     """What the claims need.
 
     Attributes:
@@ -71,7 +71,7 @@ def held_layer(layer: Layer, source: str, *, strict: bool) -> dict[str, Any]:
 
 def plan_claims(
     claims: Sequence[Claim], base: Sequence[Layer], seeds: Sequence[int], runs: Path, display: Display, scenes: Scenes
-) -> Plan:
+) -> ClaimsPlan:
     """Resolve every setting that the claims need.
 
     Args:
@@ -86,7 +86,7 @@ def plan_claims(
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
     own, _ = system(PLAIN).layer(base, scenes)
-    found = Plan(tuple(claims), plan_run(build_config([own, *base]), scenes).config, tuple(seeds))
+    found = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config, tuple(seeds))
     for claim in claims:
         why = lacking(claim.needs, found.config, scenes)
         if why is not None:
@@ -122,7 +122,7 @@ def outcomes_in(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[Outcome
     return [Outcome(cell, run_of[cell.hash], None, True) for cell in cells if cell.hash in run_of]
 
 
-def findings(found: Plan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
+def findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
     """Every claim's verdict from the cells that are finished.
 
     Args:

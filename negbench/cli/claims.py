@@ -11,7 +11,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.claims.work import Plan
+    from negbench.claims.work import ClaimsPlan
     from negbench.grid.cells import Outcome
     from negbench.grid.comparison import ComparisonFolder
     from negbench.runfolder import Overwrite
@@ -104,7 +104,7 @@ def _base(
 
 def _plan(
     console: Any, asked: Sequence[Any], base: list[dict[str, Any]], seeds: str | None, compare: str | None, runs: Path
-) -> Plan:
+) -> ClaimsPlan:
     from negbench.claims.work import plan_claims
     from negbench.grid.axes import parse_seeds
     from negbench.grid.cells import SCENES
@@ -121,7 +121,7 @@ def _plan(
     return plan
 
 
-def _read(name: str, plan: Plan, runs: Path) -> tuple[ComparisonFolder, list[Outcome]]:
+def _read(name: str, plan: ClaimsPlan, runs: Path) -> tuple[ComparisonFolder, list[Outcome]]:
     """The runs of a finished comparison."""
     from negbench.claims.work import outcomes_in
     from negbench.grid.comparison import ComparisonFolder
@@ -131,7 +131,13 @@ def _read(name: str, plan: Plan, runs: Path) -> tuple[ComparisonFolder, list[Out
 
 
 def _compute(
-    console: Any, plan: Plan, runs: Path, name: str | None, workers: int, rule: Overwrite, tracking_uri: str | None
+    console: Any,
+    plan: ClaimsPlan,
+    runs: Path,
+    name: str | None,
+    workers: int,
+    rule: Overwrite,
+    tracking_uri: str | None,
 ) -> tuple[ComparisonFolder, list[Outcome]]:
     """What is missing."""
     from negbench.cli.cells import computed

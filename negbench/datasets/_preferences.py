@@ -87,7 +87,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Source:
+class PreferenceSource:
     """A file that may hold the judgements: `name` below the root, or in the root's sub-folder `folder`."""
 
     folder: str
@@ -120,7 +120,7 @@ class PreferenceFormat(Dataset):
         cls,
         root: Path | None,
         card: DatasetCard,
-        sources: Sequence[Source],
+        sources: Sequence[PreferenceSource],
         *,
         split: str,
         images: bool,
@@ -308,7 +308,7 @@ class PreferenceFormat(Dataset):
 _Read = list[tuple[Query, Judgement]]
 
 
-def _find(root: Path | None, card: DatasetCard, sources: Sequence[Source]) -> tuple[Path, Source]:
+def _find(root: Path | None, card: DatasetCard, sources: Sequence[PreferenceSource]) -> tuple[Path, PreferenceSource]:
     errors = []
     for source in sources:
         tree = f"{source.name}, and FashionIQ's images as ID.jpg or ID.png in any folder"

@@ -45,7 +45,9 @@ class ClassDataset(Dataset):
     pairs: Pairs | None = None
 
     @classmethod
-    def of_labels(cls, source: Source, make: Callable[[Labels], list[Query] | Pairs], *, allow_missing: bool) -> Self:
+    def of_labels(
+        cls, source: LabelledImages, make: Callable[[Labels], list[Query] | Pairs], *, allow_missing: bool
+    ) -> Self:
         """The data set of images in classes, which are one gallery.
 
         Args:
@@ -191,7 +193,7 @@ class Language:
 
 
 @dataclass(frozen=True)
-class Source:
+class LabelledImages:
     """One split as it was read; `place` is the folder, `files` None where images are not asked for."""
 
     card: DatasetCard

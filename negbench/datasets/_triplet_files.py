@@ -21,7 +21,7 @@ SEPARATOR = ";"  # of a list within one cell of a CSV file
 
 
 @dataclass(frozen=True)
-class Row:
+class TripletRow:
     """One triplet, checked. `where` is its place in the file, `number` the line (parquet: the row), from 1."""
 
     where: str
@@ -35,15 +35,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class TripletTable:
     """What a file of triplets holds: its rows, columns that are not read, and the hash of its bytes."""
 
-    rows: list[Row]
+    rows: list[TripletRow]
     unread: tuple[str, ...]
     content: str
 
 
-def read_triplets(path: Path) -> Table:
+def read_triplets(path: Path) -> TripletTable:
     """Every row of a file.
 
     Args:
@@ -69,7 +69,7 @@ def read_triplets(path: Path) -> Table:
         rows.append(_row(entry, number, f"{path}: {unit} {number}"))
     if not rows:
         raise DataError(f"{path}: there is no triplet in it")
-    return Table(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
+    return TripletTable(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -162,7 +162,7 @@ def _check_header(names: list[str], where: str) -> None:
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
-def _row(entry: Mapping[str, Any], number: int, where: str) -> Row:
+def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
     def place(column: str) -> str:
         return f"{where}, column '{column}'"
 
@@ -177,7 +177,7 @@ def _row(entry: Mapping[str, Any], number: int, where: str) -> Row:
     listed = [] if entry.get("relevant") is None else entry["relevant"]
     if not isinstance(listed, list):
         raise DataError(f"{place('relevant')}: want a list, got {quoted(listed)}")
-    return Row(
+    return TripletRow(
         where=where,
         number=number,
         reference=_image(required("reference"), place("reference")),

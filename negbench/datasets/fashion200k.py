@@ -12,10 +12,10 @@ from negbench.contracts import Query
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import (
     ClassDataset,
+    LabelledImages,
     Labels,
     Language,
     Pairs,
-    Source,
     Wording,
     recalls,
     resolve_split,
@@ -86,7 +86,7 @@ class Fashion200K(ClassDataset):
         labels, remarks = _read_labels(reader, split, text)
         named = _read_queries(reader, labels) if split == "test" else []
         files = _scan(reader, labels.images) if images else None
-        source = Source(kind, split, reader.root, reader.content, labels, files, remarks)
+        source = LabelledImages(kind, split, reader.root, reader.content, labels, files, remarks)
         language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
             source,

@@ -13,7 +13,7 @@ from negbench.datasets._preferences import (
     TEMPLATE,
     Judgement,
     PreferenceFormat,
-    Source,
+    PreferenceSource,
     metrics_of,
 )
 from negbench.datasets.card import DatasetCard
@@ -21,7 +21,7 @@ from negbench.datasets.card import DatasetCard
 PAPER = "QuRe sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
 VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the sanity check
-SOURCE = Source("hp_fashioniq", "hpfiq.json")
+SOURCE = PreferenceSource("hp_fashioniq", "hpfiq.json")
 
 _CITATION = """@inproceedings{kwak2025qure,
   title = {{QuRe}: Query-Relevant Retrieval through Hard Negative Sampling in Composed Image Retrieval},

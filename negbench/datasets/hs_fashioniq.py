@@ -14,7 +14,7 @@ from negbench.datasets._preferences import (
     TEMPLATE,
     Judgement,
     PreferenceFormat,
-    Source,
+    PreferenceSource,
     metrics_of,
 )
 from negbench.datasets.card import DatasetCard
@@ -22,7 +22,7 @@ from negbench.datasets.card import DatasetCard
 PAPER = "CIRQRS eq. 7-9, tables 2-3 (HS-FashionIQ)"
 
 VALID = 2743  # 3,050 less 307 flagged; QuRe's sanity check is no part of CIRQRS
-SOURCE = Source("hs_fashioniq", "hsfiq.json")
+SOURCE = PreferenceSource("hs_fashioniq", "hsfiq.json")
 
 _CITATION = """@misc{cirqrs2024,
   title = {{CIRQRS}: Evaluating Query Relevance Score in Composed Image Retrieval},

@@ -13,10 +13,10 @@ from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, quoted
 from negbench.datasets._tirg import (
     ClassDataset,
+    LabelledImages,
     Labels,
     Language,
     Pairs,
-    Source,
     Wording,
     recalls,
     resolve_split,
@@ -101,7 +101,7 @@ class MitStates(ClassDataset):
         found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
-            Source(kind, split, reader.root, content, labels, found),
+            LabelledImages(kind, split, reader.root, content, labels, found),
             lambda kept: _test_queries(kept, language) if split == "test" else Pairs(kept, language, pairs, seed),
             allow_missing=allow_missing,
         )

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._triplet_files import Row, Table, read_names, read_triplets
+from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.datasets.image_files import EXTENSIONS, ImageFiles
@@ -112,7 +112,7 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
-def _of_split(table: Table, split: str, fraction: float, seed: int, file: Path) -> tuple[list[Row], str]:
+def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:
     """Rows of a split, and how they were chosen where the file does not say."""
     names = list(dict.fromkeys(row.split for row in table.rows if row.split is not None))
     if names:
@@ -128,7 +128,7 @@ def _of_split(table: Table, split: str, fraction: float, seed: int, file: Path) 
     return rows, f"{split} of a split by target: {fraction} to val, seed {seed}"
 
 
-def _val_targets(rows: Sequence[Row], fraction: float, seed: int, file: Path) -> set[str]:
+def _val_targets(rows: Sequence[TripletRow], fraction: float, seed: int, file: Path) -> set[str]:
     """Targets that go to val, all rows of one together."""
     counts: dict[str, int] = {}
     for row in rows:
@@ -149,7 +149,7 @@ def _val_targets(rows: Sequence[Row], fraction: float, seed: int, file: Path) ->
     return chosen
 
 
-def _query(row: Row, split: str, exclude_reference: bool) -> Query:
+def _query(row: TripletRow, split: str, exclude_reference: bool) -> Query:
     if exclude_reference and row.reference == row.target:
         raise DataError(f"{row.where}, column 'target': is the reference, which exclude_reference leaves out")
     return Query(

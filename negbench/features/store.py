@@ -223,7 +223,9 @@ class FeatureStore:
             )
         return torch.tensor(found, dtype=torch.int64)
 
-    def load(self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None) -> Features:
+    def load(
+        self, ids: Sequence[str], device: torch.device | str = "cpu", budget_bytes: int | None = None
+    ) -> StoredFeatures:
         """Features of `ids`, held whole on `device` where they take at most `budget_bytes`, else read when asked for.
 
         Args:
@@ -238,14 +240,14 @@ class FeatureStore:
             budget_bytes = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
         mapped = _Mapped([shard.features for shard in self._shards.values()], self.shape, self.dtype)
         if len(unique) * self.image_bytes > budget_bytes:
-            return Features(mapped, unique[position], device)
+            return StoredFeatures(mapped, unique[position], device)
         held = torch.empty(len(unique), *self.shape, dtype=self.dtype, device=device)
         if device.type == "cpu":
             mapped.gather(unique, held)
         else:
             for part in torch.split(torch.arange(len(unique)), max(1, _LOAD_BYTES // self.image_bytes)):
                 held[part[0] : part[-1] + 1] = mapped.gather(unique[part], mapped.buffer(len(part)))
-        return Features(held, position, device)
+        return StoredFeatures(held, position, device)
 
     def verify(self) -> list[str]:
         """Read every shard and compare it with its checksum; remove the damaged ones, so that they are encoded anew.
@@ -562,7 +564,7 @@ class _Mapped:
         return out
 
 
-class Features:
+class StoredFeatures:
     """Image features by position: `features[index]` is [*index.shape, L, C] float32 on `device`, index int64.
 
     Made by `FeatureStore.load`, either held whole on the device in the stored precision or read from the mapped shards

@@ -9,14 +9,14 @@ import numpy as np
 
 from negbench.grid.comparison import Group
 from negbench.report.leader import equally_many, negatives_text
-from negbench.report.verdicts import Row
+from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, listed, percent, signed
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly tell them apart
 _ENOUGH_SEEDS = 5
 
 
-def answers(groups: Sequence[Group], rows: Sequence[Row]) -> dict[str, list[str]]:
+def answers(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> dict[str, list[str]]:
     """Data set -> sentences: the answer, one for each backbone and loss, how sure they are, the regime.
 
     Args:
@@ -28,7 +28,7 @@ def answers(groups: Sequence[Group], rows: Sequence[Row]) -> dict[str, list[str]
         main = [row for row in rows if row.main and row.dataset == dataset]
         mine = [group for group in groups if group.labels["dataset"] == dataset]
         several = len({row.backbone for row in main}) > 1
-        tables: dict[str, list[Row]] = {}
+        tables: dict[str, list[VerdictRow]] = {}
         for row in main:
             tables.setdefault(f"{row.backbone}, {row.loss}" if several else row.loss, []).append(row)
         lines = [_overall(list(tables.values())), *(f"{name}: {_verdict(table)}" for name, table in tables.items())]
@@ -36,7 +36,7 @@ def answers(groups: Sequence[Group], rows: Sequence[Row]) -> dict[str, list[str]
     return found
 
 
-def _first_block(rows: Sequence[Row]) -> tuple[str, list[Row], list[str]]:
+def _first_block(rows: Sequence[VerdictRow]) -> tuple[str, list[VerdictRow], list[str]]:
     """The most usual number of negatives, its rows, and the strategies that none of them beats, the best first."""
     negatives, mine = next(iter(equally_many(rows).items()))
     names = {row.strategy for row in mine}
@@ -44,7 +44,7 @@ def _first_block(rows: Sequence[Row]) -> tuple[str, list[Row], list[str]]:
     return negatives, ranked, [row.strategy for row in ranked if not names & set(row.beaten_by)]
 
 
-def _overall(tables: Sequence[Sequence[Row]]) -> str:
+def _overall(tables: Sequence[Sequence[VerdictRow]]) -> str:
     """Who is not beaten, under every loss and backbone."""
     blocks = [_first_block(rows) for rows in tables]
     negatives, ranked, first = blocks[0]
@@ -62,7 +62,7 @@ def _overall(tables: Sequence[Sequence[Row]]) -> str:
     return f"Of {count}, {listed(always, 9)} {'are' if len(always) > 1 else 'is'} beaten by none of the others{where}."
 
 
-def _verdict(rows: Sequence[Row]) -> str:
+def _verdict(rows: Sequence[VerdictRow]) -> str:
     """Of one backbone and loss: the best of those not beaten against the baseline, then other numbers of negatives."""
     _, ranked, unbeaten = _first_block(rows)
     others = [row for mine in list(equally_many(rows).values())[1:] for row in mine]
@@ -75,7 +75,7 @@ def _verdict(rows: Sequence[Row]) -> str:
     return f"{text}."
 
 
-def _against(row: Row) -> str:
+def _against(row: VerdictRow) -> str:
     """Mean and difference to the baseline."""
     mean = f"{row.strategy} {percent(row.mean)} %"
     if not row.compared:
@@ -83,7 +83,7 @@ def _against(row: Row) -> str:
     return f"{mean} ({signed(row.difference, row.diff_low, row.diff_high)} against {row.baseline}: {row.verdict})"
 
 
-def _sure(rows: Sequence[Row]) -> list[str]:
+def _sure(rows: Sequence[VerdictRow]) -> list[str]:
     """How sure: what the intervals cover, and whether there are too few seeds to tell."""
     first, seeds = rows[0], max(row.seeds for row in rows)
     compared = [row for row in rows if row.compared]
@@ -105,7 +105,7 @@ def _sure(rows: Sequence[Row]) -> list[str]:
     return [told]
 
 
-def _saturated(rows: Sequence[Row]) -> list[str]:
+def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
     last = min(row.mean for row in rows)
     if last < _SATURATED:
         return []

@@ -20,7 +20,7 @@ from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table
 from negbench.report.published import rows_beside
 from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
-from negbench.report.verdicts import Row
+from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, percent
 from negbench.runfolder import RunFolder, find_run
 
@@ -100,13 +100,13 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     )
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[VerdictRow]:
     """statistics.json of a comparison; empty where there is none."""
     path = folder / "statistics.json"
     if not path.exists():
         return []
     try:
-        return [Row.read(row) for row in read_json(path)]
+        return [VerdictRow.read(row) for row in read_json(path)]
     except (TypeError, AttributeError, KeyError) as error:
         raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
 
@@ -115,7 +115,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def _leader(
-    groups: Sequence[Group], rows: Sequence[Row], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+    groups: Sequence[Group], rows: Sequence[VerdictRow], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
 ) -> Section:
     left = sum(1 for cell in cells if cell["run"] is None)
     found: list[Part] = []
@@ -134,14 +134,14 @@ def _leader(
     return Section("leader", "Against the baseline", "", tuple(found))
 
 
-def _by_dataset(groups: Sequence[Group], rows: Sequence[Row]) -> Iterable[tuple[str, str, Any]]:
+def _by_dataset(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Iterable[tuple[str, str, Any]]:
     """Ending of a key, words for a title, and the leader table of each data set."""
     tables = leader_tables(groups, rows)
     for place, (dataset, table) in enumerate(tables.items(), 1):
         yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
 
 
-def _did(groups: Sequence[Group], rows: Sequence[Row]) -> Section:
+def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
     """What the strategies did, and what it cost."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
@@ -156,10 +156,10 @@ def _did(groups: Sequence[Group], rows: Sequence[Row]) -> Section:
     return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
 
 
-def _statistics(rows: Sequence[Row]) -> Section | None:
+def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
     if not rows:
         return None
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[VerdictRow]] = {}
     for row in rows:
         found.setdefault(row.metric, []).append(row)
     folded = (*FOLDED, "baseline", "queries")

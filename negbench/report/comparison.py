@@ -19,7 +19,7 @@ from negbench.report.answer import answers
 from negbench.report.build import write_report
 from negbench.report.leader import FOLDED, LeaderTable, leader_tables, measured
 from negbench.report.page import write_text
-from negbench.report.verdicts import Calibrated, Row, Rules, Table, calibrated, rows_of, tables_of
+from negbench.report.verdicts import Calibrated, Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.report.words import label_of, latex, markdown
 from negbench.tracking import Summary, Tracker, final_values
 
@@ -46,7 +46,9 @@ def finish(
     rules = rules or Rules()
     groups, folder = groups_of(runs, name), runs / name
     tables = tables_of(groups, rules)
-    rows = [Row.read(row.plain()) for table in tables for row in rows_of(table, rules)]  # as the page will read them
+    rows = [
+        VerdictRow.read(row.plain()) for table in tables for row in rows_of(table, rules)
+    ]  # as the page will read them
     calibrations = list(_calibrations(tables, rules))
     leaders, told = leader_tables(groups, rows), answers(groups, rows)
     for dataset, table in leaders.items():
@@ -70,7 +72,7 @@ def finish(
         console.print(f"look   negbench ui --runs-dir {runs}   (experiment {name})", highlight=False, soft_wrap=True)
 
 
-def _calibrations(tables: Sequence[Table], rules: Rules) -> Iterator[Calibrated]:
+def _calibrations(tables: Sequence[VerdictTable], rules: Rules) -> Iterator[Calibrated]:
     """Of one table of each data set: the others have the same design."""
     for dataset in dict.fromkeys(table.dataset for table in tables):
         found = calibrated(next(table for table in tables if table.dataset == dataset), rules)
@@ -82,7 +84,7 @@ def _write_all(
     folder: Path,
     groups: Sequence[Group],
     leaders: Mapping[str, LeaderTable],
-    rows: Sequence[Row],
+    rows: Sequence[VerdictRow],
     calibrations: Sequence[Calibrated],
     told: Mapping[str, Sequence[str]],
 ) -> list[Path]:
@@ -114,7 +116,7 @@ def _by_dataset(leaders: Mapping[str, LeaderTable], text: Callable[[LeaderTable]
     return "\n".join(heading.format(name) * several + text(table) for name, table in leaders.items())
 
 
-def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Row], folder: Path) -> None:
+def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[VerdictRow], folder: Path) -> None:
     """The tables of one data set."""
     main = next((row for row in rows if row.main), None)
     title = f"{name}: percent, mean ± standard deviation over seeds"
@@ -136,7 +138,7 @@ def _shown(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
     return Grid(frame.drop(columns=constant), title, caption, rest=str(rest), words=(*KEY, "verdict", "beaten by"))
 
 
-def _summary(group: Group, rows: Sequence[Row]) -> Summary:
+def _summary(group: Group, rows: Sequence[VerdictRow]) -> Summary:
     """Means and deviations of all that the cells logged at their end, the parameters that they share, the verdict."""
     logged = [final_values(result) for result in group.results]
     metrics: dict[str, float] = {"seeds": float(len(logged))}

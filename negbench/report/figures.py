@@ -16,7 +16,7 @@ from negbench.mining import curves
 from negbench.mining.curves import Curves
 from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
 from negbench.report.leader import equally_many
-from negbench.report.verdicts import Row
+from negbench.report.verdicts import VerdictRow
 from negbench.report.words import bracket, label_of, listed, spread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Runs:
     """
 
     groups: tuple[Group, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[VerdictRow, ...]
     dataset: str
     backbone: str
     suffix: str  # of the charts' keys where a page holds several data sets or backbones
@@ -88,7 +88,7 @@ class Runs:
             yield loss, sorted(mine, key=lambda group: self.strategies.index(group.labels["strategy"]))
 
 
-def parts_of(groups: Sequence[Group], rows: Sequence[Row] = ()) -> list[Runs]:
+def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Runs]:
     """One `Runs` for each data set and backbone; `groups` are not empty and in order."""
     found: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
@@ -135,10 +135,10 @@ def forest(runs: Runs) -> Chart | None:
 
 
 def _forest_panel(
-    loss: str, rows: Sequence[Row], rates: Mapping[tuple[str, str], float | None], reach: tuple[float, float]
+    loss: str, rows: Sequence[VerdictRow], rates: Mapping[tuple[str, str], float | None], reach: tuple[float, float]
 ) -> Panel:
     blocks = equally_many(rows)
-    lines: list[str | Row] = []
+    lines: list[str | VerdictRow] = []
     for negatives, mine in blocks.items():
         lines += [f"{negatives} negative{'s' * (negatives != '1')}", *mine]
 
@@ -160,7 +160,7 @@ def _forest_panel(
                 hint = f"{line.strategy}, {loss}: {100 * line.difference:+.2f} {bracket(line.diff_low, line.diff_high)}"
                 told(point, [f"{hint}, {line.verdict}"])
         axes.text(1.24, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
-        named = [(y, line) for y, line in enumerate(lines) if isinstance(line, Row)]
+        named = [(y, line) for y, line in enumerate(lines) if isinstance(line, VerdictRow)]
         labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
         axes.set_yticks([y for y, _ in named], labels)
         axes.set(ylim=(len(lines) - 0.4, -0.6), xlim=reach, xlabel="points")

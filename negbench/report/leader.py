@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from negbench.grid.comparison import KEY, Group
-from negbench.report.verdicts import Row, headline_metrics, negatives_of
+from negbench.report.verdicts import VerdictRow, headline_metrics, negatives_of
 from negbench.report.words import bracket, label_of, number, p_text, percent, signed, spread
 
 # column title, factor, digits; the keys are those of result.json's "behaviour"
@@ -45,7 +45,7 @@ class LeaderTable:
     cost: pd.DataFrame
 
 
-def leader_table(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> LeaderTable:
+def leader_table(groups: Sequence[Group], statistics: Sequence[VerdictRow] = ()) -> LeaderTable:
     """Means and standard deviations over seeds of each group.
 
     Args:
@@ -66,13 +66,13 @@ def leader_table(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> Lea
     return LeaderTable(*map(pd.DataFrame, frames))
 
 
-def leader_tables(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> dict[str, LeaderTable]:
+def leader_tables(groups: Sequence[Group], statistics: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
     """Data set -> its leader table: results on different data sets never share one."""
     names = sorted({g.labels["dataset"] for g in groups})
     return {name: leader_table([g for g in groups if g.labels["dataset"] == name], statistics) for name in names}
 
 
-def verdict_frame(rows: Sequence[Row]) -> pd.DataFrame:
+def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     """All that the statistics say of one metric: percent and points, gaps as '-', in the order of the leader table."""
     shown = []
     for row in sorted(rows, key=lambda r: (r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean, r.strategy)):
@@ -113,9 +113,9 @@ def negatives_text(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3g}"
 
 
-def equally_many(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
     """Rows by their negatives per query and step, as tables print them; the most usual number first."""
-    found: dict[float, list[Row]] = {}
+    found: dict[float, list[VerdictRow]] = {}
     for row in rows:
         found.setdefault(_rounded(row.negatives), []).append(row)
     usual = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -127,11 +127,11 @@ def _rounded(negatives: float) -> float:
     return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def _key(row: Row) -> tuple[str, ...]:
+def _key(row: VerdictRow) -> tuple[str, ...]:
     return tuple(getattr(row, k) for k in KEY)
 
 
-def ordered(groups: Sequence[Group], statistics: Sequence[Row] = ()) -> list[Group]:
+def ordered(groups: Sequence[Group], statistics: Sequence[VerdictRow] = ()) -> list[Group]:
     """By data set, negatives per query and step, and the metric, best first: the order of tables and figures."""
     means = {_key(row): row.mean for row in statistics if row.main}
 
@@ -151,7 +151,7 @@ def _head(group: Group) -> dict[str, object]:
     return {name: group.labels[name] for name in KEY} | {"seeds": len(group.runs)}
 
 
-def _quality(group: Group, row: Row | None, tested: bool) -> dict[str, object]:
+def _quality(group: Group, row: VerdictRow | None, tested: bool) -> dict[str, object]:
     line, metrics = _head(group), headline_metrics(list(group.results[0]["metrics"]))
     if tested:
         line["verdict"] = row.verdict if row else "-"

@@ -100,7 +100,7 @@ def _named(name: str, labels: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class VerdictRow:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
 
     `verdict` is one of `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
@@ -152,7 +152,7 @@ class Row:
         return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Row:
+    def read(cls, found: Mapping[str, Any]) -> VerdictRow:
         """From what `plain` wrote as JSON, where a gap is null."""
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
         return cls(**{**known, "beaten_by": tuple(known["beaten_by"])})
@@ -172,7 +172,7 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class VerdictTable:
     """What shares a test: the strategies of one data set, loss and backbone.
 
     `values`: metric -> strategy -> values; `main`: the metric that verdicts are about; `negatives`: strategy ->
@@ -211,7 +211,7 @@ def negatives_of(group: Group) -> float:
     return float(np.mean(found)) if found else math.nan
 
 
-def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[Table]:  # frozen
+def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[VerdictTable]:  # frozen
     """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
@@ -236,7 +236,7 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[Table]:  
             for name, mine in values_of(group, metrics, queries).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
-        tables.append(Table(dataset, loss, backbone, main, values, negatives))
+        tables.append(VerdictTable(dataset, loss, backbone, main, values, negatives))
     return tables
 
 
@@ -272,12 +272,12 @@ def values_of(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str
 # --- testing -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: Table, rules: Rules) -> list[Row]:
+def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
     """Statistics of one table, metric by metric, the strategies by label.
 
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
-    rows: list[Row] = []
+    rows: list[VerdictRow] = []
     for metric, values in table.values.items():
         try:
             rows += _rows(table, metric, values, rules)
@@ -286,7 +286,7 @@ def rows_of(table: Table, rules: Rules) -> list[Row]:
     return rows
 
 
-def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules) -> list[Row]:
+def _rows(table: VerdictTable, metric: str, values: Mapping[str, Values], rules: Rules) -> list[VerdictRow]:
     names = list(values)
     strata = values[names[0]].strata
     baseline = rules.choose(names)
@@ -304,7 +304,7 @@ def _rows(table: Table, metric: str, values: Mapping[str, Values], rules: Rules)
         found = compared.get(name)
         verdict: str = "not compared" if found is None else found.verdict
         rows.append(
-            Row(
+            VerdictRow(
                 dataset=table.dataset,
                 loss=table.loss,
                 backbone=table.backbone,
@@ -375,7 +375,7 @@ def _beaten(values: Mapping[str, Values], rules: Rules, generator: np.random.Gen
     return statistics.beaten(shared, generator=generator, strata=strata, alpha=rules.alpha)
 
 
-def _generator(table: Table, metric: str, values: Mapping[str, Values]) -> np.random.Generator:
+def _generator(table: VerdictTable, metric: str, values: Mapping[str, Values]) -> np.random.Generator:
     """Seeded by all that is tested, so that the same cells give the same bytes."""
     digest = hashlib.sha256("\n".join([table.dataset, table.loss, table.backbone, metric]).encode())
     for name, mine in values.items():
@@ -423,7 +423,7 @@ class Calibrated:
         )
 
 
-def calibrated(table: Table, rules: Rules) -> Calibrated | None:
+def calibrated(table: VerdictTable, rules: Rules) -> Calibrated | None:
     """What the test does with this table's number of seeds and queries, on the main metric; None without a baseline.
 
     With 4 seeds or more of the baseline its own runs are split in two halves, again and again; with fewer, runs are

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from negbench.backbones._preprocess import Preprocess
 from negbench.features import store as features
-from negbench.features.store import Features, FeatureStore, content_hashes
+from negbench.features.store import FeatureStore, StoredFeatures, content_hashes
 from negbench.testing.bare import BareBackbone
 
 SHAPE = (257, 1024)  # BLIP-2's ViT-L tokens, 0.5 MiB an image
@@ -130,7 +130,7 @@ def gathering(folder: Path, count: int = 800, batch: int = 128) -> None:
     assert isinstance(table, Tensor)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: 4 * batch].split(batch)
 
-    def all_of(source: Features) -> None:
+    def all_of(source: StoredFeatures) -> None:
         for index in order:
             source[index]
 

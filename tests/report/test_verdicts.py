@@ -22,7 +22,7 @@ from negbench.ragged import Ragged
 from negbench.registry import registry
 from negbench.report.answer import answers
 from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame
-from negbench.report.verdicts import Row, Rules, Table, Values, calibrated, rows_of, tables_of
+from negbench.report.verdicts import Rules, Values, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.runfolder import RunFolder
 
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def group_of(
     return Group({k: found[k] for k in KEY}, tuple(folders))
 
 
-def rows_by_strategy(table: Table, rules: Rules, metric: str = "average/recall") -> dict[str, Any]:
+def rows_by_strategy(table: VerdictTable, rules: Rules, metric: str = "average/recall") -> dict[str, Any]:
     return {row.strategy: row for row in rows_of(table, rules) if row.metric == metric}
 
 
@@ -184,7 +184,7 @@ def test_seeds_that_are_not_common(tmp_path: Path) -> None:
 
 def test_one_query_in_a_category_leaves_no_statistics(tmp_path: Path) -> None:
     values = {"a": Values(np.zeros((2, 3)), (0, 1), np.array(["x", "x", "y"]))}
-    assert rows_of(Table("d", "l", "b", "m", {"m": values}), Rules()) == []
+    assert rows_of(VerdictTable("d", "l", "b", "m", {"m": values}), Rules()) == []
 
 
 def test_leader_table_has_interval_and_verdict(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     groups = [group_of(tmp_path, n, b) for n, b in (("in-batch", 0.0), ("a", 0.8))]
     rows = [row for table in tables_of(groups) for row in rows_of(table, Rules())]
     write_json(tmp_path / "x.json", [row.plain() for row in rows])
-    read = [Row.read(found) for found in json.loads((tmp_path / "x.json").read_text())]
+    read = [VerdictRow.read(found) for found in json.loads((tmp_path / "x.json").read_text())]
     assert repr([row.plain() for row in read]) == repr([row.plain() for row in rows])  # NaN equals NaN as a text
 
 
@@ -310,7 +310,7 @@ def test_measured_numbers(tmp_path: Path) -> None:
 
 def test_infinite_effects_are_written(tmp_path: Path) -> None:
     values = {"a": Values(np.ones((1, 8)), (0,), None), "b": Values(np.zeros((1, 8)), (0,), None)}
-    rows = rows_of(Table("d", "l", "b", "m", {"m": values}), Rules("b"))
+    rows = rows_of(VerdictTable("d", "l", "b", "m", {"m": values}), Rules("b"))
     assert math.isinf(rows[0].effect_size)
     write_json(tmp_path / "x.json", [row.plain() for row in rows])
     assert json.loads((tmp_path / "x.json").read_text())[0]["effect_size"] is None
@@ -321,8 +321,8 @@ def test_calibration_of_the_design() -> None:
     difficulty = generator.random(60)
     runs = (generator.random((6, 60)) < difficulty).astype(float)
 
-    def table(count: int) -> Table:
-        return Table("d", "l", "b", "m", {"m": {"in-batch": Values(runs[:count], tuple(range(count)), None)}})
+    def table(count: int) -> VerdictTable:
+        return VerdictTable("d", "l", "b", "m", {"m": {"in-batch": Values(runs[:count], tuple(range(count)), None)}})
 
     own, model = calibrated(table(6), Rules()), calibrated(table(2), Rules())
     assert own is not None
