@@ -56,7 +56,9 @@ def compare(
         bool, typer.Option("--audit/--no-audit", help="Audit the strategies on the untrained model, too.")
     ] = True,
     report: Annotated[bool, typer.Option("--report/--no-report", help="End with the HTML report.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop after the plan and its estimate.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Stop after the plan, which says what is finished.")
+    ] = False,
     recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,

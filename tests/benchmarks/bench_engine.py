@@ -33,9 +33,12 @@ from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, paired_relevance
 from negbench.datasets._synthesis import Spec, synthesize
 from negbench.display import Display
-from negbench.loop import train as engine
+from negbench.loop.checkpoint import Moving, State
 from negbench.loop.objective import Objective
-from negbench.scene import Scene, Split
+from negbench.loop.runs import OpenRun, open_run
+from negbench.loop.train import Loop, cosine
+from negbench.runfolder import RunFolder
+from negbench.scene import Scene, Scenes, Split
 from negbench.systems.system import load_config
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
@@ -60,15 +63,19 @@ def floor_in_batch(model: Backbone, reference: Tensor, tokens: Mapping[str, Tens
 
 
 def floor_hycole(model: Backbone, reference: Tensor, tokens: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The batch's other members in each of three slots, cross-entropy; every reference is composed with every text."""
+    """The batch's other members, one cross-entropy a slot; every reference is composed with every text."""
     target = model.candidates(images[:, 0])[:, 0]
     cross = model.cross_queries(reference, tokens)
     by_target = cross.diagonal().T @ target.T
     others = [by_target, torch.einsum("ijd,id->ij", cross, target), torch.einsum("jid,id->ij", cross, target)]
     logits = torch.stack(others) / model.temperature
     own = torch.eye(len(target), dtype=torch.bool)
-    columns = [logits[0].diagonal()[:, None], *logits.masked_fill(own, -torch.inf)]
-    return F.cross_entropy(torch.cat(columns, dim=1), torch.zeros(len(target), dtype=torch.int64))
+    return sum(F.cross_entropy(slot, torch.arange(len(slot))) for slot in with_own(logits, own))
+
+
+def with_own(logits: Tensor, own: Tensor) -> Tensor:
+    """[3, B, B] with the target's own score on every slot's diagonal."""
+    return torch.where(own, logits[0].diagonal()[:, None], logits)
 
 
 FLOORS: dict[str, tuple[str, Step]] = {
@@ -88,25 +95,25 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def epoch_of_engine(cell: engine.Cell, negatives: Tensor | None) -> Callable[[], None]:
+def epoch_of_engine(run: OpenRun, negatives: Tensor | None, folder: Path) -> Callable[[], None]:
     """The engine's own epoch, on negatives [Q, 1] that were drawn before."""
-    config, backbone = cell.config, cell.backbone
-    strategy = make_strategy(config.strategy.name)
-    loss = make_loss(config.loss.name)
-    objective = Objective(backbone, strategy, loss, cell.scene, config.mining, config.hybrid)
-    optimizer = torch.optim.AdamW(groups_of(cell))
-    schedule = engine._cosine(optimizer, config, 1)
-    model, prepared = cell.accelerator.prepare(objective, optimizer)
+    config, backbone = run.config, run.backbone
+    strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
+    objective = Objective(backbone, strategy, loss, run.scene, config.mining, config.hybrid)
+    optimizer = torch.optim.AdamW([*groups_of(run), *objective.parameter_groups(config.train.lr)])
+    schedule = cosine(optimizer, config, 1)
+    model, prepared = run.accelerator.prepare(objective, optimizer)
 
     def epoch() -> None:
-        state = engine.State(negatives=negatives)
-        order = torch.Generator().manual_seed(0)
-        engine._train_epoch(cell, model, prepared, schedule, order, state, lambda values, step, epoch: None)
+        streams = {name: torch.Generator().manual_seed(0) for name in ("batches", "draws")}
+        moving = Moving(objective, prepared, schedule, streams)
+        state = State(negatives=negatives)
+        Loop(run, RunFolder(folder), lambda values, step, at: None, strategy, model, moving, state).train_epoch()
 
     return epoch
 
 
-def epoch_of_floor(cell: engine.Cell, negatives: Tensor | None, step: Step) -> Callable[[], None]:
+def epoch_of_floor(cell: OpenRun, negatives: Tensor | None, step: Step) -> Callable[[], None]:
     """The same batches in a plain loop; what each needs lies ready."""
     backbone, scene = cell.backbone, cell.scene
     optimizer = torch.optim.AdamW(groups_of(cell))
@@ -135,7 +142,7 @@ def inputs_of(
     return scene.source(split.references[rows]), {name: value[rows] for name, value in split.tokens.items()}, images
 
 
-def groups_of(cell: engine.Cell) -> list[dict[str, object]]:
+def groups_of(cell: OpenRun) -> list[dict[str, object]]:
     """AdamW's groups with the configuration's learning rate and decay."""
     return cell.backbone.parameter_groups(cell.config.train.lr, cell.config.train.weight_decay)
 
@@ -145,7 +152,7 @@ def queries_of(scene: Scene) -> int:
     return len(scene.train.dataset.queries)
 
 
-def batch_of(cell: engine.Cell) -> int:
+def batch_of(cell: OpenRun) -> int:
     """Queries in a step."""
     return cell.config.train.batch_size
 
@@ -160,13 +167,13 @@ def training(rounds: int, folder: Path) -> None:
     for name, (loss, step) in FLOORS.items():
         flags = {"strategy": {"name": name}, "loss": {"name": loss}}
         config = load_config(flags=flags, sets=[f"dataset.root='{root}'", "compute.device='cpu'"])
-        cell = engine.open_run(config, Display(), engine.Scenes())
+        cell = open_run(config, Display(), Scenes())
         negatives = None
         if make_strategy(name).scope == "corpus":
             size = (queries_of(cell.scene), 1)
             columns = len(cell.scene.train.dataset.images)
             negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
-        epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
+        epochs = [epoch_of_engine(cell, negatives, folder), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
             best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]
