@@ -162,6 +162,11 @@ class ResolvedSchedule(ScheduleConfig):
     warmup: int = Field(ge=0, le=_MANY)
     refresh_epochs: tuple[int, ...]
 
+    @property
+    def boundaries(self) -> list[int]:
+        """Epochs before which negatives are drawn: the start and every refresh."""
+        return sorted({0, *self.refresh_epochs})
+
 
 class ResolvedEval(EvalConfig):
     """The seed of the dev part in place."""

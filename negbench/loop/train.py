@@ -16,26 +16,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.config import ResolvedConfig
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import record
+from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.schedule import cosine
 from negbench.mining import curves
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, device_of, trained_state
+from negbench.scene import Scene, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from torch.optim.lr_scheduler import LambdaLR
-
     from negbench.loop.runs import OpenRun
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
@@ -73,7 +71,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             loop.keep_curves("start")
         ranks: QueryRanks | None = None
         while state.epoch < epochs:
-            if strategy.scope == "corpus" and state.epoch in boundaries(config):
+            if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
                 if state.epoch > 0 and state.refresh == -1:
                     loop.keep_curves("warm")
                 loop.refresh()
@@ -116,7 +114,7 @@ class Loop:
         """Define the pools of the interval that starts now, and draw all its negatives."""
         run, state, config = self.run, self.state, self.run.config
         epoch = state.epoch
-        end = min((b for b in boundaries(config) if b > epoch), default=config.train.epochs)
+        end = min((b for b in config.schedule.boundaries if b > epoch), default=config.train.epochs)
         warming = epoch not in config.schedule.refresh_epochs
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
@@ -186,7 +184,7 @@ class Loop:
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
         with run.display.stage("train", total=len(chunks), note=note) as advance:
             for chunk in chunks:
-                rows = _shard(chunk, run.accelerator)
+                rows = shard(chunk, run.accelerator)
                 own = {name: value[rows] for name, value in tokens.items()}
                 seed = None if base is None else splitmix(base, rows)
                 result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
@@ -294,49 +292,3 @@ class Loop:
             "untrained_text_only": before["text_only"],
             **{name: val.dataset.summarise(found) for name, found in single.items()},
         }
-
-
-# --- schedules -------------------------------------------------------------------------------------------------------
-
-
-def boundaries(config: ResolvedConfig) -> list[int]:
-    """Epochs before which negatives are drawn: the start and every refresh."""
-    return sorted({0, *config.schedule.refresh_epochs})
-
-
-def accelerator_of(config: ResolvedConfig) -> Accelerator:
-    """Device and precision of a run."""
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.state import AcceleratorState
-
-    precision = config.train.precision
-    on_gpu = device_of(config).type == "cuda"
-    if precision == "auto":
-        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
-    AcceleratorState._reset_state()  # a process may compute runs of different precision
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
-    mixed = "no" if precision == "fp32" else precision
-    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
-
-
-def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
-    """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
-    total = config.train.epochs * steps_per_epoch
-    rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
-    floor = config.train.min_lr_ratio
-
-    def factor(step: int) -> float:
-        if step < rise:
-            return (step + 1) / rise
-        progress = min(1.0, (step - rise) / max(1, total - rise))
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-def _shard(rows: Tensor, accelerator: Accelerator) -> Tensor:
-    """This process's share of a batch. Shares are equal: what is left over (fewer rows than processes) is left out."""
-    count = accelerator.num_processes
-    if len(rows) < count:
-        raise NegbenchError(f"a batch of {len(rows)} queries cannot be shared by {count} processes: use fewer of them")
-    return rows[: len(rows) // count * count][accelerator.process_index :: count]
