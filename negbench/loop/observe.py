@@ -42,8 +42,6 @@ def note_regime(run: OpenRun, state: State, log: Log, task: MiningTask, ranks: Q
         task: the train queries as the model sees them now.
         ranks: of the model as it is now on the scored split; None ranks it here.
     """
-    if not run.accelerator.is_main_process:
-        return
     with run.display.stage("regime", note=f"epoch {state.epoch}"):
         val = ranks if ranks is not None else evaluation.score(run.backbone, run.scene, run.scene.val)
         found = regime(task, val).summary()
