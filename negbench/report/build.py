@@ -167,7 +167,7 @@ def _regime(groups: Sequence[Group]) -> Section | None:
         if len(frame := regime_frame(mine)):
             parts.append(Table(f"regime{key}", f"Regime{where}", frame, READ, FOLDED))
         if len(frame) and len(shown := behaviours_frame(mine)):
-            text = "What papers show of these strategies in training: in how many of the runs that can tell, without a test."
+            text = "What papers show of these strategies in training, in how many of the runs that can tell: no test."
             parts.append(Table(f"published-behaviours{key}", f"Published behaviours{where}", shown, text, FOLDED))
     return Section("regime", "Regime", "", tuple(parts), folded=True) if parts else None
 

@@ -130,7 +130,7 @@ def in_words(cards: Sequence[Card]) -> str:
     else:
         parts.append("false negatives are unknown")
     if _known(cards, "fit_gap"):
-        parts.append(f"recall at 10 on train is {_range(cards, 'fit_gap')} points above val's")
+        parts.append(f"recall at 10 on train minus val is {_range(cards, 'fit_gap')} points")
     else:
         parts.append("the fit gap is unknown")
     return "; ".join(parts)
