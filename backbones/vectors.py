@@ -25,7 +25,7 @@ from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
 from negbench.backbones._composed import GivenFeatures, check_seed
-from negbench.backbones._fusion import FusionInit, FusionKind, WideFusion, unit
+from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import check_option
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
@@ -71,9 +71,7 @@ class Vectors(GivenFeatures):
         seed: int,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((dim, dim), dim, fusion, fusion_init, generator)
-        if hidden:
-            self.fusion = WideFusion(self.fusion, hidden, generator)
+        super().__init__((dim, dim), dim, fusion, fusion_init, generator, hidden)
         self.attributes = make_attributes(attribute_weights, dim, dim, generator)
         self._tokens_per_image, self._noise, self._encoder_seed = tokens, noise, encoder_seed
         self._values, table = _encoders(dim, decay, alignment, torch.Generator().manual_seed(encoder_seed))
@@ -141,7 +139,6 @@ class Vectors(GivenFeatures):
         check_option("backbone.noise", noise, 0 <= noise <= 10, "in 0..10")
         check_option("backbone.decay", decay, 0.1 <= decay <= 1, "in 0.1..1")
         check_option("backbone.alignment", alignment, 0 <= alignment <= 1, "in 0..1")
-        check_option("backbone.hidden", hidden, 0 <= hidden <= 65536, "in 0..65536")
         return cls(
             dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
         )
