@@ -40,7 +40,7 @@ MAX_TOKENS = 32  # BLIP-2's number of queries
 
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
-_NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: the start of a text
+_NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
 
 
 class Vectors(GivenFeatures):
@@ -150,10 +150,10 @@ class Vectors(GivenFeatures):
             DataError: an id of another data set.
         """
         try:
-            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids]).reshape(-1, len(ATTRIBUTES))
+            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids], dtype=torch.int64)
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
-        signal = self._values[torch.arange(len(ATTRIBUTES)), codes].sum(1)
+        signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
         shape = (self._tokens_per_image, signal.shape[-1])
         own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
         drawn = torch.stack(own) if own else torch.zeros(0, *shape)
@@ -165,7 +165,7 @@ class Vectors(GivenFeatures):
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] phrases, "colour": [B, S] bool, "shape": [B, S] bool: which name an attribute}."""
-        found = [[((), 1), *_phrases_of(text)] for text in texts]
+        found = [_phrases_of(text) or [((), 1)] for text in texts]
         ids = torch.zeros(len(found), max(map(len, found), default=1), dtype=torch.int64)
         for row, tokens in enumerate(found):
             ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])
