@@ -46,6 +46,7 @@ _COMMANDS = (
     "claims",
     "study",
     "audit",
+    "advise",
     "report",
     "evaluate",
     "encode",
