@@ -285,8 +285,8 @@ def test_unknown_kind() -> None:
         ("losses", "infonce", "unknown loss 'infonce': did you mean 'info-nce'?"),
         (
             "losses",
-            "zzz",
-            "unknown loss 'zzz': known: bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, rcl, triplet",
+            "q",
+            "unknown loss 'q': known: bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, rcl, triplet",
         ),
     ],
 )

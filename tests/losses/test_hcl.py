@@ -17,7 +17,9 @@ def test_closed_form() -> None:
     g = (math.exp(0.8) - 0.1 * math.exp(0.4)) / 0.9
     want = -math.log(math.exp(0.4) / (math.exp(0.4) + g))
     assert HCL(tau=0.5)(positive, negatives).item() == pytest.approx(want, rel=1e-6)
-    # the sum less a tenth of e+ is below N exp(-1 / tau): the floor holds
+    # the sum less a tenth of e+ is below N exp(-1 / tau), above and below 0: the floor holds
+    barely = HCL(tau=0.5)(torch.tensor([0.9]), torch.tensor([[-0.2]]))
+    assert barely.item() == pytest.approx(math.log1p(math.exp(-2) / math.exp(1.8)), rel=1e-6)
     floored = HCL(tau=0.5)(torch.tensor([0.9]), torch.tensor([[-1.0, -0.9]]))
     assert floored.item() == pytest.approx(math.log1p(2 * math.exp(-2) / math.exp(1.8)), rel=1e-6)
 
