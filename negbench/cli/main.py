@@ -48,6 +48,7 @@ _COMMANDS = (
     "report",
     "evaluate",
     "encode",
+    "mine",
     "list_",
     "data",
     "ui",
