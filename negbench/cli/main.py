@@ -50,6 +50,7 @@ _COMMANDS = (
     "report",
     "evaluate",
     "encode",
+    "mine",
     "list_",
     "data",
     "ui",
