@@ -66,6 +66,8 @@ class SeededDropout(nn.Module):
 class Fusion(nn.Module, ABC):
     """Composes image and text embeddings of one width D. Inputs should have unit norm; the output has."""
 
+    stackable = True  # see `Backbone`
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim

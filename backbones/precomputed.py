@@ -76,6 +76,7 @@ class Precomputed(TwoTowers):
         self.image_projection = _projection(self._images.shape[-1], width, generator)
         self.text_projection = _projection(table.shape[-1], width, generator)
         self.fusion = make_fusion(fusion, width, generator, fusion_init)
+        self.stackable = self.fusion.stackable
         self.attributes = None
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
         self._files = source[0][0], source[1][0]
