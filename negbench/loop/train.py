@@ -8,7 +8,7 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         log: called with (values by name, step, epoch) for each point of a curve.
     """
     config, backbone, scene = run.config, run.backbone, run.scene
+    epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
@@ -61,15 +62,43 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     with own_randomness(config.seed, run.accelerator.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
+        if main:
+            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
+            folder.truncate_metrics(state.epoch or -1)
         loop = Loop(run, folder, log, strategy, model, moving, state)
-        for _ in loop.epochs():
+        if state.epoch == 0:
+            state.baselines = loop.untrained()
+            loop.keep_curves("start")
+        ranks: QueryRanks | None = None
+        while state.epoch < epochs:
+            if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
+                if state.epoch > 0 and state.refresh == -1:
+                    loop.keep_curves("warm")
+                loop.refresh()
             loop.train_epoch()
-        return loop.finish()
+            state.epoch += 1
+            if state.epoch % config.eval.every == 0 or state.epoch == epochs:
+                ranks = loop.score()
+            if main:
+                state.seconds = dict(run.display.seconds)
+                moving.save(folder, state)
+        loop.keep_curves("end")
+        if config.eval.select != "last":
+            backbone.load_state_dict(state.best_weights, strict=False)
+        if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
+            with run.display.stage("evaluate"):
+                ranks = evaluation.score(backbone, scene, scene.val)
+        details = record.details(run, objective, state, ranks, loop.baselines())
+        if main:
+            folder.write_ranks(ranks.to_frame())
+            folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
+            folder.write_result(details)
+    return details
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Loop:
-    """The steps of a run, on the one `state` that they move; `ranks` are those of the last epoch that was scored."""
+    """The steps of `train`, on the one `state` that they move."""
 
     run: OpenRun
     folder: RunFolder
@@ -78,45 +107,6 @@ class Loop:
     model: Any  # the objective, wrapped by accelerate where there are several processes
     moving: Moving
     state: State
-    ranks: QueryRanks | None = None
-
-    def epochs(self) -> Iterator[None]:
-        """What happens around the epochs; whoever iterates trains one at each turn."""
-        run, state, config, main = self.run, self.state, self.run.config, self.run.accelerator.is_main_process
-        if main:
-            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
-            self.folder.truncate_metrics(state.epoch or -1)
-        if state.epoch == 0:
-            state.baselines = self.untrained()
-            self.keep_curves("start")
-        while state.epoch < config.train.epochs:
-            if self.strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
-                if state.epoch > 0 and state.refresh == -1:
-                    self.keep_curves("warm")
-                self.refresh()
-            yield
-            state.epoch += 1
-            if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
-                self.ranks = self.score()
-            if main and not config.train.stacked:  # a stack keeps no checkpoints (`negbench.loop.stacked`)
-                state.seconds = dict(run.display.seconds)
-                self.moving.save(self.folder, state)
-
-    def finish(self) -> dict[str, Any]:
-        """Choose the epoch, and write what stays; what result.json holds."""
-        run, state, scene = self.run, self.state, self.run.scene
-        self.keep_curves("end")
-        if run.config.eval.select != "last":
-            run.backbone.load_state_dict(state.best_weights, strict=False)
-        if run.config.eval.select != "last" or self.ranks is None:  # None: resumed after the last epoch's checkpoint
-            with run.display.stage("evaluate"):
-                self.ranks = evaluation.score(run.backbone, scene, scene.val)
-        details = record.details(run, self.moving.objective, state, self.ranks, self.baselines())
-        if run.accelerator.is_main_process:
-            self.folder.write_ranks(self.ranks.to_frame())
-            self.folder.write_weights(trained_state(run.backbone), {"run": self.folder.run_id, "hash": run.hash})
-            self.folder.write_result(details)
-        return details
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +173,7 @@ class Loop:
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        scene, draws = self._scene(), self.draws()
+        scene, draws = self._scene(), self._draws()
         self.moving.objective.see(scene)
         tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
@@ -204,15 +194,7 @@ class Loop:
                 if result.statistics:
                     found.append(result.statistics)
                 advance(1)
-        self.log_epoch(float(run.accelerator.gather(torch.stack(losses)).mean()), found)
-
-    def log_epoch(self, mean: float, found: list[dict[str, float]]) -> None:
-        """Points of an epoch that was trained: the mean of its losses, and the statistics of its batches.
-
-        Raises:
-            NegbenchError: the loss is not finite.
-        """
-        run, state = self.run, self.state
+        mean = float(run.accelerator.gather(torch.stack(losses)).mean())
         if not math.isfinite(mean):
             raise NegbenchError(
                 f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm"
@@ -252,7 +234,7 @@ class Loop:
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
-    def draws(self) -> Tensor | None:
+    def _draws(self) -> Tensor | None:
         """[Q, num_negatives] columns of this epoch; None for a batch strategy."""
         state, count = self.state, int(self.run.config.train.num_negatives or 1)
         start = (state.epoch - state.interval_start) * count
