@@ -2,7 +2,7 @@
 
 Every trained parameter of the M models is one tensor [M, ...]; `torch.func.vmap` carries a step's scores and losses
 over it, and one fused AdamW takes the step. All else is each run's own and as in a run by itself: initial weights,
-batches, draws, refreshes, scoring, records, its folder (`Loop.epochs`, with the run's weights copied into its
+batches, draws, refreshes, scoring, records, its folder (`train.course`, with the run's weights copied into its
 backbone). What no training changes of the texts is computed once for all (`Backbone.frozen_text`).
 
 The numbers are those of the runs one by one but for rounding: a batched product may add in another order. The same
@@ -27,12 +27,11 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
-from negbench.loop.checkpoint import Moving, State, stream
 from negbench.loop.hybrid import Temperatures
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
-from negbench.loop.train import Log, Loop
+from negbench.loop.train import Log, Loop, course
 from negbench.mining.draws import splitmix
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
@@ -208,15 +207,14 @@ class Stack:
         Returns:
             What result.json holds.
         """
-        run = self.runs[index]
-        objective = self._objective(run)
-        streams = {name: stream(run.config.seed, name) for name in ("batches", "draws")}
-        moving = Moving(objective, self.optimizer, self.schedule, streams)
-        loop = self.loops[index] = Loop(run, folder, log, objective.strategy, objective, moving, State())
-        for _ in loop.epochs():
+        steps = course(self.runs[index], folder, log, (self.optimizer, self.schedule))
+        while True:
+            try:
+                self.loops[index] = next(steps)
+            except StopIteration as end:
+                return dict(end.value)
             yield
-            loop.log_epoch(*self.epoch[index])
-        return loop.finish()
+            self.loops[index].log_epoch(*self.epoch[index])
 
     def load(self, index: int) -> None:
         """Copy the weights of run `index` into its backbone."""
