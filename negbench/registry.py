@@ -336,7 +336,7 @@ def _entry_points(kind: str) -> tuple[Plugin, ...]:
 
 @cache
 def _entry_points_on(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """Those of the packages on `path`, which is `sys.path`: reading what is installed takes longer than a small step."""
+    """Those of the packages on `path`, which is `sys.path`; reading what is installed takes some time."""
     return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
         for point in importlib.metadata.entry_points(group=_PACKAGES[kind])
