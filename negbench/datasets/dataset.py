@@ -76,6 +76,7 @@ class Dataset(ABC):
     """
 
     extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
+    has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
     test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
     card: DatasetCard
