@@ -481,6 +481,10 @@ class Dataset(ABC):
         """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
         return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
 
+    def measure(self, score_block: ScoreBlock) -> dict[str, float]:
+        """The benchmark's metrics of a model, from its scores (as for `rank`)."""
+        return self.summarise(self.rank(score_block))
+
     @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
         """Per-query values of those of `names` that are declared as means over queries (`metrics`)."""
