@@ -41,10 +41,12 @@ def _root(
 _COMMANDS = (
     "run",
     "compare",
+    "map",
     "swap",
     "claims",
     "study",
     "audit",
+    "advise",
     "report",
     "evaluate",
     "encode",

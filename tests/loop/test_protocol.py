@@ -31,7 +31,8 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.train import Loop, boundaries, cosine
+from negbench.loop.schedule import cosine
+from negbench.loop.train import Loop
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
@@ -655,7 +656,7 @@ def test_schedules(vector_sets: list[str], record: Tape) -> None:
         (("schedule.refresh_epochs=[]",), [0]),
     ):
         bare = [text for text in vector_sets if not text.startswith("schedule")]
-        assert boundaries(resolved(config_of(bare, *sets))) == want
+        assert resolved(config_of(bare, *sets)).schedule.boundaries == want
 
 
 def test_batch_strategies_are_never_mined(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
