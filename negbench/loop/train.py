@@ -264,6 +264,9 @@ class Loop:
             if scene.dev is not None and scene.dev is not scene.val:
                 chosen = scene.dev.dataset.summarise(evaluation.score(run.backbone, scene, scene.dev))
                 values.update({f"dev/{name}": value for name, value in chosen.items()})
+            for name, split in scene.also.items():
+                found_also = evaluation.measure(run.backbone, scene, split)
+                values.update({f"{name}/{measure}": value for measure, value in found_also.items()})
         main = chosen[scene.val.dataset.card.main]
         if run.config.eval.select != "last" and main > state.best:
             state.best, state.best_epoch = main, state.epoch
