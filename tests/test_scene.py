@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,6 +114,22 @@ def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path)
         opened = open_run(config, Display(), scenes)
         want = opened.backbone.features_of(opened.scene.train.dataset.images[:5])
         torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
+
+
+def test_a_scene_is_that_of_its_backbones_options(vector_sets: list[str], tmp_path: Path) -> None:
+    """The same features under options that read texts otherwise: a scene holds the tokens of its own."""
+    (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
+    found = np.load(texts.partition("=")[2].strip("'"))
+    turned = {name: found[name][::-1] for name in found.files}  # the same vectors, in other rows
+    np.savez(tmp_path / "texts.npz", **turned)
+    (first,) = configs(vector_sets, "in-batch")
+    (second,) = configs([*vector_sets, f"backbone.texts='{tmp_path / 'texts.npz'}'"], "in-batch")
+    scenes, rows = Scenes(), []
+    for config in (first, second):
+        opened = open_run(config, Display(), scenes)
+        rows.append(opened.scene.train.tokens["row"])
+        assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
+    assert not torch.equal(*rows)
 
 
 def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
