@@ -339,18 +339,10 @@ class Cirqrs(Measure):
 
 
 @dataclass(frozen=True)
-class CirqrsFall(Measure):
+class CirqrsFall(Cirqrs):
     """CIRQRS@k minus CIRQRS@last, per query."""
 
-    unit = Unit("cosine")
-    scorer: str
-    k: int = 10
     last: int = 50
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The scorer."""
-        return (self.scorer,)
 
     def of(self, run: Run) -> Values:
         """[Q]."""
