@@ -164,8 +164,10 @@ def _audit(
 
 
 def _print(console: Any, found: Audit) -> None:
+    from negbench.report.regime import in_words
     from negbench.report.tables import audit_table
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False)
     console.print(audit_table(found))
+    console.print(f"regime  {in_words([found.regime])}", highlight=False)

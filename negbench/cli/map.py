@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.grid.map import Dial
 
 _WORLD = {"dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}  # a cell takes about a second
 
@@ -29,6 +32,9 @@ def map_(
         typer.Option(
             "--dial", metavar="KEY=V,V", help="A setting and its values; repeat for more [default: recipe's]."
         ),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="So many of all combinations, drawn at random [default: all of them].")
     ] = None,
     strategies: Annotated[
         str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
@@ -55,7 +61,7 @@ def map_(
     from negbench.errors import OptionError
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import ComparisonFolder
-    from negbench.grid.map import world_map
+    from negbench.grid.map import Design, map_cells
     from negbench.report.map import finish
 
     chosen = options.overwrite_of(overwrite)
@@ -67,32 +73,42 @@ def map_(
         raise OptionError("a map has one loss, one backbone and one data set, which its dials move")
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / files.checked_name(name, "--name"))
+    table = recipe_table(recipe)
+    design = Design.of(dials_of(dials, table), sample or table.get("sample"))
     with options.stages(console, "plan") as display:
-        found = world_map(_dials(dials, recipe), grid, runs=runs, display=display, scenes=SCENES)
-    distinct = list({cell.hash: cell for cell in found.cells}.values())
+        cells = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+    distinct = list({cell.hash: cell for cell in cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
     console.print(
-        f"{len(found.points)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(found.cells)} "
+        f"{len(design.points)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(cells)} "
         f"cells, {done} of them finished before",
         highlight=False,
     )
-    found.write(folder.path)
-    outcomes = computed(console, folder, found.cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    design.write(folder.path)
+    outcomes = computed(console, folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, folder.path.name, tracking_uri)
     raise_failed(outcomes)
 
 
-def _dials(given: list[str] | None, recipe: Path | None) -> list[Any]:
-    """From flags, or the recipe's table [map]."""
+def recipe_table(recipe: Path | None) -> dict[str, Any]:
+    """A recipe's table [map]: `dials` and `sample`."""
     from negbench.config import read_recipe
+    from negbench.errors import OptionError
+
+    table: dict[str, Any] = read_recipe(recipe).get("map", {}) if recipe else {}
+    unknown = [key for key in table if key not in ("dials", "sample")]
+    if unknown or not isinstance(table.get("dials", []), list) or not isinstance(table.get("sample", 1), int):
+        raise OptionError(f'--recipe {recipe}: the table [map] holds dials = ["KEY=V,V", ...] and sample = NUMBER')
+    return table
+
+
+def dials_of(given: list[str] | None, table: dict[str, Any]) -> list[Dial]:
+    """From flags, or the recipe's table [map]."""
     from negbench.errors import OptionError
     from negbench.grid.map import parse_dial
 
-    table = read_recipe(recipe).get("map", {}) if recipe else {}
     listed = given or table.get("dials", [])
-    if unknown := [key for key in table if key != "dials"]:
-        raise OptionError(f"map.{unknown[0]}: the table [map] of a recipe holds dials alone")
-    if not listed or not isinstance(listed, list):
+    if not listed:
         raise OptionError("no dial: give --dial dataset.twins=1,2,4, or a recipe with [map] dials = [...]")
     return [parse_dial(str(text)) for text in listed]

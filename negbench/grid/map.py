@@ -8,7 +8,9 @@ keys of the configuration, of the data set mostly (`dataset.twins`), of the back
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from negbench.grid.axes import Grid
 from negbench.grid.cells import Cell, plan
 from negbench.scene import Scenes
 
-Layer = Mapping[str, Any]
+Point = tuple[Any, ...]  # one value of every dial
 FILE = "map.json"
 
 
@@ -65,26 +67,56 @@ def parse_dial(text: str) -> Dial:
 
 
 @dataclass(frozen=True)
-class WorldMap:
-    """A map as it is planned: points, and the cells of each under the label `point`."""
+class Design:
+    """The points of a map: one value of every dial each; all combinations, or a sample of them."""
 
     dials: tuple[Dial, ...]
-    cells: list[Cell]
+    points: tuple[Point, ...]
+
+    @classmethod
+    def of(cls, dials: Sequence[Dial], sample: int | None = None, seed: int = 0) -> Design:
+        """All combinations, the last dial's values changing fastest; or `sample` of them, drawn without repeats.
+
+        Raises:
+            OptionError: no dial, one key twice, or a sample that is not smaller than the whole.
+        """
+        keys = [dial.key for dial in dials]
+        if not keys or len(set(keys)) != len(keys):
+            raise OptionError(f"a map has at least one dial, and none twice: got {', '.join(keys) or 'none'}")
+        every = [dial.values for dial in dials]
+        if sample is None:
+            return cls(tuple(dials), tuple(itertools.product(*every)))
+        total = math.prod(map(len, every))
+        if not 1 <= sample < total:
+            raise OptionError(f"--sample {sample}: want at least 1 and fewer than the {total} points that there are")
+        numbers = sorted(random.Random(seed).sample(range(total), sample))
+        return cls(tuple(dials), tuple(_combination(every, number) for number in numbers))
 
     @property
-    def points(self) -> list[tuple[Any, ...]]:
-        """Every combination of values, the last dial's changing fastest."""
-        return list(itertools.product(*(dial.values for dial in self.dials)))
+    def whole(self) -> bool:
+        """Whether every combination is there."""
+        return len(self.points) == math.prod(len(dial.values) for dial in self.dials)
 
     def write(self, folder: Path) -> None:
-        """map.json: the dials, for whoever reads the folder later."""
+        """map.json, for whoever reads the folder later."""
         dials = [{"key": dial.key, "values": list(dial.values)} for dial in self.dials]
-        write_json(folder / FILE, {"dials": dials})
+        write_json(folder / FILE, {"dials": dials, "points": [list(point) for point in self.points]})
+
+    @classmethod
+    def read(cls, folder: Path) -> Design:
+        """What `write` wrote."""
+        found = read_json(folder / FILE)
+        dials = tuple(Dial(each["key"], tuple(each["values"])) for each in found["dials"])
+        return cls(dials, tuple(tuple(point) for point in found["points"]))
 
 
-def read_dials(folder: Path) -> tuple[Dial, ...]:
-    """What `WorldMap.write` wrote."""
-    return tuple(Dial(each["key"], tuple(each["values"])) for each in read_json(folder / FILE)["dials"])
+def _combination(every: Sequence[Sequence[Any]], number: int) -> Point:
+    """The combination that `itertools.product` gives as this one."""
+    found: list[Any] = []
+    for values in reversed(every):
+        number, index = divmod(number, len(values))
+        found.insert(0, values[index])
+    return tuple(found)
 
 
 def point_label(dials: Sequence[Dial], point: Sequence[Any]) -> str:
@@ -92,34 +124,24 @@ def point_label(dials: Sequence[Dial], point: Sequence[Any]) -> str:
     return ", ".join(f"{dial.name}={value}" for dial, value in zip(dials, point, strict=True))
 
 
-def world_map(
-    dials: Sequence[Dial],
-    grid: Grid,
-    *,
-    runs: Path,
-    display: Display,
-    scenes: Scenes,
-) -> WorldMap:
-    """Plan the cells of every point.
+def map_cells(design: Design, grid: Grid, *, runs: Path, display: Display, scenes: Scenes) -> list[Cell]:
+    """The cells of every point, under the label `point`.
 
     Args:
-        dials: at least one; no key twice.
+        design: the points.
         grid: strategies, one loss, seeds, and the layers below; a dial's value goes above the layers.
         runs: runs folder.
         display: shows the progress.
         scenes: keeps what was loaded.
 
     Raises:
-        OptionError: dials that name one key twice, or a value that the key does not take.
+        OptionError: a value that a dial's key does not take.
         NegbenchError: a configuration that cannot run.
     """
-    keys = [dial.key for dial in dials]
-    if not keys or len(set(keys)) != len(keys):
-        raise OptionError(f"a map has at least one dial, and none twice: got {', '.join(keys) or 'none'}")
-    found = WorldMap(tuple(dials), [])
-    for point in found.points:
-        layers = [dial.layer(value) for dial, value in zip(dials, point, strict=True)]
+    cells = list[Cell]()
+    for point in design.points:
+        layers = [dial.layer(value) for dial, value in zip(design.dials, point, strict=True)]
         configs = grid.above(layers).configs()
-        labels = [{"point": point_label(dials, point)}] * len(configs)
-        found.cells.extend(plan(configs, runs, display, scenes, labels))
-    return found
+        labels = [{"point": point_label(design.dials, point)}] * len(configs)
+        cells.extend(plan(configs, runs, display, scenes, labels))
+    return cells

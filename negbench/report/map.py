@@ -17,8 +17,8 @@ from rich.console import Console
 from negbench import statistics
 from negbench.display import Grid
 from negbench.files import atomic_write, read_json, write_json
-from negbench.grid.comparison import groups_of
-from negbench.grid.map import Dial, point_label, read_dials
+from negbench.grid.comparison import Group, groups_of
+from negbench.grid.map import Design, Dial, point_label
 from negbench.report.charts import Chart, Panel, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.swap import records
@@ -34,6 +34,8 @@ Place = tuple[Any, ...]  # one value of every dial
 _SEED = 0x3A9  # of the resamples: the same runs give the same intervals
 _RESAMPLES = 2000  # of a crossing
 FILE = "answer.json"
+WORLDS = "worlds.json"  # for `negbench advise`
+_CELL_COLUMNS = ["point", "strategy", "negatives", "target_first", "band_start_top"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Standing:
 
     `low` and `high` hold for all strategies' means of the point at once; `behind`, the best mean minus this one, has
     `behind_low` and `behind_high`, which hold for all pairs of the point at once. `letters`: two strategies share one
-    exactly where neither beats the other.
+    exactly where neither beats the other. `target_first` and `band_start_top` are of the regime card at the end.
     """
 
     point: str
@@ -57,6 +59,8 @@ class Standing:
     negatives: float
     seeds: int
     queries: int
+    target_first: float
+    band_start_top: float
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class MapResults:
     """What a map says, for one metric."""
 
     metric: str
-    dials: tuple[Dial, ...]
+    design: Design
     standings: tuple[Standing, ...]
     crossings: tuple[Crossing, ...]
 
@@ -99,9 +103,14 @@ class MapResults:
         return sorted((each for each in self.standings if each.point == label), key=lambda each: -each.mean)
 
     @property
-    def places(self) -> list[Place]:
+    def dials(self) -> tuple[Dial, ...]:
+        """Of the design."""
+        return self.design.dials
+
+    @property
+    def places(self) -> tuple[Place, ...]:
         """All points, in order."""
-        return list(product(*(dial.values for dial in self.dials)))
+        return self.design.points
 
 
 def unbeaten(point: Sequence[Standing]) -> list[str]:
@@ -123,25 +132,28 @@ def results_of(runs: Path, name: str, *, alpha: float = 0.05) -> MapResults:
     Raises:
         RunError: no finished cell, or ranks of other queries at one point.
     """
-    dials, groups = read_dials(runs / name), groups_of(runs, name)
+    design, groups = Design.read(runs / name), groups_of(runs, name)
     metric = str(groups[0].results[0]["main_metric"])
     tables: dict[str, dict[str, Values]] = {}
-    negatives: dict[tuple[str, str], float] = {}
+    facts: dict[tuple[str, str], tuple[float, ...]] = {}
     queries: dict[str, tuple[str, ...]] = {}
     for group in groups:
         point, strategy = group.labels["point"], group.labels["strategy"]
         found = values_of(group, [metric], queries).get(metric)
         if found is not None:
             tables.setdefault(point, {})[strategy] = found
-            negatives[point, strategy] = negatives_of(group)
+            cards = [group.values("regime", key) for key in ("target_first", "band_start_top")]
+            facts[point, strategy] = (
+                negatives_of(group),
+                *(float(np.mean(card)) if card else math.nan for card in cards),
+            )
     every = {point: _shared(table) for point, table in tables.items()}
     tested = {point: _pairs(table, alpha) for point, table in every.items() if table}
     standings = [
-        standing
-        for point, pairs in tested.items()
-        for standing in _standings(point, every[point], pairs, negatives, alpha)
+        standing for point, pairs in tested.items() for standing in _standings(point, every[point], pairs, facts, alpha)
     ]
-    return MapResults(metric, dials, tuple(standings), tuple(_crossings(dials, every, tested)))
+    crossings = _crossings(design.dials, every, tested) if design.whole else []
+    return MapResults(metric, design, tuple(standings), tuple(crossings))
 
 
 def _shared(table: Mapping[str, Values]) -> dict[str, Values]:
@@ -164,7 +176,7 @@ def _standings(
     point: str,
     table: Mapping[str, Values],
     pairs: statistics.Pairs,
-    negatives: Mapping[tuple[str, str], float],
+    facts: Mapping[tuple[str, str], tuple[float, ...]],
     alpha: float,
 ) -> list[Standing]:
     strata = next(iter(table.values())).strata
@@ -189,11 +201,51 @@ def _standings(
                 0.0 if gap is None else gap.value,
                 math.nan if gap is None else gap.interval.low,
                 math.nan if gap is None else gap.interval.high,
-                negatives[point, name],
+                facts[point, name][0],
                 mean.seeds,
                 mean.queries,
+                *facts[point, name][1:],
             )
         )
+    return found
+
+
+def worlds_of(runs: Path, name: str, results: MapResults) -> dict[str, Any]:
+    """The map as the table that `negbench advise` reads: each point's regime cards, and who was how far behind."""
+    by_point: dict[str, list[Group]] = {}
+    for group in groups_of(runs, name):
+        by_point.setdefault(group.labels["point"], []).append(group)
+    worlds = []
+    for place in results.places:
+        point = results.at(place)
+        if not point:
+            continue
+        members = by_point[point[0].point]
+        found = [result for group in members for result in group.results]
+        queries = float(members[0].runs[0].manifest["dataset"]["train_queries"])
+        cards = {
+            "untrained": _mean_card([result["regime_by_refresh"][0] for result in found], queries),
+            "trained": _mean_card([result["regime"] for result in found], queries),
+        }
+        worlds.append(
+            {
+                "dials": {dial.name: value for dial, value in zip(results.dials, place, strict=True)},
+                "cards": cards,
+                "behind": {each.strategy: round(each.behind, 5) for each in sorted(point, key=lambda e: e.strategy)},
+                "unbeaten": sorted(unbeaten(point)),
+            }
+        )
+    size = results.standings[0]
+    return {"metric": results.metric, "seeds": size.seeds, "queries": size.queries, "worlds": worlds}
+
+
+def _mean_card(cards: Sequence[Mapping[str, float | None]], queries: float) -> dict[str, float | None]:
+    """Means over runs of what is known; null where no run knows it."""
+    found: dict[str, float | None] = {"train_queries": queries}
+    for key in cards[0]:
+        known = [value for card in cards if (value := card.get(key)) is not None and math.isfinite(value)]
+        if key not in ("epoch", "queries"):
+            found[key] = float(f"{np.mean(known):.5g}") if known else None
     return found
 
 
@@ -482,11 +534,12 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, *,
             folder / "crossings.csv", pd.DataFrame([vars(each) for each in results.crossings]).to_csv(index=False)
         ),
     ]
-    for chart in (figure(results), *_all_lines(results)):
+    for chart in _charts(results):
         with atomic_write(folder / f"{chart.key}.png", "wb") as file:
             file.write(png(chart))
         written.append(folder / f"{chart.key}.png")
     write_json(folder / FILE, {"metric": results.metric, "answer": told})
+    write_json(folder / WORLDS, worlds_of(runs, name, results))
     written += write_page(folder / "report", map_page(folder))[:1]
     Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
     title = f"{label_of(results.metric)} at every point; two strategies that share a letter are not told apart"
@@ -499,8 +552,12 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, *,
     console.print(f"report {folder / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
 
 
-def _all_lines(results: MapResults) -> list[Chart]:
-    return [lines(results, axis) for axis, dial in enumerate(results.dials) if len(dial.values) > 1]
+def _charts(results: MapResults) -> list[Chart]:
+    """The map, and a chart along each dial; none of a sample, whose points lie apart."""
+    if not results.design.whole:
+        return []
+    along = [lines(results, axis) for axis, dial in enumerate(results.dials) if len(dial.values) > 1]
+    return [figure(results), *along]
 
 
 def map_page(folder: Path) -> Page:
@@ -509,28 +566,27 @@ def map_page(folder: Path) -> Page:
     Raises:
         NegbenchError: the files are missing or damaged.
     """
-    kept, dials = read_json(folder / FILE), read_dials(folder)
+    kept, design = read_json(folder / FILE), Design.read(folder)
     standings = [Standing(**row) for row in records(folder / "map.csv")]
     crossings = [Crossing(**{**row, "where": _text(row["where"])}) for row in records(folder / "crossings.csv")]
-    results = MapResults(kept["metric"], dials, tuple(standings), tuple(crossings))
+    results = MapResults(kept["metric"], design, tuple(standings), tuple(crossings))
     size = f"{standings[0].seeds} seeds, {standings[0].queries} queries a point"
     told = "two strategies that share a letter are not told apart; intervals hold for all pairs of a point at once"
-    counts = pd.DataFrame([vars(each) for each in standings])[["point", "strategy", "negatives"]].round(
-        {"negatives": 1}
-    )
-    changes = crossings_frame(results)
+    counts = pd.DataFrame([vars(each) for each in standings])[_CELL_COLUMNS].round(3)
+    changes, charts = crossings_frame(results), _charts(results)
+    points = Table("points", "All points", table_of(results), told)
     sections = [
-        Section(
-            "map", "Who is ahead where", "", (figure(results), Table("points", "All points", table_of(results), told))
-        ),
-        Section("lines", "Along the dials", "", tuple(_all_lines(results))),
+        Section("map", "Who is ahead where", "", (*charts[:1], points)),
+        Section("lines", "Along the dials", "", tuple(charts[1:])),
         Section(
             "crossings",
             "Where the order changes",
             "",
             (Table("crossings", "Crossings", changes, size),) if len(changes) else (Note("No order changes."),),
         ),
-        Section("cells", "Negatives per query and step", "", (Table("cells", "Cells", counts, size),), folded=True),
+        Section(
+            "cells", "Negatives, and the regime at the end", "", (Table("cells", "Cells", counts, size),), folded=True
+        ),
     ]
     return Page(
         title=f"negbench: {folder.name}",
@@ -540,7 +596,7 @@ def map_page(folder: Path) -> Page:
         facts=(
             ("size", size),
             ("metric", label_of(results.metric)),
-            *((d.key, ", ".join(map(str, d.values))) for d in dials),
+            *((dial.key, ", ".join(map(str, dial.values))) for dial in design.dials),
         ),
     )
 

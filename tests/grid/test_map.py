@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.errors import OptionError
 from negbench.files import read_json
-from negbench.grid.map import Dial, parse_dial, point_label
+from negbench.grid.map import Design, Dial, parse_dial, point_label
 from negbench.report import map as report
 from negbench.report.verdicts import Values
 from negbench.statistics import Pairs, pairs
@@ -38,13 +39,32 @@ def test_a_dial_that_is_none_is_refused(text: str) -> None:
         parse_dial(text)
 
 
+def test_a_design_is_all_combinations_or_a_sample_of_them(tmp_path: Path) -> None:
+    dials = [Dial("a.x", (1, 2)), Dial("a.y", ("s", "t", "u")), Dial("a.z", (0.5, 1.5))]
+    whole = Design.of(dials)
+    assert whole.points == tuple(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
+    assert whole.whole
+    some = Design.of(dials, 5)
+    assert len(set(some.points)) == 5
+    assert set(some.points) < set(whole.points)
+    assert not some.whole
+    assert Design.of(dials, 5) == some != Design.of(dials, 5, seed=1)
+    assert set(Design.of(dials, 11).points) < set(whole.points)
+    some.write(tmp_path)
+    assert Design.read(tmp_path) == some
+    with pytest.raises(OptionError, match="fewer than the 12 points"):
+        Design.of(dials, 12)
+
+
 # --- who is ahead ----------------------------------------------------------------------------------------------------
 
 
 def standings(point: str, **values: np.ndarray[Any, Any]) -> list[report.Standing]:
     table = {name: Values(each, tuple(range(len(each))), None) for name, each in values.items()}
     found = pairs({name: each.values for name, each in table.items()}, generator=np.random.default_rng(0))
-    return report._standings(point, table, found, dict.fromkeys([(point, name) for name in values], 1.0), 0.05)
+    return report._standings(
+        point, table, found, dict.fromkeys([(point, name) for name in values], (1.0, 0.5, 0.5)), 0.05
+    )
 
 
 def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarray[Any, Any]:
@@ -54,7 +74,7 @@ def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarr
 def test_the_best_and_those_it_does_not_beat() -> None:
     found = report.MapResults(
         "recall_at_10",
-        (Dial("d.x", (1,)),),
+        Design.of([Dial("d.x", (1,))]),
         tuple(standings("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5))),
         (),
     )
