@@ -138,6 +138,19 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
     assert len(rows[2]) < len(rows[0])
 
 
+def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
+    """Runs of one process share a part only where they carve it alike."""
+    scenes, found = Scenes(), list[list[str]]()
+    for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
+        (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
+        shared, alone = (plan_run(config, each).splits.dev for each in (scenes, Scenes()))
+        assert shared is not None
+        assert alone is not None
+        found.append([query.id for query in shared.queries])
+        assert found[-1] == [query.id for query in alone.queries]
+    assert len({tuple(ids) for ids in found}) == 3
+
+
 def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
     scenes = Scenes()

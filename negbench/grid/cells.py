@@ -16,7 +16,6 @@ from negbench.errors import OptionError
 from negbench.executors import Executor, Report
 from negbench.grid.axes import labels_of
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
@@ -138,8 +137,6 @@ SCENES = Scenes()  # of this process: the cells of a worker share what the first
 
 def compute_cell(task: Task, report: Report) -> tuple[str, bool]:
     """Compute one cell, go on with it, or find it finished; (run id, whether it was finished before)."""
-    for path in task.config.plugins:
-        registry.add_file(Path(path))
     found = run_config(
         task.config,
         Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags),
