@@ -24,6 +24,7 @@ from negbench.report.answer import answers
 from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.report.verdicts import Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.runfolder import RunFolder
+from negbench.scoring.stored import Values
 
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 
