@@ -236,9 +236,8 @@ class Loss(ABC):
     """
 
     uses_aspects: ClassVar[bool] = False
-    stackable: ClassVar[bool] = (
-        False  # True: `value` holds under `torch.func.vmap`: no branch on a score, nothing random
-    )
+    # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
+    stackable: ClassVar[bool] = False
     tau: float | None = None
 
     def __post_init__(self) -> None:
