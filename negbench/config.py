@@ -205,13 +205,8 @@ def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-_OWN: dict[str, type[BaseModel]] = {
-    "train": TrainConfig,
-    "schedule": ScheduleConfig,
-    "mining": MiningConfig,
-    "hybrid": HybridConfig,
-    "eval": EvalConfig,
-    "compute": ComputeConfig,
+_OWN: dict[str, Any] = {  # sections that are no plug-in's
+    name: field.annotation for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)
 }
 
 

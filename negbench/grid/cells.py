@@ -17,7 +17,6 @@ from negbench.executors import Executor, Report, told_of
 from negbench.grid.axes import labels_of
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
 from negbench.loop.stacked import most_of, stack_key
-from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
@@ -151,8 +150,6 @@ class Done:
 
 def compute_tasks(tasks: Sequence[Task], report: Report) -> list[Done]:
     """Compute one cell, or several as a stack; go on with them, or find them finished."""
-    for path in tasks[0].config.plugins:
-        registry.add_file(Path(path))
     benches = [Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags) for task in tasks]
     if len(tasks) == 1:
         only = run_config(tasks[0].config, benches[0], overwrite=tasks[0].overwrite)

@@ -91,16 +91,16 @@ def course(
         loop = Loop(run, folder, log, strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()
-            loop.keep_curves("start")
+            observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         observed = observe.card_epochs(config)
         while state.epoch < epochs:
             if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
                 if state.epoch > 0 and state.refresh == -1:
-                    loop.keep_curves("warm")
+                    observe.keep_curves(loop, "warm")
                 loop.refresh(ranks)
             elif state.epoch in observed:
-                loop.note_regime(ranks)
+                observe.note_regime(loop, ranks)
             yield loop
             state.epoch += 1
             due = state.epoch % config.eval.every == 0 or state.epoch == epochs
@@ -108,8 +108,8 @@ def course(
             if main and together is None:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
-        loop.note_regime(ranks)
-        loop.keep_curves("end")
+        observe.note_regime(loop, ranks)
+        observe.keep_curves(loop, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
@@ -146,7 +146,7 @@ class Loop:
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        scene = self._mined_scene()
+        scene = self.mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             task = mining_task(run.backbone, scene, config.mining)
@@ -170,9 +170,9 @@ class Loop:
             if main:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-        observe.note_regime(run, state, self.log, task, ranks)
+        observe.note_regime(self, ranks, task)
 
-    def _mined_scene(self) -> Scene:
+    def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
         run, redraws = self.run, self.run.scene.train.dataset.redraws
         return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
@@ -185,17 +185,6 @@ class Loop:
         self.folder.write_table(f"mining-{self.state.refresh:02d}", mined.frame())
         if self.state.refresh > 1:
             self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
-
-    def note_regime(self, ranks: QueryRanks | None) -> None:
-        """The regime card where nothing is mined."""
-        run = self.run
-        with run.display.stage("regime"):
-            task = mining_task(run.backbone, self._mined_scene(), run.config.mining)
-            observe.note_regime(run, self.state, self.log, task, ranks)
-
-    def keep_curves(self, moment: str) -> None:
-        """Score curves of one of `curves.MOMENTS`."""
-        observe.keep_curves(self.run, self.folder, self.strategy, self.state.refresh, moment)
 
     # --- training ----------------------------------------------------------------------------------------------------
 
