@@ -17,7 +17,7 @@ from negbench import syntax
 from negbench.config import ResolvedConfig
 from negbench.registry import SECTIONS, registry
 
-_LOOP = "negbench.loop.train"
+_LOOP, _STACKED = "negbench.loop.train", "negbench.loop.stacked"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
 
 
@@ -26,7 +26,8 @@ def code_version(config: ResolvedConfig) -> str:
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     plugins = [registry.find(kind, name) for kind, name in (*named, _WARMUP)]
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
-    return _version(((_LOOP, _file(_LOOP)), *roots))
+    loop = _STACKED if config.train.stacked else _LOOP  # the first imports the second
+    return _version(((loop, _file(loop)), *roots))
 
 
 @cache

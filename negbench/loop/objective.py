@@ -209,7 +209,7 @@ class Objective(nn.Module):
             beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
         members = None
         if self.hybrid is not None:
-            allowed: dict[Slot, Tensor] = {"target": self._allowed("target", batch)}
+            allowed: dict[Slot, Tensor] = {"target": self.allowed("target", batch)}
             members = Members(batch.rows, made.tokens, made.reference, chosen[:, 0], allowed)
         drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
         return _Scores(scores[:, 0], {"target": drawn}, beside, {}, members)
@@ -220,14 +220,14 @@ class Objective(nn.Module):
         made = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
         embedded = self._embedded(targets)
-        by_slot = self._slot_scores(made, embedded)
+        by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded)
         positive = by_slot["target"].diagonal()
         known = self.scene.train.batch_relevant(batch.rows)
         corrupts = set(self.strategy.corrupts)
         if "triple" in corrupts:
             corrupts.add("modification")
-        allowed = {slot: self._allowed(slot, batch) for slot in corrupts}
-        slots, statistics = self._pools(batch, by_slot, allowed, known)
+        allowed = {slot: self.allowed(slot, batch) for slot in corrupts}
+        slots, statistics = self.pools(batch, by_slot, allowed, known)
         with self._full_precision():
             aspects = [
                 AspectScores(name, found.diagonal(), found, sub.weight, sub.present)
@@ -248,25 +248,25 @@ class Objective(nn.Module):
         members = Members(batch.rows, made.tokens, made.reference, embedded, allowed)
         return _Scores(positive, slots, beside, statistics, members)
 
-    def _slot_scores(self, made: _Queries, embedded: Tensor) -> dict[Slot, Tensor]:
+    def slot_scores(self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor) -> dict[Slot, Tensor]:
         """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always."""
         corrupts = set(self.strategy.corrupts)
         cross = None
         if corrupts - {"target"}:
             # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-            cross = self.backbone.cross_queries(made.reference, made.tokens).float()
+            cross = self.backbone.cross_queries(reference, tokens).float()
         with self._full_precision():
-            by_slot: dict[Slot, Tensor] = {"target": relevance(made.query, embedded)}
+            by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
             if cross is not None and corrupts & {"modification", "reference"}:
                 by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
                 by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
             if cross is not None and "triple" in corrupts:
-                count, tokens = embedded.shape[:2]
-                check_triples(count, count * count * tokens, "strategy over all triples")
+                count, images = embedded.shape[:2]
+                check_triples(count, count * count * images, "strategy over all triples")
                 by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
         return by_slot
 
-    def _pools(
+    def pools(
         self, batch: Batch, by_slot: dict[Slot, Tensor], allowed: dict[Slot, Tensor], known: Tensor | None
     ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
         """What the strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
@@ -294,7 +294,8 @@ class Objective(nn.Module):
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
         return kept, statistics
 
-    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
+    def allowed(self, slot: Slot, batch: Batch) -> Tensor:
+        """`Split.batch_allowed` of the run."""
         return self.scene.train.batch_allowed(slot, batch.rows, batch.tokens, self.mining)
 
     # --- what some losses take beside the negatives ----------------------------------------------------------------
