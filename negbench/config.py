@@ -73,12 +73,29 @@ class ScheduleConfig(Section):
     refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
 
 
+SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
+
+
+def is_score_file(text: str) -> bool:
+    """Whether a guide or a judge is a TREC run file of scores, and no backbone."""
+    return Path(text).suffix in SCORE_FILES
+
+
 class MiningConfig(Section):
-    """What may be a negative at all, and how negatives are drawn."""
+    """What may be a negative at all, how negatives are drawn, and who else scores images (`negbench.mining.planes`)."""
 
     exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
     replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
+    # whose scores strategies may read beside the model's own: a backbone as for --backbone, or a TREC run file
+    guide: str | None = None  # of the query: its composed embedding, or scores of (query, image)
+    judge: str | None = None  # of likeness to the target image: its embedding of images, or scores of (query, image)
+
+    @property
+    def backbones(self) -> tuple[PluginConfig, ...]:
+        """Those of guide and judge that are backbones."""
+        named = [text for text in (self.guide, self.judge) if text is not None and not is_score_file(text)]
+        return tuple(PluginConfig(**plugin_section("backbones", text)) for text in named)
 
 
 class HybridConfig(Section):
@@ -182,6 +199,9 @@ class ResolvedConfig(RunConfig):
         The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
+        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is a guide that is not there
+        texts = {name: found["mining"].pop(name) for name in ("guide", "judge")}
+        found["mining"] |= {name: text for name, text in texts.items() if text and not is_score_file(text)}
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
@@ -400,6 +420,8 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     for path in config.plugins:
         registry.add_file(Path(path))
     sections = {section: _resolved_plugin(section, getattr(config, section)) for section in SECTIONS}
+    for other in config.mining.backbones:
+        _resolved_plugin("backbone", other)
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
     train = config.train.model_dump()

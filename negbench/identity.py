@@ -24,7 +24,8 @@ _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs,
 def code_version(config: ResolvedConfig) -> str:
     """Hash of the code that can move this run's scores, 12 hexadecimal digits."""
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
-    plugins = [registry.find(kind, name) for kind, name in (*named, _WARMUP)]
+    others = (("backbones", other.name) for other in config.mining.backbones)
+    plugins = [registry.find(kind, name) for kind, name in (*named, *others, _WARMUP)]
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
     return _version(((_LOOP, _file(_LOOP)), *roots))
 

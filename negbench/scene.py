@@ -110,8 +110,9 @@ class Split:
             flat = (value.reshape(len(value), -1) for value in tokens.values())
             return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0).cpu()
         targets = self.dataset.target_columns[rows]
-        if slot == "target":
-            return self.allowed_images(rows, targets, mining)
+        if slot in ("target", "query"):
+            allowed = self.allowed_images(rows, targets, mining)
+            return allowed if slot == "target" else allowed.T
         kept = mining.model_copy(update={"exclude_reference": False})
         same = [~self.batch_allowed(other, rows, tokens, kept) for other in ("reference", "modification", "target")]
         allowed = allowed_triples(*same)

@@ -6,6 +6,7 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench import files
-from negbench.config import ResolvedConfig, RunConfig, resolved
+from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
@@ -21,6 +22,7 @@ from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.objective import check_objective
 from negbench.loop.train import accelerator_of, train
+from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
@@ -80,8 +82,23 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     splits = scenes.splits(full, backbone)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     check_objective(loss, full.hybrid, backbone, splits.train)
-    data = f"{splits.identity} {backbone.feature_key}"
+    planes_read(registry.make("strategies", full.strategy.name, **full.strategy.options), full.mining)
+    data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data))
+
+
+def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
+    """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
+    named = [scenes.backbone(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
+    files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+    return [f"{other.feature_key} {other.identity.sha256}" for other in named] + [_digest(Path(file)) for file in files]
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NegbenchError(f"mining: file of scores {path}: {error.strerror or error}") from error
 
 
 def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:

@@ -25,7 +25,8 @@ from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.mining import curves
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import Mined, mine
+from negbench.mining.mine import Mined, MiningTask, mine
+from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
@@ -53,7 +54,9 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
+    # before a checkpoint is read: the plane "initial" is of the weights as loaded
+    offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
+    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
     groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
     optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
     schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
@@ -126,7 +129,7 @@ class Loop:
             scene = scene.at_epoch(run.backbone, epoch, config.seed)
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = mining_task(run.backbone, scene, config.mining)
+            task = self._task(scene, used)
             mined = mine(
                 task,
                 used,
@@ -148,6 +151,18 @@ class Loop:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
 
+    def _task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
+        """The train split as the model sees it now, with the planes that the strategy reads."""
+        run, objective = self.run, self.moving.objective
+        return mining_task(
+            run.backbone,
+            scene,
+            run.config.mining,
+            reads=() if strategy is None else strategy.reads,
+            offline=objective.offline,
+            temperature=objective.divisor,
+        )
+
     def _pools_file(self, refresh: int) -> Path:
         return self.folder.path / f"pools-{refresh:02d}.bits"
 
@@ -166,8 +181,8 @@ class Loop:
         if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
             return
         with run.display.stage("curves", note=moment):
-            task = mining_task(run.backbone, run.scene, run.config.mining)
             marked = self.strategy if self.strategy.scope == "corpus" else None
+            task = self._task(run.scene, marked)
             curves.score_curves(task, marked, refresh=max(self.state.refresh, 0)).save(path)
 
     # --- training ----------------------------------------------------------------------------------------------------

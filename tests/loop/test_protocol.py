@@ -173,9 +173,9 @@ def recording() -> Iterator[Tape]:
         tape.steps.append(Step(batch.rows, batch.negatives, batch.tokens, random=torch.initial_seed()))
         return forward(self, batch)
 
-    def watched_task(backbone: Backbone, *rest: Any) -> Any:
+    def watched_task(backbone: Backbone, *rest: Any, **more: Any) -> Any:
         current.append(backbone)
-        return mining_task(backbone, *rest)
+        return mining_task(backbone, *rest, **more)
 
     def before_step(optimizer: Any, *_: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
