@@ -279,7 +279,7 @@ def parse_plugin(text: str) -> dict[str, Any]:
     A colon parts two options only where `KEY=` follows it, so that values may hold colons.
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
-    if ":" in name and registry.reader_of(name) is None:
+    if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
         raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
     section: dict[str, Any] = {"name": name.strip()}
     for option in options:
@@ -466,20 +466,33 @@ def _plain(value: Any) -> Any:
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     strategy: Any = registry.get("strategies", config.strategy.name)
     rule = config.schedule.rule or strategy.schedule
-    if strategy.n_def == 1:  # defined once, before the first epoch; a batch strategy has no pools to define
-        once = (0,) if strategy.scope == "corpus" else ()
-        return {"rule": strategy.schedule, "n_def": 1, "warmup": 0, "refresh_epochs": once}
+    start = strategy.switches[-1] if strategy.switches else 0  # of the last stage: what comes before is its warm-up
+    if start:
+        told = config.schedule.warmup
+        if start >= epochs or told not in (None, start):
+            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup says {told}: leave it out"
+            raise OptionError(
+                f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
+            )
+    if strategy.n_def == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
+        once = (start,) if strategy.scope == "corpus" else ()
+        return {"rule": strategy.schedule, "n_def": 1, "warmup": start, "refresh_epochs": once}
     n_def, warmup, listed = (
         config.schedule.n_def or strategy.n_def,
-        config.schedule.warmup,
+        start or config.schedule.warmup,
         config.schedule.refresh_epochs,
     )
     if warmup is None:
         warmup = max(1, epochs // n_def)
     if listed is None:
-        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
+        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
         raise OptionError(f"schedule.refresh_epochs must rise within 0..{epochs - 1}, got {quoted(list(listed))}")
+    if start and start not in listed[:1]:
+        raise OptionError(
+            f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
+            f"{quoted(config.strategy.name)} starts, got {quoted(list(listed))}"
+        )
     return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed}
 
 

@@ -211,6 +211,16 @@ class Strategy(ABC):
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
 
+    switches: ClassVar[tuple[int, ...]] = ()  # epochs at which another stage begins
+
+    @property
+    def stages(self) -> tuple[tuple[int, Strategy], ...]:
+        """First epoch and strategy of each stage of a run, one for each of `switches` after the first.
+
+        `NAME:EPOCHS>NAME` makes such a strategy of any two.
+        """
+        return ((0, self),)
+
     @property
     def beside(self) -> Strategy | None:
         """Batch strategy whose choice of the batch's members joins a corpus strategy's own draws in one loss.

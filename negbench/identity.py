@@ -25,7 +25,7 @@ def code_version(config: ResolvedConfig) -> str:
     """Hash of the code that can move this run's scores, 12 hexadecimal digits."""
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
     others = (("backbones", other.name) for other in config.mining.backbones)
-    plugins = [registry.find(kind, name) for kind, name in (*named, *others, _WARMUP)]
+    plugins = [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
     return _version(((_LOOP, _file(_LOOP)), *roots))
 

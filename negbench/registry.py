@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -99,6 +100,11 @@ class Registry:
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
 
+    def parts(self, kind: str, name: str) -> list[Plugin]:
+        """The plug-ins that a name stands for: one, or those of a strategy made of strategies (`a+b`, `a:5>b`)."""
+        names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
+        return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
+
     def reader_of(self, path: str) -> str | None:
         """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
         ending = Path(path).suffix.lower()
@@ -112,7 +118,11 @@ class Registry:
     def get(self, kind: str, name: str) -> type:
         """Class of this name, imported now if it was not before."""
         key = (kind, name)
-        if key not in self._classes:
+        if key not in self._classes and is_composite(kind, name):
+            from negbench.mining.composite import compose
+
+            self._classes[key] = compose(name, lambda part: self.get(kind, part))
+        elif key not in self._classes:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
@@ -155,6 +165,11 @@ class Registry:
 
 
 registry = Registry()
+
+
+def is_composite(kind: str, name: str) -> bool:
+    """Whether a name is that of a strategy made of strategies."""
+    return kind == "strategies" and ("+" in name or ">" in name)
 
 
 # --- options -----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
         else:
             sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
     for section in sections:
-        registry.find(kind, str(section.get("name")))
+        registry.parts(kind, str(section.get("name")))
     return tuple(sections)
 
 

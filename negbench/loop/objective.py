@@ -164,6 +164,12 @@ class Objective(nn.Module):
             self.hybrid.read(scene.train.dataset)
         self.scene = scene
 
+    def take(self, strategy: Strategy) -> None:
+        """Go on with another strategy, a part of the one that it was made with."""
+        self.strategy = strategy
+        if self.hybrid is not None:
+            self.hybrid.strategy = strategy
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """AdamW groups of what trains beside the backbone: temperatures, at the full rate and without decay."""
         own = list(self.temperatures.parameters())

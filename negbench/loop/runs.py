@@ -7,6 +7,7 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,8 +58,8 @@ class PlannedRun:
     def name(self) -> str:
         """Folder name: the parts by name, the seed, the hash's beginning."""
         c = self.config
-        dataset = Path(c.dataset.name).stem
-        return f"{c.strategy.name}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
+        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from negbench.config import ResolvedConfig
+from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
@@ -76,10 +77,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             loop.keep_curves("start")
         ranks: QueryRanks | None = None
         while state.epoch < epochs:
-            if strategy.scope == "corpus" and state.epoch in boundaries(config):
-                if state.epoch > 0 and state.refresh == -1:
-                    loop.keep_curves("warm")
-                loop.refresh()
+            loop.begin_epoch()
             loop.train_epoch()
             state.epoch += 1
             if state.epoch % config.eval.every == 0 or state.epoch == epochs:
@@ -101,6 +99,42 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     return details
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One strategy over some epochs of a run.
+
+    Attributes:
+        end: the first epoch after it.
+        strategy: whose negatives the steps have.
+        mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
+        refreshes: epochs before which it does so.
+        kept: whether they count as refreshes of the run: only the last stage's do.
+    """
+
+    end: int
+    strategy: Strategy
+    mined: Strategy
+    refreshes: tuple[int, ...]
+    kept: bool
+
+
+def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
+    """The stages of a run: what a switch names, the warm-up of the last strategy, and that strategy itself."""
+    epochs, listed = config.train.epochs, config.schedule.refresh_epochs
+    *early, (start, last) = strategy.stages
+    found: list[Stage] = []
+    for (begin, part), end in zip(early, strategy.switches, strict=True):
+        due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
+        due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
+        found.append(Stage(end, part, part, due, kept=False))
+    if last.scope == "batch":
+        return [*found, Stage(epochs, last, last, (), kept=True)]
+    first = listed[0] if listed else epochs
+    if first > start:
+        found.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
+    return [*found, Stage(epochs, last, last, listed, kept=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Loop:
     """The steps of `train`, on the one `state` that they move."""
@@ -115,37 +149,56 @@ class Loop:
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """All of the run."""
+        return stages_of(self.strategy, self.run.config)
+
+    @property
+    def stage(self) -> Stage:
+        """That of the epoch."""
+        return next(stage for stage in self.stages if self.state.epoch < stage.end)
+
+    def begin_epoch(self) -> None:
+        """Take up the epoch's strategy, and define pools where that is due."""
+        stage, state = self.stage, self.state
+        self.moving.objective.take(stage.strategy)
+        if stage.strategy.scope == "batch":
+            state.negatives = None
+        if state.epoch in stage.refreshes:
+            if stage.kept and state.epoch > 0 and state.refresh == -1:
+                self.keep_curves("warm")
+            self.refresh(stage)
+
+    def refresh(self, stage: Stage) -> None:
         """Define the pools of the interval that starts now, and draw all its negatives."""
         run, state, config = self.run, self.state, self.run.config
-        epoch = state.epoch
-        end = min((b for b in boundaries(config) if b > epoch), default=config.train.epochs)
-        warming = epoch not in config.schedule.refresh_epochs
-        state.refresh += 0 if warming else 1
+        epoch, count = state.epoch, int(config.train.num_negatives or 1)
+        end = next((b for b in stage.refreshes if b > epoch), stage.end)
+        state.refresh += 1 if stage.kept else 0
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
         scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
         if scene.train.dataset.redraws:
             scene = scene.at_epoch(run.backbone, epoch, config.seed)
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = self._task(scene, used)
+            task = self._task(scene, stage.mined)
             mined = mine(
                 task,
-                used,
-                refresh=max(state.refresh, 0),
-                draws=(end - epoch) * int(config.train.num_negatives or 1),
-                per_epoch=config.train.num_negatives if config.mining.replacement else None,
+                stage.mined,
+                refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
+                draws=(end - epoch) * count,
+                per_epoch=count if config.mining.replacement else None,
                 generator=self.moving.streams["draws"],
                 previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
-                pools=self._pools_file(state.refresh) if main and not warming else None,
+                pools=self._pools_file(state.refresh) if main and stage.kept else None,
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
         summary = mined.summary() | curves.drop_summary(task)
         if mined.stale:
             state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
-        if not warming:
+        if stage.kept:
             state.behaviour.append({"epoch": float(epoch), **summary})
             if main:
                 self._write_mined(mined)
@@ -194,7 +247,8 @@ class Loop:
         self.moving.objective.see(scene)
         tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
-        kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+        # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
+        kept = config.train.num_negatives if draws is None and self.strategy.scope == "batch" else None
         base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
@@ -260,7 +314,7 @@ class Loop:
     def _scene(self) -> Scene:
         """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
         run, state, data = self.run, self.state, self.run.scene.train.dataset
-        kept = data.redraws and self.strategy.scope == "corpus"
+        kept = data.redraws and self.stage.strategy.scope == "corpus"
         return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------
@@ -312,11 +366,6 @@ class Loop:
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------
-
-
-def boundaries(config: ResolvedConfig) -> list[int]:
-    """Epochs before which negatives are drawn: the start and every refresh."""
-    return sorted({0, *config.schedule.refresh_epochs})
 
 
 def accelerator_of(config: ResolvedConfig) -> Accelerator:

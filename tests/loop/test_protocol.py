@@ -31,7 +31,7 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.train import Loop, boundaries, cosine
+from negbench.loop.train import Loop, cosine, stages_of
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
@@ -655,7 +655,8 @@ def test_schedules(vector_sets: list[str], record: Tape) -> None:
         (("schedule.refresh_epochs=[]",), [0]),
     ):
         bare = [text for text in vector_sets if not text.startswith("schedule")]
-        assert boundaries(resolved(config_of(bare, *sets))) == want
+        stages = stages_of(Nearest(), resolved(config_of(bare, *sets)))
+        assert [epoch for stage in stages for epoch in stage.refreshes] == want
 
 
 def test_batch_strategies_are_never_mined(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
