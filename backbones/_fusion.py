@@ -211,6 +211,41 @@ class CombinerFusion(Fusion):
         return 16 * self.dim
 
 
+class WideFusion(Fusion):
+    """A fusion with a hidden layer beside it: unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f the inner one unnormed (ours).
+
+    The layer's width is the capacity: a wide one can learn single queries by heart.
+
+    Args:
+        inner: f.
+        hidden: width of the layer, >= 1.
+        generator: the initial weights' only source of randomness; the layer starts near zero.
+    """
+
+    def __init__(self, inner: Fusion, hidden: int, generator: torch.Generator) -> None:
+        super().__init__(inner.dim)
+        self.inner = inner
+        self.hidden = make_linear(2 * inner.dim, hidden, generator)
+        self.output = make_linear(hidden, inner.dim, generator, bias=False)
+        with torch.no_grad():
+            self.output.weight.mul_(0.1)
+
+    def _of_image(self, image: Tensor) -> Tensor:
+        hidden = image @ self.hidden.weight[:, : self.dim].T + self.hidden.bias
+        return torch.cat([hidden, self.inner._of_image(image)], dim=-1)
+
+    def _of_text(self, text: Tensor) -> Tensor:
+        return torch.cat([text @ self.hidden.weight[:, self.dim :].T, self.inner._of_text(text)], dim=-1)
+
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        width = self.hidden.out_features
+        mixed: Tensor = self.output(torch.relu(of_image[..., :width] + of_text[..., :width]))
+        return mixed + self.inner._mix(image, text, of_image[..., width:], of_text[..., width:])
+
+    def _width(self) -> int:
+        return self.hidden.out_features + self.inner._width()
+
+
 def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier") -> Fusion:
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 

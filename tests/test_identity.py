@@ -85,7 +85,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit, module: str, old: str, new: str
         ("negbench.strategies.qure", "consecutive_threshold: int = 1", "consecutive_threshold: int = 2"),
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
         ("negbench.contracts", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),
-        ("negbench.loop.train", "math.pi * progress", "math.pi * progress * 1.0"),
+        ("negbench.loop.schedule", "math.pi * progress", "math.pi * progress * 1.0"),
         ("negbench.losses._rows", "return ", "return 2 * "),
         ("negbench.backbones._fusion", "0.1", "0.2"),
         ("negbench.metrics.ranks", "return ", "return 1 * "),

@@ -41,6 +41,7 @@ def _root(
 _COMMANDS = (
     "run",
     "compare",
+    "map",
     "swap",
     "claims",
     "study",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from negbench.identity import code_version
+from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import QueryRanks
@@ -102,6 +103,7 @@ def details(
     return {
         "metrics": val.summarise(ranks),
         "main_metric": val.card.main,
+        "also": {name: evaluation.measure(run.backbone, run.scene, also) for name, also in run.scene.also.items()},
         "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
         "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
         "selected_on": config.eval.select,

@@ -21,8 +21,9 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
+from negbench.loop.accelerator import accelerator_of
 from negbench.loop.objective import check_objective
-from negbench.loop.train import accelerator_of, train
+from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import record
+from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining import curves
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, MiningTask, mine
@@ -31,13 +32,10 @@ from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, device_of, trained_state
+from negbench.scene import Scene, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from torch.optim.lr_scheduler import LambdaLR
-
     from negbench.loop.runs import OpenRun
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
@@ -97,42 +95,6 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
             folder.write_result(details)
     return details
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One strategy over some epochs of a run.
-
-    Attributes:
-        end: the first epoch after it.
-        strategy: whose negatives the steps have.
-        mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
-        refreshes: epochs before which it does so.
-        kept: whether they count as refreshes of the run: only the last stage's do.
-    """
-
-    end: int
-    strategy: Strategy
-    mined: Strategy
-    refreshes: tuple[int, ...]
-    kept: bool
-
-
-def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
-    """The stages of a run: what a switch names, the warm-up of the last strategy, and that strategy itself."""
-    epochs, listed = config.train.epochs, config.schedule.refresh_epochs
-    *early, (start, last) = strategy.stages
-    found: list[Stage] = []
-    for (begin, part), end in zip(early, strategy.switches, strict=True):
-        due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
-        due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
-        found.append(Stage(end, part, part, due, kept=False))
-    if last.scope == "batch":
-        return [*found, Stage(epochs, last, last, (), kept=True)]
-    first = listed[0] if listed else epochs
-    if first > start:
-        found.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
-    return [*found, Stage(epochs, last, last, listed, kept=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +217,7 @@ class Loop:
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
         with run.display.stage("train", total=len(chunks), note=note) as advance:
             for chunk in chunks:
-                rows = _shard(chunk, run.accelerator)
+                rows = shard(chunk, run.accelerator)
                 own = {name: value[rows] for name, value in tokens.items()}
                 seed = None if base is None else splitmix(base, rows)
                 result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
@@ -335,6 +297,9 @@ class Loop:
             if scene.dev is not None and scene.dev is not scene.val:
                 chosen = scene.dev.dataset.summarise(evaluation.score(run.backbone, scene, scene.dev))
                 values.update({f"dev/{name}": value for name, value in chosen.items()})
+            for name, split in scene.also.items():
+                found_also = evaluation.measure(run.backbone, scene, split)
+                values.update({f"{name}/{measure}": value for measure, value in found_also.items()})
         main = chosen[scene.val.dataset.card.main]
         if run.config.eval.select != "last" and main > state.best:
             state.best, state.best_epoch = main, state.epoch
@@ -363,44 +328,3 @@ class Loop:
             "untrained_text_only": before["text_only"],
             **{name: val.dataset.summarise(found) for name, found in single.items()},
         }
-
-
-# --- schedules -------------------------------------------------------------------------------------------------------
-
-
-def accelerator_of(config: ResolvedConfig) -> Accelerator:
-    """Device and precision of a run."""
-    from accelerate import Accelerator, DistributedDataParallelKwargs
-    from accelerate.state import AcceleratorState
-
-    precision = config.train.precision
-    on_gpu = device_of(config).type == "cuda"
-    if precision == "auto":
-        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
-    AcceleratorState._reset_state()  # a process may compute runs of different precision
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
-    mixed = "no" if precision == "fp32" else precision
-    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
-
-
-def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:
-    """Linear rise over `lr_warmup_epochs`, then half a cosine from lr to lr * min_lr_ratio over the remaining steps."""
-    total = config.train.epochs * steps_per_epoch
-    rise = round(config.train.lr_warmup_epochs * steps_per_epoch)
-    floor = config.train.min_lr_ratio
-
-    def factor(step: int) -> float:
-        if step < rise:
-            return (step + 1) / rise
-        progress = min(1.0, (step - rise) / max(1, total - rise))
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-def _shard(rows: Tensor, accelerator: Accelerator) -> Tensor:
-    """This process's share of a batch. Shares are equal: what is left over (fewer rows than processes) is left out."""
-    count = accelerator.num_processes
-    if len(rows) < count:
-        raise NegbenchError(f"a batch of {len(rows)} queries cannot be shared by {count} processes: use fewer of them")
-    return rows[: len(rows) // count * count][accelerator.process_index :: count]

@@ -16,6 +16,8 @@ from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
+from negbench.report.map import FILE as MAP
+from negbench.report.map import map_page
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
 from negbench.report.swap import swap_page
@@ -48,6 +50,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "swap.json").exists():
         folder, page = runs / name, swap_page(runs / name)
+    elif (runs / name / MAP).exists():
+        folder, page = runs / name, map_page(runs / name)
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)
     else:

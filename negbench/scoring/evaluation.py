@@ -79,6 +79,12 @@ def score(backbone: Backbone, scene: Features, split: Split) -> QueryRanks:
     return rank(split, found.queries, found.candidates)
 
 
+def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
+    """The metrics of the split's benchmark, for the model as it is."""
+    found = embed(backbone, scene, split)
+    return split.dataset.measure(block_scorer(found.queries, found.candidates))
+
+
 @torch.inference_mode()
 def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tensor:
     """[Q, D] each query's reference image alone: the normalised mean of its own candidate tokens."""

@@ -36,7 +36,8 @@ from negbench.display import Display
 from negbench.loop.checkpoint import Moving, State
 from negbench.loop.objective import Objective
 from negbench.loop.runs import OpenRun, open_run
-from negbench.loop.train import Loop, cosine
+from negbench.loop.schedule import cosine
+from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
 from negbench.scene import Scene, Scenes, Split
 from negbench.systems.system import load_config

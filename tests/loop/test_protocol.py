@@ -31,7 +31,8 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.train import Loop, cosine, stages_of
+from negbench.loop.schedule import cosine, stages_of
+from negbench.loop.train import Loop
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix

@@ -1,0 +1,38 @@
+"""Where a run computes, in what precision, and which share of a batch is this process's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from negbench.config import ResolvedConfig
+from negbench.errors import NegbenchError
+from negbench.scene import device_of
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def accelerator_of(config: ResolvedConfig) -> Accelerator:
+    """Device and precision of a run."""
+    from accelerate import Accelerator, DistributedDataParallelKwargs  # here, as planning a grid does without it
+    from accelerate.state import AcceleratorState
+
+    precision = config.train.precision
+    on_gpu = device_of(config).type == "cuda"
+    if precision == "auto":
+        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    AcceleratorState._reset_state()  # a process may compute runs of different precision
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
+    mixed = "no" if precision == "fp32" else precision
+    return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
+
+
+def shard(rows: Tensor, accelerator: Accelerator) -> Tensor:
+    """This process's share of a batch. Shares are equal: what is left over (fewer rows than processes) is left out."""
+    count = accelerator.num_processes
+    if len(rows) < count:
+        raise NegbenchError(f"a batch of {len(rows)} queries cannot be shared by {count} processes: use fewer of them")
+    return rows[: len(rows) // count * count][accelerator.process_index :: count]
