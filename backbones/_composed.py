@@ -205,6 +205,7 @@ class GivenFeatures(TwoTowers):
         fusion: "gated", "sum" or "combiner".
         fusion_init: of "gated".
         generator: the initial weights' only source of randomness.
+        hidden: width of the fusion's hidden layer; 0 for none.
     """
 
     provides_features = True
@@ -216,11 +217,12 @@ class GivenFeatures(TwoTowers):
         fusion: FusionKind,
         fusion_init: FusionInit,
         generator: torch.Generator,
+        hidden: int = 0,
     ) -> None:
         super().__init__()
         self.image_projection = _projection(inputs[0], width, generator)
         self.text_projection = _projection(inputs[1], width, generator)
-        self.fusion = make_fusion(fusion, width, generator, fusion_init)
+        self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
         self.attributes = None
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
 

@@ -212,9 +212,9 @@ class CombinerFusion(Fusion):
 
 
 class WideFusion(Fusion):
-    """A fusion with a hidden layer beside it: unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f the inner one unnormed (ours).
+    """A fusion f with a hidden layer beside it (ours): unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f before its norm.
 
-    The layer's width is the capacity: a wide one can learn single queries by heart.
+    The layer's width is a capacity: with a wide one the model can learn single queries by heart.
 
     Args:
         inner: f.
@@ -246,7 +246,9 @@ class WideFusion(Fusion):
         return self.hidden.out_features + self.inner._width()
 
 
-def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier") -> Fusion:
+def make_fusion(
+    kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier", hidden: int = 0
+) -> Fusion:
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
     Args:
@@ -254,12 +256,16 @@ def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: Fusion
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
         initial: of "gated", see there.
+        hidden: width of a hidden layer beside it (`WideFusion`), at most 65536; 0 adds none.
 
     Raises:
         UnknownNameError: any other `kind`.
-        OptionError: any other `initial`.
+        OptionError: any other `initial`, or a width out of range.
     """
     check_option("backbone.fusion_init", initial, initial in get_args(FusionInit), "xavier or sum")
+    check_option("backbone.hidden", hidden, 0 <= hidden <= 65536, "in 0..65536")
+    if hidden:
+        return WideFusion(make_fusion(kind, dim, generator, initial), hidden, generator)
     if kind == "gated":
         return GatedFusion(dim, generator, initial)
     if kind == "sum":

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
 from negbench.backbones._composed import GivenFeatures, check_seed
-from negbench.backbones._fusion import FusionInit, FusionKind, WideFusion, unit
+from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import check_option
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
@@ -40,7 +40,7 @@ MAX_TOKENS = 32  # BLIP-2's number of queries
 
 _PHRASES = phrases()
 _LONGEST = max(map(len, _PHRASES))
-_NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: the start of a text
+_NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
 
 
 class Vectors(GivenFeatures):
@@ -71,9 +71,7 @@ class Vectors(GivenFeatures):
         seed: int,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        super().__init__((dim, dim), dim, fusion, fusion_init, generator)
-        if hidden:
-            self.fusion = WideFusion(self.fusion, hidden, generator)
+        super().__init__((dim, dim), dim, fusion, fusion_init, generator, hidden)
         self.attributes = make_attributes(attribute_weights, dim, dim, generator)
         self._tokens_per_image, self._noise, self._encoder_seed = tokens, noise, encoder_seed
         self._values, table = _encoders(dim, decay, alignment, torch.Generator().manual_seed(encoder_seed))
@@ -141,7 +139,6 @@ class Vectors(GivenFeatures):
         check_option("backbone.noise", noise, 0 <= noise <= 10, "in 0..10")
         check_option("backbone.decay", decay, 0.1 <= decay <= 1, "in 0.1..1")
         check_option("backbone.alignment", alignment, 0 <= alignment <= 1, "in 0..1")
-        check_option("backbone.hidden", hidden, 0 <= hidden <= 65536, "in 0..65536")
         return cls(
             dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
         )
@@ -153,10 +150,10 @@ class Vectors(GivenFeatures):
             DataError: an id of another data set.
         """
         try:
-            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids]).reshape(-1, len(ATTRIBUTES))
+            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids], dtype=torch.int64)
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
-        signal = self._values[torch.arange(len(ATTRIBUTES)), codes].sum(1)
+        signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
         shape = (self._tokens_per_image, signal.shape[-1])
         own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
         drawn = torch.stack(own) if own else torch.zeros(0, *shape)
@@ -168,7 +165,7 @@ class Vectors(GivenFeatures):
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """{"ids": [B, S] phrases, "colour": [B, S] bool, "shape": [B, S] bool: which name an attribute}."""
-        found = [[((), 1), *_phrases_of(text)] for text in texts]
+        found = [_phrases_of(text) or [((), 1)] for text in texts]
         ids = torch.zeros(len(found), max(map(len, found), default=1), dtype=torch.int64)
         for row, tokens in enumerate(found):
             ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])

@@ -108,13 +108,12 @@ class Synthetic(FashionIQFormat):
 def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     """Card of the data set made from `spec`, as read with these options."""
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
-    usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries) == sizes
+    usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
+    marks = ("" if sizes == usual else f"-{'x'.join(map(str, sizes))}") + spec.marks
     precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
     return DatasetCard(
         name="synthetic",
-        protocol=f"twins{spec.twins:g}-seed{spec.seed}"
-        + ("" if usual else f"-{'x'.join(map(str, sizes))}")
-        + spec.marks,
+        protocol=f"twins{spec.twins:g}-seed{spec.seed}{marks}",
         version=str(GENERATOR),
         source="negbench data synthesize",
         licence="Apache-2.0",

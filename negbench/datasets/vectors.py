@@ -1,7 +1,7 @@
 """A world without pictures: `synthetic`'s garments and queries by attributes alone, for the backbone `vectors`.
 
-An image is its id, which names its attributes and a number of its own: "dress-train-0-a31204-00017" has values 10 (a),
-3, 1, 2, 0 and 4 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
+An image is its id, which names its attributes and a number of its own: "dress-train-0-a31203-00017" has values 10 (a),
+3, 1, 2, 0 and 3 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
 `_garments.values`. The backbone draws an image's features from its id, so no file is read, rendered or encoded, and a
 training run takes about a second. Every dial moves one thing: images keep their ids while label noise or the number of
 queries changes.
@@ -109,7 +109,8 @@ class Vectors(Dataset):
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         if images:
             raise OptionError(
-                "data set 'vectors' has no pictures for a backbone to encode: --backbone vectors, or --dataset synthetic"
+                "data set 'vectors' has no images that a backbone could encode: --backbone vectors, or "
+                "--dataset synthetic"
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
         for name, count in (("train_images", train_images), ("val_images", val_images)):

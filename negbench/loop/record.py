@@ -109,6 +109,8 @@ def details(
         "selected_on": config.eval.select,
         "behaviour": mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
+        "regime": state.regime[-1],
+        "regime_by_refresh": state.regime[:-1],
         "refresh_epochs": list(config.schedule.refresh_epochs),
         "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
         "draws": {

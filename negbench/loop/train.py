@@ -20,12 +20,11 @@ from torch import Tensor
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
-from negbench.loop import record
+from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.schedule import Stage, cosine, stages_of
-from negbench.mining import curves
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, MiningTask, mine
 from negbench.mining.planes import offline_planes, planes_read
@@ -73,16 +72,17 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if state.epoch == 0:
             state.baselines = loop.untrained()
             loop.keep_curves("start")
-        ranks: QueryRanks | None = None
+        ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         while state.epoch < epochs:
-            loop.begin_epoch()
+            loop.begin_epoch(ranks)
             loop.train_epoch()
             state.epoch += 1
-            if state.epoch % config.eval.every == 0 or state.epoch == epochs:
-                ranks = loop.score()
+            due = state.epoch % config.eval.every == 0 or state.epoch == epochs
+            ranks = loop.score() if due else None
             if main:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
+        loop.note_regime(ranks)
         loop.keep_curves("end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
@@ -121,8 +121,8 @@ class Loop:
         """That of the epoch."""
         return next(stage for stage in self.stages if self.state.epoch < stage.end)
 
-    def begin_epoch(self) -> None:
-        """Take up the epoch's strategy, and define pools where that is due."""
+    def begin_epoch(self, ranks: QueryRanks | None) -> None:
+        """Take up the epoch's strategy, and define pools where that is due; `ranks` of the model as it is, if known."""
         stage, state = self.stage, self.state
         self.moving.objective.take(stage.strategy)
         if stage.strategy.scope == "batch":
@@ -130,18 +130,18 @@ class Loop:
         if state.epoch in stage.refreshes:
             if stage.kept and state.epoch > 0 and state.refresh == -1:
                 self.keep_curves("warm")
-            self.refresh(stage)
+            self.refresh(stage, ranks)
+        elif state.epoch in observe.card_epochs(self.run.config):
+            self.note_regime(ranks)
 
-    def refresh(self, stage: Stage) -> None:
-        """Define the pools of the interval that starts now, and draw all its negatives."""
+    def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
+        """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
         run, state, config = self.run, self.state, self.run.config
         epoch, count = state.epoch, int(config.train.num_negatives or 1)
         end = next((b for b in stage.refreshes if b > epoch), stage.end)
         state.refresh += 1 if stage.kept else 0
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
-        if scene.train.dataset.redraws:
-            scene = scene.at_epoch(run.backbone, epoch, config.seed)
+        scene = self._mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             task = self._task(scene, stage.mined)
@@ -157,7 +157,7 @@ class Loop:
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
-        summary = mined.summary() | curves.drop_summary(task)
+        summary = mined.summary()
         if mined.stale:
             state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
         if stage.kept:
@@ -165,6 +165,12 @@ class Loop:
             if main:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
+        observe.note_regime(run, state, self.log, task, ranks)
+
+    def _mined_scene(self) -> Scene:
+        """Other texts of an epoch do not change what is mined, other pairs do."""
+        run, redraws = self.run, self.run.scene.train.dataset.redraws
+        return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
 
     def _task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
         """The train split as the model sees it now, with the planes that the strategy reads."""
@@ -187,18 +193,16 @@ class Loop:
         if self.state.refresh > 1:
             self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
 
-    def keep_curves(self, moment: str) -> None:
-        """Score curves of a sample of train queries, once per moment; draws from no stream of the run.
+    def note_regime(self, ranks: QueryRanks | None) -> None:
+        """The regime card where nothing is mined."""
+        run = self.run
+        with run.display.stage("regime"):
+            task = mining_task(run.backbone, self._mined_scene(), run.config.mining)
+            observe.note_regime(run, self.state, self.log, task, ranks)
 
-        A study's trials, of which nothing is reported, keep none.
-        """
-        run, path = self.run, self.folder.path / curves.file_name(moment)
-        if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
-            return
-        with run.display.stage("curves", note=moment):
-            marked = self.strategy if self.strategy.scope == "corpus" else None
-            task = self._task(run.scene, marked)
-            curves.score_curves(task, marked, refresh=max(self.state.refresh, 0)).save(path)
+    def keep_curves(self, moment: str) -> None:
+        """Score curves of one of `curves.MOMENTS`."""
+        observe.keep_curves(self.run, self.folder, self.strategy, self.state.refresh, moment, self._task)
 
     # --- training ----------------------------------------------------------------------------------------------------
 

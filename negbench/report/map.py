@@ -17,7 +17,7 @@ from rich.console import Console
 from negbench import statistics
 from negbench.display import Grid
 from negbench.files import atomic_write, read_json, write_json
-from negbench.grid.comparison import groups_of
+from negbench.grid.comparison import Group, groups_of
 from negbench.grid.map import Design, Dial, point_label
 from negbench.report.charts import Chart, Panel, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
@@ -34,6 +34,7 @@ Place = tuple[Any, ...]  # one value of every dial
 _SEED = 0x3A9  # of the resamples: the same runs give the same intervals
 _RESAMPLES = 2000  # of a crossing
 FILE = "answer.json"
+WORLDS = "worlds.json"  # for `negbench advise`
 _CELL_COLUMNS = ["point", "strategy", "negatives", "target_first", "band_start_top"]
 
 
@@ -206,6 +207,45 @@ def _standings(
                 *facts[point, name][1:],
             )
         )
+    return found
+
+
+def worlds_of(runs: Path, name: str, results: MapResults) -> dict[str, Any]:
+    """The map as the table that `negbench advise` reads: each point's regime cards, and who was how far behind."""
+    by_point: dict[str, list[Group]] = {}
+    for group in groups_of(runs, name):
+        by_point.setdefault(group.labels["point"], []).append(group)
+    worlds = []
+    for place in results.places:
+        point = results.at(place)
+        if not point:
+            continue
+        members = by_point[point[0].point]
+        found = [result for group in members for result in group.results]
+        queries = float(members[0].runs[0].manifest["dataset"]["train_queries"])
+        cards = {
+            "untrained": _mean_card([result["regime_by_refresh"][0] for result in found], queries),
+            "trained": _mean_card([result["regime"] for result in found], queries),
+        }
+        worlds.append(
+            {
+                "dials": {dial.name: value for dial, value in zip(results.dials, place, strict=True)},
+                "cards": cards,
+                "behind": {each.strategy: round(each.behind, 5) for each in sorted(point, key=lambda e: e.strategy)},
+                "unbeaten": sorted(unbeaten(point)),
+            }
+        )
+    size = results.standings[0]
+    return {"metric": results.metric, "seeds": size.seeds, "queries": size.queries, "worlds": worlds}
+
+
+def _mean_card(cards: Sequence[Mapping[str, float | None]], queries: float) -> dict[str, float | None]:
+    """Means over runs of what is known; null where no run knows it."""
+    found: dict[str, float | None] = {"train_queries": queries}
+    for key in cards[0]:
+        known = [value for card in cards if (value := card.get(key)) is not None and math.isfinite(value)]
+        if key not in ("epoch", "queries"):
+            found[key] = float(f"{np.mean(known):.5g}") if known else None
     return found
 
 
@@ -499,6 +539,7 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, *,
             file.write(png(chart))
         written.append(folder / f"{chart.key}.png")
     write_json(folder / FILE, {"metric": results.metric, "answer": told})
+    write_json(folder / WORLDS, worlds_of(runs, name, results))
     written += write_page(folder / "report", map_page(folder))[:1]
     Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
     title = f"{label_of(results.metric)} at every point; two strategies that share a letter are not told apart"
