@@ -73,6 +73,7 @@ class ScheduleConfig(Section):
     refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
 
 
+_ALWAYS = ("exclude_relevant", "exclude_reference", "replacement")  # keys of [mining] that every identity holds
 SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
 
 
@@ -90,6 +91,21 @@ class MiningConfig(Section):
     # whose scores strategies may read beside the model's own: a backbone as for --backbone, or a TREC run file
     guide: str | None = None  # of the query: its composed embedding, or scores of (query, image)
     judge: str | None = None  # of likeness to the target image: its embedding of images, or scores of (query, image)
+    # false-negative filters, for every strategy (`negbench.mining.filters`): what is likely to satisfy the query is no
+    # negative; s+ is the target's score
+    exclude_subset: bool = False  # images of the query's own group of look-alikes (CIRR's image groups)
+    margin: float | None = None  # images with s > s+ - margin
+    relative_margin: float | None = Field(None, ge=0)  # images with s > s+ - relative_margin |s+|
+    guide_margin: float | None = None  # the same of the guide's scores: g > g+ - guide_margin
+    max_judge: float | None = None  # images that the judge scores above it
+    max_target: float | None = Field(None, ge=-1, le=1)  # images whose cosine to the target is above it
+    max_reference: float | None = Field(None, ge=-1, le=1)  # the same of the reference image
+
+    @property
+    def follows_scores(self) -> bool:
+        """Whether what is filtered changes while the model trains."""
+        moving = (self.margin, self.relative_margin, self.max_target, self.max_reference)
+        return any(value is not None for value in moving)
 
     @property
     def backbones(self) -> tuple[PluginConfig, ...]:
@@ -202,9 +218,13 @@ class ResolvedConfig(RunConfig):
         The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
-        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is a guide that is not there
-        texts = {name: found["mining"].pop(name) for name in ("guide", "judge")}
-        found["mining"] |= {name: text for name, text in texts.items() if text and not is_score_file(text)}
+        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is a filter that is not there
+        found["mining"] = {
+            name: value
+            for name, value in found["mining"].items()
+            if name in _ALWAYS
+            or not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
+        }
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
@@ -412,6 +432,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 # --- resolving ---------------------------------------------------------------------------------------------------
 
+_FILTERED_N_DEF = 6  # what a strategy has unless it says otherwise (`negbench.contracts.Strategy`)
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
@@ -480,11 +501,14 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
             raise OptionError(
                 f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
             )
-    if strategy.n_def == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
+    own = strategy.n_def  # of a pool that no score moves, 1: but a filter's scores may
+    if own == 1 and strategy.scope == "corpus" and config.mining.follows_scores:
+        own = _FILTERED_N_DEF
+    if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
         once = (start,) if strategy.scope == "corpus" else ()
         return {"rule": strategy.schedule, "n_def": 1, "warmup": start, "refresh_epochs": once}
     n_def, warmup, listed = (
-        config.schedule.n_def or strategy.n_def,
+        config.schedule.n_def or own,
         start or config.schedule.warmup,
         config.schedule.refresh_epochs,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from negbench import syntax
 from negbench.config import ResolvedConfig
-from negbench.registry import SECTIONS, registry
+from negbench.registry import COMPOSITES, SECTIONS, is_composite, registry
 
 _LOOP = "negbench.loop.train"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
@@ -27,6 +27,8 @@ def code_version(config: ResolvedConfig) -> str:
     others = (("backbones", other.name) for other in config.mining.backbones)
     plugins = [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
+    if is_composite("strategies", config.strategy.name):
+        roots.append((COMPOSITES, _file(COMPOSITES)))
     return _version(((_LOOP, _file(_LOOP)), *roots))
 
 

@@ -30,6 +30,7 @@ MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itsel
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
+COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
 _PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
@@ -119,8 +120,7 @@ class Registry:
         """Class of this name, imported now if it was not before."""
         key = (kind, name)
         if key not in self._classes and is_composite(kind, name):
-            from negbench.mining.composite import compose
-
+            compose = importlib.import_module(COMPOSITES).compose
             self._classes[key] = compose(name, lambda part: self.get(kind, part))
         elif key not in self._classes:
             self._classes[key] = _plugin_class(self.find(kind, name))

@@ -15,7 +15,7 @@ from torch import Tensor
 from negbench.audit.subject import AuditOptions, Judge, Subject
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
-from negbench.mining.mine import MiningTask, batch_statistics, mine
+from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
 
 _BLOCK = 256  # queries judged at once
 
@@ -222,6 +222,6 @@ def _batch_view(subject: Subject, rows: Tensor, refresh: int, strategy: Strategy
         relevant=known if strategy.reads_truth else None,
         temperature=task.temperature,
         dim=task.queries.shape[1],
-        planes={name: task.planes[name].block(rows, targets) for name in strategy.reads},
+        planes={name: plane.block(rows, targets) for name, plane in task.planes.items()},
     )
-    return view, known
+    return filtered(view, task.filters, strategy), known

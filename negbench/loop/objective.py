@@ -26,7 +26,8 @@ from negbench.errors import OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, joined, loss_of_slots
 from negbench.mining.draws import keep
-from negbench.mining.mine import batch_statistics
+from negbench.mining.filters import Filters
+from negbench.mining.mine import batch_statistics, filtered
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.scene import Scene, Tokens
 
@@ -148,6 +149,7 @@ class Objective(nn.Module):
         self.scene = scene
         self.mining = mining
         self.reads = planes_read(strategy, mining)
+        self.filters = Filters.of(mining)
         self.offline = offline or {}
         self.slots = hybrid.slots
         self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
@@ -291,7 +293,8 @@ class Objective(nn.Module):
                 views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
                 continue
             turn: bool = slot == "query"  # row i is target i, and column j query j
-            truth = None if known is None or slot not in ("target", "query") else (known.T if turn else known)
+            of_targets = slot in ("target", "query")
+            truth = None if known is None or not of_targets else (known.T if turn else known)
             view = ScoreView(
                 scores=by_slot[slot].detach(),
                 target=own,
@@ -299,8 +302,10 @@ class Objective(nn.Module):
                 relevant=truth.to(device) if truth is not None and strategy.reads_truth else None,
                 temperature=divisor,
                 dim=made.query.shape[1],
-                planes={name: planes[name].T if turn else planes[name] for name in strategy.reads},
+                planes={name: plane.T if turn else plane for name, plane in planes.items()} if of_targets else {},
             )
+            if of_targets:
+                view = filtered(view, self.filters, strategy)
             slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view))
             views[slot] = (view, None if truth is None else truth.to(device))
         kept = _kept(slots, batch)

@@ -179,7 +179,7 @@ class Loop:
             run.backbone,
             scene,
             run.config.mining,
-            reads=() if strategy is None else strategy.reads,
+            reads=() if strategy is None else planes_read(strategy, run.config.mining),
             offline=objective.offline,
             temperature=objective.divisor,
         )

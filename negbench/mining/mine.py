@@ -42,6 +42,7 @@ from negbench.ragged import Ragged
 if TYPE_CHECKING:
     import pandas as pd
 
+    from negbench.mining.filters import Filters
     from negbench.mining.planes import Plane
 
 # A tile of scores: 256 queries (a last tile that is not full is padded) against as many images as have 2^16 tokens
@@ -74,7 +75,8 @@ class MiningTask:
         ids: [Q] int64, numbers of the queries' random streams, also used in messages; default 0..Q-1. `shard` keeps
             those of the whole task.
         temperature: > 0, told to the strategy.
-        planes: further scores, by name, for strategies that declare them (`Strategy.reads`).
+        planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
+        filters: what no strategy may draw, by the scores.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -90,6 +92,7 @@ class MiningTask:
     ids: Tensor = None  # type: ignore[assignment]  # resolved below
     temperature: float = DEFAULT_TEMPERATURE
     planes: Mapping[str, Plane] = field(default_factory=dict)
+    filters: Filters | None = None
 
     def __post_init__(self) -> None:
         if self.queries.ndim != 2 or self.candidates.ndim != 3 or self.queries.shape[1] != self.candidates.shape[2]:
@@ -233,7 +236,7 @@ def mine(
     with _written(pools, shape) as after:
         for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
             scored = _score(task, rows, corpus, refresh, strategy)
-            answer, fallback = _fall_back(scored.view, _answer(strategy, scored.view))
+            answer, fallback = _fall_back(scored, _answer(strategy, scored.shown))
             seed = splitmix(base, task.ids.cpu()[rows]).to(answer.device)
             drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
             packed = np.packbits(pool.cpu().numpy(), axis=1)
@@ -296,7 +299,8 @@ class _Corpus:
 class _Scored:
     """A block of b queries with the scores of their corpus of n images."""
 
-    view: ScoreView
+    view: ScoreView  # before the filters: what statistics and the last fallbacks are of
+    shown: ScoreView  # to the strategy
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
@@ -352,6 +356,7 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
         chosen = task.relevant.select(rows)
         relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
     target = corpus.local[task.target.cpu()[rows]].to(device)
+    wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     view = ScoreView(
         scores=scores,
         target=target,
@@ -360,8 +365,9 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
         relevant=relevant if strategy.reads_truth else None,
         temperature=task.temperature,
         dim=task.queries.shape[1],
-        planes={name: task.planes[name].block(rows, corpus.columns) for name in strategy.reads if name in task.planes},
+        planes={name: task.planes[name].block(rows, corpus.columns) for name in wanted},
     )
+    shown = filtered(view, task.filters, strategy)
     room = view.allowed.sum(1)
     alone = (room == 0).nonzero()
     if len(alone):
@@ -369,7 +375,17 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
             f"query {int(task.ids[rows[alone[0]]])}: no image of its corpus ({width} images) is allowed as a negative; "
             "enlarge the corpus or exclude fewer images"
         )
-    return _Scored(view, room, relevant, known.to(device))
+    return _Scored(view, shown, room, relevant, known.to(device))
+
+
+def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
+    """The view as a strategy sees it: without what the filters drop, and with the planes that it declares alone."""
+    active = filters is not None and filters.active
+    if not active and not view.planes:
+        return view
+    allowed = view.allowed & filters.keep(view) if filters is not None and active else view.allowed
+    planes: dict[str, Tensor] = {name: plane for name, plane in view.planes.items() if name in strategy.reads}
+    return dataclasses.replace(view, allowed=allowed, planes=planes)
 
 
 def tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
@@ -412,13 +428,15 @@ def _inside(answer: Tensor) -> Tensor:
     return answer if answer.dtype == torch.bool else answer > 0
 
 
-def _fall_back(view: ScoreView, answer: Tensor) -> tuple[Tensor, Tensor]:
+def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; returns the pools and [b] int8 which fallback each took."""
+    view = scored.shown
     code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
     empty = (_inside(answer).sum(1) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
     allowed, scores = view.allowed[empty], view.scores[empty]
+    allowed = torch.where(allowed.any(1, keepdim=True), allowed, scored.view.allowed[empty])  # filters left nothing
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
@@ -496,8 +514,9 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    rank = view.allowed.gather(1, view.order).cumsum(1, dtype=torch.int32) - 1
-    row, place = pool.gather(1, view.order).nonzero(as_tuple=True)
+    order = scored.shown.order  # of the same scores, and the strategy may have sorted them already
+    rank = view.allowed.gather(1, order).cumsum(1, dtype=torch.int32) - 1
+    row, place = pool.gather(1, order).nonzero(as_tuple=True)
     ranks = rank[row, place].long()
     last = size.cumsum(0) - 1
     total = torch.zeros_like(size).index_add_(0, row, ranks)

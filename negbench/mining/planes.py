@@ -21,6 +21,7 @@ from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedCon
 from negbench.contracts import PLANES, Backbone, PlaneName, Strategy, TextBatch, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.mining.filters import Filters
 from negbench.mining.mine import rows_of, tiled_relevance
 from negbench.ragged import Ragged
 from negbench.scene import Scene, Splits, device_of, load_backbone, open_scene
@@ -147,13 +148,15 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
         UnknownNameError: a strategy that reads a plane that there is none of.
         OptionError: a guide or a judge is read, and `mining` names none.
     """
-    read = frozenset(strategy.reads) | frozenset(() if strategy.beside is None else strategy.beside.reads)
+    own = frozenset(strategy.reads) | frozenset(() if strategy.beside is None else strategy.beside.reads)
+    read = own | frozenset(Filters.of(mining).reads)
     for name in read - set(PLANES):
         raise UnknownNameError("plane", name, PLANES, where=f"{type(strategy).__name__}.reads")
     for name in ("guide", "judge"):
         if name in read and getattr(mining, name) is None:
             raise OptionError(
-                f"{type(strategy).__name__} reads the plane '{name}', and the run names none: "
+                f"{type(strategy).__name__ if name in own else 'a filter of mining'} reads the plane '{name}', and the "
+                "run names none: "
                 f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
             )
     return read

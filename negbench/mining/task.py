@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from negbench.config import MiningConfig
 from negbench.contracts import Backbone, PlaneName
+from negbench.mining.filters import Filters
 from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, live_planes, selected
 from negbench.scene import Scene
@@ -26,7 +27,7 @@ def mining_task(
     Args:
         backbone: scores.
         scene: its train split.
-        mining: what is never drawn.
+        mining: what is never drawn, and filters; their planes are among `reads` or `offline` with the strategy's.
         reads: planes that the task has to hold (`planes_read`).
         offline: those of them that were made before (`offline_planes`).
         temperature: that of the loss; None takes the backbone's.
@@ -42,5 +43,6 @@ def mining_task(
         excluded=scene.train.excluded(mining),
         relevant=dataset.relevant,
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
+        filters=Filters.of(mining),
         planes={**live_planes(reads, backbone, scene, found.candidates), **selected(offline or {}, reads)},
     )
