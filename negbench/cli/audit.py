@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     strategy: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as top-k:k=50 [default: all, or the run's].")
+        str | None,
+        typer.Option(
+            help="'all' (that need no guide), or names by comma; options as top-k:k=50 [default: all, or the run's]."
+        ),
     ] = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,

@@ -60,15 +60,28 @@ class Filters:
 
     def keep(self, view: ScoreView) -> Tensor:
         """[B, N] bool: False for what is dropped."""
-        keep, positive = torch.ones_like(view.allowed), view.positive[:, None]
+        keep = torch.ones_like(view.allowed)
         if self.margin is not None:
-            keep &= ~(view.scores > positive - self.margin)
+            keep &= ~above_positive(view.scores, view.target, self.margin)
         if self.relative_margin is not None:
-            keep &= ~(view.scores > positive - self.relative_margin * positive.abs())
+            keep &= ~above_positive(view.scores, view.target, self.relative_margin, relative=True)
         if self.guide_margin is not None:
-            guide = view.plane("guide")
-            keep &= ~(guide > guide.gather(1, view.target[:, None]) - self.guide_margin)
+            keep &= ~above_positive(view.plane("guide"), view.target, self.guide_margin)
         for name in ("max_judge", "max_target", "max_reference"):
             if (limit := getattr(self, name)) is not None:
                 keep &= ~(view.plane(_READS[name]) > limit)
         return keep
+
+
+def above_positive(scores: Tensor, target: Tensor, margin: float, *, relative: bool = False) -> Tensor:
+    """[B, N] bool: s_j > s+ - margin, or s_j > s+ - margin |s+|; False where either is NaN.
+
+    Args:
+        scores: [B, N] of any sign.
+        target: [B] int64 columns.
+        margin: in the units of the scores, or a share of |s+|.
+        relative: which of the two.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    positive = scores.gather(1, target[:, None])
+    return scores > positive - margin * (positive.abs() if relative else 1.0)
