@@ -58,6 +58,9 @@ class TrainConfig(Section):
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
+    # trained in one computation with cells of the same data, backbone and loss (`negbench.loop.stacked`): the numbers
+    # of a run by itself but for rounding. A run that cannot be stacked is the one without it
+    stacked: bool = False
 
 
 class ScheduleConfig(Section):
@@ -237,13 +240,8 @@ def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-_OWN: dict[str, type[BaseModel]] = {
-    "train": TrainConfig,
-    "schedule": ScheduleConfig,
-    "mining": MiningConfig,
-    "hybrid": HybridConfig,
-    "eval": EvalConfig,
-    "compute": ComputeConfig,
+_OWN: dict[str, Any] = {  # sections that are no plug-in's
+    name: field.annotation for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)
 }
 
 

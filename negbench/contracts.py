@@ -302,6 +302,9 @@ class Loss(ABC):
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
     # their sum (HCL), the complement of a softmax (RCL)
     monotone: ClassVar[bool] = True
+    stackable: ClassVar[bool] = (
+        False  # True: `value` holds under `torch.func.vmap`: no branch on a score, nothing random
+    )
     tau: float | None = None
 
     def __post_init__(self) -> None:
@@ -439,6 +442,9 @@ class Backbone(nn.Module, ABC):
     """
 
     frozen_images: bool = True
+    # True: whatever depends on a trained parameter holds under `torch.func.vmap` (no branch on a value, no buffer that
+    # moves, nothing random), so that `negbench.loop.stacked` trains many models in one computation
+    stackable: bool = False
     provides_features: ClassVar[bool] = False  # True: has no image encoder, and `features_of` answers for the store
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes
     transform: Callable[[Image], Tensor]
@@ -486,6 +492,13 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
+
+    def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tokenised texts with what no training changes of them, to be computed once; here nothing is.
+
+        Rows of it are passed as `text` in the place of the tokens' own.
+        """
+        return dict(tokens)
 
     @property
     @abstractmethod

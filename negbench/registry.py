@@ -18,6 +18,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -331,6 +332,7 @@ def _built_ins(kind: str) -> list[Plugin]:
     ]
 
 
+@cache
 def _holds_plugin(kind: str, file: Path) -> bool:
     """Whether a module defines a public class of its kind; one that cannot be read is taken for it, and told of."""
     try:
@@ -343,11 +345,17 @@ def _holds_plugin(kind: str, file: Path) -> bool:
     return any(syntax.derives(tree, f"{_PACKAGES[kind]}.{file.stem}", name, bases) for name in classes)
 
 
-def _entry_points(kind: str) -> list[Plugin]:
-    return [
+def _entry_points(kind: str) -> tuple[Plugin, ...]:
+    return _entry_points_on(kind, tuple(sys.path))
+
+
+@cache
+def _entry_points_on(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    """Those of the packages on `path`, which is `sys.path`; reading what is installed takes some time."""
+    return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
         for point in importlib.metadata.entry_points(group=_PACKAGES[kind])
-    ]
+    )
 
 
 def _import_file(path: Path) -> ModuleType:

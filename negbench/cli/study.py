@@ -81,14 +81,9 @@ def study(
     """Read the settings, compute, print."""
     from negbench import files
 
-    flags: dict[str, Any] = {
-        **options.plugin_layer(plugin),  # first: another flag may name what they define
-        **options.named("strategy", strategy),
-        **options.named("backbone", backbone),
-        **options.named("loss", loss),
-        **options.dataset_layer(dataset, data_root, allow_missing),
-        **({} if seed is None else {"seed": seed}),
-    }
+    named = {"strategy": strategy, "backbone": backbone, "loss": loss}
+    flags = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)
+    flags |= {} if seed is None else {"seed": seed}
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
     told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None}
     asked = read_study(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])

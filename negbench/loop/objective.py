@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,15 @@ class _Scores:
     beside: Beside
     statistics: dict[str, float]
     members: Members | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a batch strategy is told beside the scores: temperature, width, and [B, B] planes by name."""
+
+    temperature: float
+    dim: int
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -245,7 +254,7 @@ class Objective(nn.Module):
             beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
         allowed = {} if found is None else found.allowed
         if self.hybrid is not None and "target" not in allowed:
-            allowed |= {"target": self._allowed("target", batch)}
+            allowed |= {"target": self.allowed("target", batch)}
         terms = None if self.hybrid is None else Members(batch.rows, made.tokens, made.reference, own, allowed)
         return _Scores(scores[:, 0], slots, beside, {}, terms)
 
@@ -274,66 +283,87 @@ class Objective(nn.Module):
         return _Scores(found.positive, found.slots, beside, found.statistics, members)
 
     def _choose(self, strategy: Strategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
-        """What a batch strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
+        """What a batch strategy chooses among the batch's members."""
+        by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded, strategy)
+        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())}
+        allowed: dict[Slot, Tensor] = {slot: self.allowed(slot, batch) for slot in corrupts}
+        known = self.scene.train.batch_relevant(batch.rows)
+        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, embedded))
+        slots, statistics = self.pools(batch, by_slot, allowed, known, told, strategy)
+        return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed)
+
+    def slot_scores(
+        self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, strategy: Strategy | None = None
+    ) -> dict[Slot, Tensor]:
+        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always.
+
+        Of the slots that `strategy` corrupts; None takes the run's.
+        """
+        corrupts = set((strategy or self.strategy).corrupts)
+        cross = None
+        if corrupts - {"target", "query"}:
+            # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
+            cross = self.backbone.cross_queries(reference, tokens).float()
+        with self._full_precision():
+            by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
+            if "query" in corrupts:
+                by_slot["query"] = by_slot["target"].T
+            if cross is not None and corrupts & {"modification", "reference"}:
+                by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
+                by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
+            if cross is not None and "triple" in corrupts:
+                count, images = embedded.shape[:2]
+                check_triples(count, count * count * images, "strategy over all triples")
+                by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
+        return by_slot
+
+    def pools(
+        self,
+        batch: Batch,
+        by_slot: dict[Slot, Tensor],
+        allowed: dict[Slot, Tensor],
+        known: Tensor | None,
+        told: Told,
+        strategy: Strategy | None = None,
+    ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
+        """What the strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
 
         The slot is the target where the strategy corrupts it: only then is known what a false negative is.
         """
-        by_slot = self._slot_scores(strategy, made, embedded)
-        positive = by_slot["target"].diagonal()
-        device, own = positive.device, torch.arange(len(batch.rows), device=positive.device)
-        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())}
-        allowed: dict[Slot, Tensor] = {slot: self._allowed(slot, batch) for slot in corrupts}
-        known = self.scene.train.batch_relevant(batch.rows)
-        planes, divisor = self._planes(batch, made, embedded), self.divisor
+        strategy = strategy or self.strategy
+        device = by_slot["target"].device
+        own = torch.arange(len(batch.rows), device=device)
         slots, views = dict[Slot, Corrupted](), dict[Slot, tuple[ScoreView, Tensor | None]]()
         for slot in strategy.corrupts:
             if slot == "triple":
                 slots[slot] = corrupted_triples(strategy, by_slot[slot], allowed[slot].to(device))
-                table = torch.cat([positive[:, None], slots[slot].scores], dim=1).detach()
+                table = torch.cat([by_slot["target"].diagonal()[:, None], slots[slot].scores], dim=1).detach()
                 views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
                 continue
-            turn: bool = slot == "query"  # row i is target i, and column j query j
-            of_targets = slot in ("target", "query")
-            truth = None if known is None or not of_targets else (known.T if turn else known)
+            turn, of_targets = (
+                slot == "query",
+                slot in ("target", "query"),
+            )  # turned: row i is target i, column j query j
+            truth = None if known is None or not of_targets else (known.T if turn else known).to(device)
             view = ScoreView(
                 scores=by_slot[slot].detach(),
                 target=own,
                 allowed=allowed[slot].to(device),
-                relevant=truth.to(device) if truth is not None and strategy.reads_truth else None,
-                temperature=divisor,
-                dim=made.query.shape[1],
-                planes={name: plane.T if turn else plane for name, plane in planes.items()} if of_targets else {},
+                relevant=truth if strategy.reads_truth else None,
+                temperature=told.temperature,
+                dim=told.dim,
+                planes={name: plane.T if turn else plane for name, plane in told.planes.items() if of_targets},
             )
-            if of_targets:
-                view = filtered(view, self.filters, strategy)
+            view = filtered(view, self.filters if of_targets else None, strategy)
             slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view))
-            views[slot] = (view, None if truth is None else truth.to(device))
+            views[slot] = (view, truth)
         kept = _kept(slots, batch)
         shown: Slot = "target" if "target" in slots else strategy.corrupts[0]
         statistics = _statistics(*views[shown], slots[shown])
         if kept is not slots:
             drawn = _statistics(*views[shown], kept[shown])
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
-        return _Chosen(positive, kept, statistics, allowed)
-
-    def _slot_scores(self, strategy: Strategy, made: _Queries, embedded: Tensor) -> dict[Slot, Tensor]:
-        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always."""
-        corrupts = set(strategy.corrupts)
-        cross = None
-        if corrupts - {"target", "query"}:
-            # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-            cross = self.backbone.cross_queries(made.reference, made.tokens).float()
-        with self._full_precision():
-            targets = relevance(made.query, embedded)
-            by_slot: dict[Slot, Tensor] = {"target": targets, "query": targets.T}
-            if cross is not None and corrupts & {"modification", "reference"}:
-                by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
-                by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
-            if cross is not None and "triple" in corrupts:
-                count, tokens = embedded.shape[:2]
-                check_triples(count, count * count * tokens, "strategy over all triples")
-                by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
-        return by_slot
+        return kept, statistics
 
     def _planes(self, batch: Batch, made: _Queries, embedded: Tensor) -> dict[str, Tensor]:
         """Name -> [B, B] of each plane that is read, the batch's targets as columns."""
@@ -342,7 +372,8 @@ class Objective(nn.Module):
         columns = self.scene.train.dataset.target_columns[batch.rows]
         return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
-    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
+    def allowed(self, slot: Slot, batch: Batch) -> Tensor:
+        """`Split.batch_allowed` of the run."""
         return self.scene.train.batch_allowed(slot, batch.rows, batch.tokens, self.mining)
 
     # --- what some losses take beside the negatives ----------------------------------------------------------------

@@ -8,7 +8,8 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
+Together = tuple[torch.optim.Optimizer, LambdaLR]  # what the runs of a stack share
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -48,6 +51,23 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         folder: where checkpoint, metrics, ranks and weights go.
         log: called with (values by name, step, epoch) for each point of a curve.
     """
+    with closing(course(run, folder, log)) as epochs:
+        while True:
+            try:
+                loop = next(epochs)
+            except StopIteration as end:
+                return dict(end.value)
+            loop.train_epoch()
+
+
+def course(
+    run: OpenRun, folder: RunFolder, log: Log, together: Together | None = None
+) -> Generator[Loop, None, dict[str, Any]]:
+    """All of `train` but the epochs themselves: stops where one is due, for whoever trains it; arguments as `train`.
+
+    Args:
+        together: the run is one of a stack, which keeps no checkpoints.
+    """
     config, backbone, scene = run.config, run.backbone, run.scene
     epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
@@ -55,15 +75,19 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     # before a checkpoint is read: the plane "initial" is of the weights as loaded
     offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
-    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
-    schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
-    # the schedule is not prepared: accelerate would step it once per process, and it counts batches
-    model, optimizer = run.accelerator.prepare(objective, optimizer)
+    model: Any = objective
+    if together is not None:
+        optimizer, schedule = together
+    else:
+        groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+        optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+        schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
+        # the schedule is not prepared: accelerate would step it once per process, and it counts batches
+        model, optimizer = run.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     moving = Moving(objective, optimizer, schedule, streams)
-    with own_randomness(config.seed, run.accelerator.device):
-        state = moving.restore(folder) or State()
+    with nullcontext() if together is not None else own_randomness(config.seed, run.accelerator.device):
+        state = State() if together is not None else moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         if main:
             # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
@@ -71,19 +95,19 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         loop = Loop(run, folder, log, strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()
-            loop.keep_curves("start")
+            observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         while state.epoch < epochs:
             loop.begin_epoch(ranks)
-            loop.train_epoch()
+            yield loop
             state.epoch += 1
             due = state.epoch % config.eval.every == 0 or state.epoch == epochs
             ranks = loop.score() if due else None
-            if main:
+            if main and together is None:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
-        loop.note_regime(ranks)
-        loop.keep_curves("end")
+        observe.note_regime(loop, ranks)
+        observe.keep_curves(loop, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
@@ -129,10 +153,10 @@ class Loop:
             state.negatives = None
         if state.epoch in stage.refreshes:
             if stage.kept and state.epoch > 0 and state.refresh == -1:
-                self.keep_curves("warm")
+                observe.keep_curves(self, "warm")
             self.refresh(stage, ranks)
         elif state.epoch in observe.card_epochs(self.run.config):
-            self.note_regime(ranks)
+            observe.note_regime(self, ranks)
 
     def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
         """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
@@ -141,10 +165,10 @@ class Loop:
         end = next((b for b in stage.refreshes if b > epoch), stage.end)
         state.refresh += 1 if stage.kept else 0
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        scene = self._mined_scene()
+        scene = self.mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = self._task(scene, stage.mined)
+            task = self.task(scene, stage.mined)
             mined = mine(
                 task,
                 stage.mined,
@@ -165,14 +189,14 @@ class Loop:
             if main:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-        observe.note_regime(run, state, self.log, task, ranks)
+        observe.note_regime(self, ranks, task)
 
-    def _mined_scene(self) -> Scene:
+    def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
         run, redraws = self.run, self.run.scene.train.dataset.redraws
         return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
 
-    def _task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
+    def task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
         """The train split as the model sees it now, with the planes that the strategy reads."""
         run, objective = self.run, self.moving.objective
         return mining_task(
@@ -193,23 +217,12 @@ class Loop:
         if self.state.refresh > 1:
             self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
 
-    def note_regime(self, ranks: QueryRanks | None) -> None:
-        """The regime card where nothing is mined."""
-        run = self.run
-        with run.display.stage("regime"):
-            task = mining_task(run.backbone, self._mined_scene(), run.config.mining)
-            observe.note_regime(run, self.state, self.log, task, ranks)
-
-    def keep_curves(self, moment: str) -> None:
-        """Score curves of one of `curves.MOMENTS`."""
-        observe.keep_curves(self.run, self.folder, self.strategy, self.state.refresh, moment, self._task)
-
     # --- training ----------------------------------------------------------------------------------------------------
 
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        scene, draws = self._scene(), self._draws()
+        scene, draws = self._scene(), self.draws()
         self.moving.objective.see(scene)
         tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
@@ -231,7 +244,15 @@ class Loop:
                 if result.statistics:
                     found.append(result.statistics)
                 advance(1)
-        mean = float(run.accelerator.gather(torch.stack(losses)).mean())
+        self.log_epoch(float(run.accelerator.gather(torch.stack(losses)).mean()), found)
+
+    def log_epoch(self, mean: float, found: list[dict[str, float]]) -> None:
+        """Points of an epoch that was trained: the mean of its losses, and the statistics of its batches.
+
+        Raises:
+            NegbenchError: the loss is not finite.
+        """
+        run, state = self.run, self.state
         if not math.isfinite(mean):
             raise NegbenchError(
                 f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm"
@@ -271,7 +292,7 @@ class Loop:
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
-    def _draws(self) -> Tensor | None:
+    def draws(self) -> Tensor | None:
         """[Q, num_negatives] columns of this epoch; None for a batch strategy."""
         state, count = self.state, int(self.run.config.train.num_negatives or 1)
         start = (state.epoch - state.interval_start) * count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -112,15 +114,12 @@ def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dic
     return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
 
 
-class _evaluating:  # reads as a verb at its use
+@contextmanager
+def _evaluating(backbone: Backbone) -> Iterator[None]:
     """Evaluation mode within the block, and the mode it had after it."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
-        self._was_training = backbone.training
-
-    def __enter__(self) -> None:
-        self._backbone.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self._backbone.train(self._was_training)
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        yield
+    finally:
+        backbone.train(was_training)

@@ -284,7 +284,11 @@ def test_a_run_s_weights_are_audited(
     assert not torch.equal(untrained.task.queries, trained.task.queries)
     want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, AuditOptions())
     assert stored["rows"][0]["hardness"] == want.rows[0].hardness
-    capsys.readouterr()
+    assert stored["regime"] == want.regime
+    assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
+    assert "regime  the training target's median rank is " in capsys.readouterr().out
+    assert negbench([*flags, "--split", "val"]) == 0  # against itself there is no gap
+    assert "the fit gap is unknown" in capsys.readouterr().out
     assert negbench([*flags, "--backbone", "tiny"]) == 2
     assert "leave --backbone" in capsys.readouterr().err
 

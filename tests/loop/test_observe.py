@@ -16,6 +16,7 @@ from negbench.loop.observe import card_epochs
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.mining.regime import Regime
 from negbench.systems.system import load_config
+from negbench.tracking import final_values
 
 FIELDS = list(Regime.__dataclass_fields__)
 
@@ -65,6 +66,8 @@ def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str],
     assert [point["epoch"] for point in points] == [*epochs, 4]
     for point, card in zip(points, [*result["regime_by_refresh"], result["regime"]], strict=True):
         assert {name: point.get(f"regime/{name}") for name in FIELDS} == {name: card[name] for name in FIELDS}
+    at_end = final_values(result)
+    assert {name: at_end[f"regime_end/{name}"] for name in FIELDS} == {name: result["regime"][name] for name in FIELDS}
     ranks = {card["target_rank_median"] for card in result["regime_by_refresh"]}
     assert len(ranks | {result["regime"]["target_rank_median"]}) > 1
 
