@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     strategies: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+        str | None,
+        typer.Option(
+            help="'all' (that need no guide), or names by comma; options as qure:variant=release [default: all]."
+        ),
     ] = None,
     losses: Annotated[str | None, typer.Option(help="As --strategies [default: bradley-terry].")] = None,
     backbones: Annotated[str | None, typer.Option(help="As --strategies [default: tiny].")] = None,
