@@ -180,6 +180,8 @@ class CombinerFusion(Fusion):
     are computed once per text and once per image.
     """
 
+    stackable = False  # dropout
+
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__(dim)
         self.project_text = make_linear(dim, 4 * dim, generator)

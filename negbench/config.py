@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
@@ -248,11 +249,29 @@ _OWN: dict[str, Any] = {  # sections that are no plug-in's
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe file as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
+def recipes() -> dict[str, Path]:
+    """The recipes that come with negbench, by name."""
+    home = syntax.locate("negbench.recipes")
+    return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
 
-    `above` are the files that led here. Raises NegbenchError where a file is missing, not TOML, or extends itself.
+
+def _recipe_file(given: Path) -> Path:
+    """A file as it is; a plain name that is no file here is a recipe that comes with negbench."""
+    if given.suffix or len(given.parts) != 1 or given.is_file():
+        return given
+    found = recipes()
+    if given.name not in found:
+        raise UnknownNameError("recipe", given.name, found)
+    return found[given.name]
+
+
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
+
+    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. Raises
+    NegbenchError where a file is missing, not TOML, or extends itself.
     """
+    path = _recipe_file(path)
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -299,12 +299,11 @@ class Loss(ABC):
     """
 
     uses_aspects: ClassVar[bool] = False
+    # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
+    stackable: ClassVar[bool] = False
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
     # their sum (HCL), the complement of a softmax (RCL)
     monotone: ClassVar[bool] = True
-    stackable: ClassVar[bool] = (
-        False  # True: `value` holds under `torch.func.vmap`: no branch on a score, nothing random
-    )
     tau: float | None = None
 
     def __post_init__(self) -> None:

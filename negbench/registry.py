@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from negbench import syntax
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
 from negbench.files import checked_name
 
 MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
@@ -397,6 +397,7 @@ def _plugin_class(plugin: Plugin) -> type:
         module = importlib.import_module(plugin.module)
     except Exception as error:  # whatever a plug-in's file does when it is read is told in one line
         problem = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = (missing_package(error) if isinstance(error, ImportError) else None) or problem
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {problem}"
         ) from error

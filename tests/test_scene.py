@@ -126,7 +126,7 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
     found = np.load(texts.partition("=")[2].strip("'"))
     turned = {name: found[name][::-1] for name in found.files}  # the same vectors, in other rows
     np.savez(tmp_path / "texts.npz", **turned)
-    options = (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",), ("eval.select=dev",)
+    options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
     scenes, rows = Scenes(), []
     for more in options:
         (config,) = configs([*vector_sets, *more], "in-batch")
@@ -134,8 +134,18 @@ def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
         assert opened.scene.train.dataset is opened.splits.train
         rows.append(opened.scene.train.tokens["row"])
         assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
-    assert not torch.equal(rows[0], rows[1])
-    assert len(rows[2]) < len(rows[0])
+    assert len(rows[1]) < len(rows[0])
+    assert not torch.equal(rows[2], rows[3])
+
+
+def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None:
+    first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
+    (config,) = configs(first, "in-batch")
+    before = plan_run(config, Scenes()).hash
+    assert plan_run(config, Scenes()).hash == before
+    images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
+    images.write_bytes(others.read_bytes())
+    assert plan_run(config, Scenes()).hash != before
 
 
 def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:

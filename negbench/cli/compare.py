@@ -186,7 +186,23 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
         f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
         highlight=False,
     )
+    for line in _stacked(cells):
+        console.print(line, highlight=False)
     return cells
+
+
+def _stacked(cells: list[Cell]) -> list[str]:
+    """How the cells go into stacks, where they are asked for, and why some do not."""
+    from collections import Counter
+
+    from negbench.grid.cells import stacks
+
+    together = [cell for cell in cells if cell.config.train.stacked]
+    alone = Counter(cell.alone for cell in cells if cell.alone)
+    if not together and not alone:
+        return []
+    lines = [f"{len(together)} cells in {len(stacks(together, 1))} stacks"]
+    return lines + [f"{count} cells by themselves: {reason}" for reason, count in alone.items()]
 
 
 def _audit(console: Any, cells: list[Cell], folder: Path) -> None:

@@ -35,7 +35,9 @@ AllowMissing = Annotated[
 System = Annotated[
     str | None, typer.Option("--system", help="A published system whole (see `list systems`); other flags beat it.")
 ]
-Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
+Recipe = Annotated[
+    Path | None, typer.Option("--recipe", help="TOML file of settings, or a name (see `list recipes`); flags beat it.")
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, e.g. train.epochs=12.")
 ]

@@ -379,7 +379,7 @@ class Stack:
         losses.sum().backward()
         if limit is not None:
             gradients = [value.grad for value in self.trained.values() if value.grad is not None]
-            norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+            norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]).norm(dim=0)
             scale = (limit / (norms + 1e-6)).clamp(max=1.0)  # as `torch.nn.utils.clip_grad_norm_` of each model
             for gradient in gradients:
                 gradient.mul_(scale.reshape(-1, *[1] * (gradient.ndim - 1)))

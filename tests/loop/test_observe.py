@@ -73,7 +73,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str],
 
 
 def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_sets: list[str], tmp_path: Path) -> None:
-    every, some = (run("in-batch", toy_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 3))
+    every, some = (run("in-batch", toy_sets, tmp_path, f"eval.every={n}").folder.result for n in (1, 2))
     cards = [[*result["regime_by_refresh"], result["regime"]] for result in (every, some)]
     assert cards[0] == cards[1]
     assert len({card["recall_val"] for card in cards[0]}) > 1
