@@ -350,7 +350,8 @@ class Stack:
         allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
         tau = objective.loss.tau
         told = Told(
-            float(found["temperature"][place]) if tau is None else tau, objective.backbone.identity.embedding_dim
+            float(found["temperature"][place].detach()) if tau is None else tau,
+            objective.backbone.identity.embedding_dim,
         )
         slots, values = objective.pools(batch, scores, allowed, split.batch_relevant(rows), told)
         statistics.append(values)
