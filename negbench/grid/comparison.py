@@ -62,6 +62,7 @@ class ComparisonFolder:
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
         found: dict[str, Outcome] = {}
+        files.seal(self.path)
         self.write(())
 
         def outcomes() -> list[Outcome]:

@@ -181,6 +181,8 @@ def run_config(
     with _claim_of(run, bench.runs, overwrite) as (folder, step):
         if step == "leave":
             raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
+        if step == "resume" and run.accelerator.is_main_process:
+            folder.recover()
         if watch is not None and step != "anew":
             _replay(folder, watch)
         if step == "reuse":
@@ -211,6 +213,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     if not run.accelerator.is_main_process:
         return compute_run(run, folder, bench, watch)
     with folder.lock():
+        folder.recover()
         return compute_run(run, folder, bench, watch)
 
 
@@ -248,7 +251,6 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | No
     ):
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
-            folder.append_metrics({"step": step, "epoch": epoch, **values})
             live.metrics(values, step)
             if watch is not None and epoch >= 0:
                 watch(epoch, values, True)

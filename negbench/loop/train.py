@@ -8,7 +8,6 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import record
 from negbench.loop.accelerator import shard
-from negbench.loop.checkpoint import Moving, State, own_randomness, stream
+from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.schedule import cosine
 from negbench.mining import curves
@@ -35,8 +34,6 @@ from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
-
-Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -62,10 +59,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
     with own_randomness(config.seed, run.accelerator.device):
         state = moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
-        if main:
-            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
-            folder.truncate_metrics(state.epoch or -1)
-        loop = Loop(run, folder, log, strategy, model, moving, state)
+        loop = Loop(run, folder, state.noting(log), strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()
             loop.keep_curves("start")
