@@ -120,9 +120,7 @@ def _without_nan(value: Any) -> Any:
 
 # --- checking ----------------------------------------------------------------------------------------------------
 
-SUMS = (
-    "SHA256SUMS"  # one line a written file: its SHA-256, two blanks, its name; the older of two lines of one name stay
-)
+SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
 _MEND = "delete it and give the command that wrote it again"
 
 
@@ -133,11 +131,12 @@ class DamagedError(NegbenchError):
 def seal(folder: Path) -> None:
     """From now on `folder` lists the hash of every file that `atomic_write` puts there, and `intact` compares.
 
-    What lies there already is listed as it is.
+    It is made if absent; what lies there already is listed as it is.
     """
     sums = folder / SUMS
     if sums.exists():
         return
+    folder.mkdir(parents=True, exist_ok=True)
     there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     with atomic_write(sums) as file:
         file.writelines(_sum_line(path.name, path) for path in there)
@@ -195,9 +194,8 @@ def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
         why = error.strerror or str(error).split("\n")[0]
         raise NegbenchError(f"cannot read {path}: {why}") from error
     except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors
-        raise DamagedError(
-            f"{path} is damaged ({str(error).split(chr(10))[0] or type(error).__name__}): {mend}"
-        ) from error
+        why = (str(error) or type(error).__name__).split("\n")[0]
+        raise DamagedError(f"{path} is damaged ({why}): {mend}") from error
 
 
 def parsed_json(path: Path) -> Any:

@@ -65,7 +65,7 @@ class Moving:
     streams: Mapping[str, torch.Generator]
 
     def save(self, folder: RunFolder, state: State) -> None:
-        """Replace the folder's checkpoint, then its metrics: `RunFolder.recover` mends what a kill in between leaves."""
+        """Replace the folder's checkpoint, then its metrics; `RunFolder.recover` mends a kill in between."""
         state.generators = {name: generator.get_state() for name, generator in self.streams.items()}
         state.generators["global"] = torch.get_rng_state()
         if torch.cuda.is_available():

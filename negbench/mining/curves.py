@@ -80,9 +80,9 @@ class Curves:
     @classmethod
     def load(cls, path: Path) -> Curves:
         """What `save` wrote; NegbenchError where the file is missing or damaged."""
-        with intact(path, "delete it and result.json beside it, and compute the run again") as file:
-            with np.load(file, allow_pickle=False) as stored:
-                return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
+        mend = "delete it and result.json beside it, and compute the run again"
+        with intact(path, mend) as file, np.load(file, allow_pickle=False) as stored:
+            return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
 
 
 def file_name(moment: str) -> str:

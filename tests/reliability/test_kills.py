@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kills import NEVER, many, moments, spread
 
 from negbench.config import RunConfig
 from negbench.files import SUMS, flaw
 from negbench.loop.runs import Bench, run_config
 from negbench.systems.system import load_config
-from kills import NEVER, many, moments, spread
 
 # what a run takes, not what it finds
 _TIMES = ("seconds", "peak_memory_mib")
@@ -56,7 +57,7 @@ def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(
     assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}
     for number, at in enumerate(spread(total, many(6, 10**6))):
         place = tmp_path / str(at)
-        moments(lambda: run_in(place), place, at, tmp_path / "count", torn=number % 2 == 0)
+        moments(partial(run_in, place), place, at, tmp_path / "count", torn=number % 2 == 0)
         run_in(place)
         found = contents(place)
         assert found == want, (at, *found)
