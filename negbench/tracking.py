@@ -104,12 +104,14 @@ class Tracker:
         """
         log = RunLog(self, folder)
         log.start(params, tags)
-        status = "FAILED"
+        status = "KILLED"  # by Ctrl-C or another signal
         try:
             yield log
             status = "FINISHED"
-        except (KeyboardInterrupt, Pruned):
-            status = "KILLED"
+        except Pruned:
+            raise
+        except Exception:
+            status = "FAILED"
             raise
         finally:
             log.finish(status)

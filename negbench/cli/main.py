@@ -10,6 +10,7 @@ import typer
 
 from negbench import __version__
 from negbench.errors import NegbenchError
+from negbench.signals import Stopped, stop_on_signals
 
 app = typer.Typer(
     name="negbench",
@@ -59,7 +60,8 @@ for _name in _COMMANDS:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exits with 0, 2 (a user's mistake), 130 (interrupted) or 1 (a fault of ours)."""
+    """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
+    stop_on_signals()
     sys.exit(run(arguments))
 
 
@@ -79,9 +81,11 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(message)
     except Exit as error:
         return error.exit_code
-    except (KeyboardInterrupt, Abort):
+    except Stopped as error:
         how = "compare and study go on by the same command, a run by --resume"
-        typer.echo(f"negbench: interrupted; what was finished is kept: {how}", err=True)
+        typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
+        return error.code
+    except Abort:
         return 130
     return code if isinstance(code, int) else 0
 
