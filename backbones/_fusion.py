@@ -211,7 +211,44 @@ class CombinerFusion(Fusion):
         return 16 * self.dim
 
 
-def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier") -> Fusion:
+class WideFusion(Fusion):
+    """A fusion f with a hidden layer beside it (ours): unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f before its norm.
+
+    The layer's width is a capacity: with a wide one the model can learn single queries by heart.
+
+    Args:
+        inner: f.
+        hidden: width of the layer, >= 1.
+        generator: the initial weights' only source of randomness; the layer starts near zero.
+    """
+
+    def __init__(self, inner: Fusion, hidden: int, generator: torch.Generator) -> None:
+        super().__init__(inner.dim)
+        self.inner = inner
+        self.hidden = make_linear(2 * inner.dim, hidden, generator)
+        self.output = make_linear(hidden, inner.dim, generator, bias=False)
+        with torch.no_grad():
+            self.output.weight.mul_(0.1)
+
+    def _of_image(self, image: Tensor) -> Tensor:
+        hidden = image @ self.hidden.weight[:, : self.dim].T + self.hidden.bias
+        return torch.cat([hidden, self.inner._of_image(image)], dim=-1)
+
+    def _of_text(self, text: Tensor) -> Tensor:
+        return torch.cat([text @ self.hidden.weight[:, self.dim :].T, self.inner._of_text(text)], dim=-1)
+
+    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
+        width = self.hidden.out_features
+        mixed: Tensor = self.output(torch.relu(of_image[..., :width] + of_text[..., :width]))
+        return mixed + self.inner._mix(image, text, of_image[..., width:], of_text[..., width:])
+
+    def _width(self) -> int:
+        return self.hidden.out_features + self.inner._width()
+
+
+def make_fusion(
+    kind: str, dim: int, generator: torch.Generator, initial: FusionInit = "xavier", hidden: int = 0
+) -> Fusion:
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
     Args:
@@ -219,12 +256,16 @@ def make_fusion(kind: str, dim: int, generator: torch.Generator, initial: Fusion
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
         initial: of "gated", see there.
+        hidden: width of a hidden layer beside it (`WideFusion`), at most 65536; 0 adds none.
 
     Raises:
         UnknownNameError: any other `kind`.
-        OptionError: any other `initial`.
+        OptionError: any other `initial`, or a width out of range.
     """
     check_option("backbone.fusion_init", initial, initial in get_args(FusionInit), "xavier or sum")
+    check_option("backbone.hidden", hidden, 0 <= hidden <= 65536, "in 0..65536")
+    if hidden:
+        return WideFusion(make_fusion(kind, dim, generator, initial), hidden, generator)
     if kind == "gated":
         return GatedFusion(dim, generator, initial)
     if kind == "sum":

@@ -9,9 +9,8 @@ gives them (`query.text`, and `reference_text`, `target_text` where a strategy c
 * `.safetensors`: one tensor per image (text), named by its id (the text itself); or one tensor `features` of all and
   the metadata entry `ids` (`texts`), a JSON list.
 
-Vectors are [N, C], or [N, L, C] for several per image. From an image's L rows x and a text's row y, n() making unit
-norm: candidates n(W_i x_l); query n(fusion(n(mean over l of W_i x_l), n(W_t y))), the fusion being HyCoLe's gate, a
-sum, or CLIP4CIR's combiner.
+Vectors are [N, C], or [N, L, C] for several per image. What is trained on top of them: `_composed.GivenFeatures`, with
+HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
 """
 
 from __future__ import annotations
@@ -19,29 +18,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from negbench.backbones._composed import TwoTowers, bounded
-from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._composed import GivenFeatures
+from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import DEFAULT_TEMPERATURE, check_option
-from negbench.errors import DataError, NegbenchError, OptionError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from negbench.contracts import check_option
+from negbench.errors import DataError, OptionError
 
 PAPER = "no paper: embeddings that you bring"
 
 _NAMES = {"image": ("ids", "id"), "text": ("texts", "text")}
 
 
-class Precomputed(TwoTowers):
+class Precomputed(GivenFeatures):
     """Trainable projections and fusion over given embeddings. Build it with `load`.
 
     Args:
@@ -54,8 +49,6 @@ class Precomputed(TwoTowers):
         source: (file name, SHA-256) of the image file and of the text file.
     """
 
-    provides_features = True
-
     def __init__(
         self,
         images: _Table,
@@ -67,17 +60,13 @@ class Precomputed(TwoTowers):
         seed: int,
         source: tuple[tuple[str, str], tuple[str, str]],
     ) -> None:
-        super().__init__()
+        table = texts[1]
         generator = torch.Generator().manual_seed(seed)
+        super().__init__((images[1].shape[-1], table.shape[-1]), width, fusion, fusion_init, generator)
         self._image_row, self._images = images
-        self._text_row, table = texts
+        self._text_row = texts[0]
         self.text_table: Tensor
         self.register_buffer("text_table", table.float(), persistent=False)
-        self.image_projection = _projection(self._images.shape[-1], width, generator)
-        self.text_projection = _projection(table.shape[-1], width, generator)
-        self.fusion = make_fusion(fusion, width, generator, fusion_init)
-        self.attributes = None
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
         self._files = source[0][0], source[1][0]
         self._feature_key = key_sha256({"precomputed": [sha for _, sha in source]})
         self._describe(
@@ -139,43 +128,13 @@ class Precomputed(TwoTowers):
         rows = _rows(self._image_row, ids, "image", self._files[0])
         return self._images[rows].float()
 
-    def preprocess(self, image: Image) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
-        raise NegbenchError("backbone 'precomputed' has embeddings, no image encoder: add the image to its file")
-
-    def image_features(self, pixels: Tensor) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
-        raise NegbenchError("backbone 'precomputed' has embeddings, no image encoder: use features_of(ids)")
-
-    def candidates(self, features: Tensor) -> Tensor:
-        """[B, L, C] -> [B, L, D], unit norm."""
-        return unit(self.image_projection(features.float()))
-
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """`row` [B] int64, where each text stands in the file. Raises DataError for texts that it lacks."""
         return {"row": _rows(self._text_row, texts, "text", self._files[1])}
 
-    @property
-    def temperature(self) -> Tensor:
-        """Learned temperature from 0.07 on, see `bounded`."""
-        return bounded(self.log_temperature.exp())
-
-    def _reference(self, features: Tensor) -> Tensor:
-        return unit(self.image_projection(features.float()).mean(1))
-
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         embedding = unit(self.text_projection(self.text_table[tokens["row"]]))
         return embedding, embedding
-
-
-def _projection(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Linear map that keeps the given geometry as far as the widths allow, so that untrained scores mean something."""
-    layer: nn.Linear = make_linear(inputs, outputs, generator, bias=False)
-    if inputs == outputs:
-        nn.init.eye_(layer.weight)
-    else:
-        nn.init.orthogonal_(layer.weight, generator=generator)
-    return layer
 
 
 def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) -> Tensor:

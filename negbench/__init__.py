@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
+    from negbench.miner import Miner
 
 __version__ = "0.1.0"
 
@@ -40,12 +41,14 @@ _HOMES = {
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
+    "negbench.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backbone",
     "Loss",
+    "Miner",
     "NegbenchError",
     "Query",
     "ScoreView",

@@ -107,6 +107,9 @@ class EvalConfig(Section):
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
+    also: tuple[
+        str, ...
+    ] = ()  # benchmarks scored beside val at each of its points, as hp-fashioniq, or hp-fashioniq:root=FOLDER
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
 
 
@@ -232,9 +235,9 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
-    """A recipe without the tables that one command alone reads, [compare] and [study]; nothing where there is none."""
+    """A recipe without the tables that one command alone reads: [compare], [map], [study]; {} without a recipe."""
     found = {} if path is None else read_recipe(path)
-    return {key: value for key, value in found.items() if key not in ("compare", "study")}
+    return {key: value for key, value in found.items() if key not in ("compare", "map", "study")}
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -413,6 +416,9 @@ def resolved(config: RunConfig) -> ResolvedConfig:
         recommended = {"num_negatives": 1, **recommended}
     sections["train"] = {k: recommended.get(k) if v is None else v for k, v in train.items()}
     sections["schedule"] = _resolved_schedule(config, int(sections["train"]["epochs"]))
+    also = [PluginConfig(**plugin_section("datasets", text)) for text in config.eval.also]
+    if len({_resolved_plugin("dataset", section)["name"] for section in also}) < len(also):
+        raise OptionError(f"eval.also = {quoted(list(config.eval.also))}: names a benchmark twice")
     dev_seed = config.seed if config.eval.dev_seed is None else config.eval.dev_seed
     sections["eval"] = {**config.eval.model_dump(), "dev_seed": dev_seed}
     return _validated(ResolvedConfig, {**config.model_dump(), **sections})

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
+from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig, plugin_section
 from negbench.contracts import Backbone, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
@@ -44,16 +45,18 @@ class Splits:
     train: Dataset
     dev: Dataset | None
     val: Dataset
+    also: Mapping[str, Dataset] = field(default_factory=dict)  # further benchmarks (`eval.also`), by name
 
     @property
     def parts(self) -> list[Dataset]:
-        """Train, dev and val, each once."""
-        return list({id(part): part for part in (self.train, self.dev, self.val) if part is not None}.values())
+        """Train, dev, val and the further benchmarks, each once."""
+        every = (self.train, self.dev, self.val, *self.also.values())
+        return list({id(part): part for part in every if part is not None}.values())
 
     @property
     def identity(self) -> str:
         """What is trained on and what is scored, for a run's hash."""
-        return f"{self.train.identity} {self.val.identity}"
+        return " ".join(part.identity for part in (self.train, self.val, *self.also.values()))
 
 
 def carves_dev(config: RunConfig) -> bool:
@@ -179,6 +182,7 @@ class Scene(Features):
     val: Split
     dev: Split | None
     row_of: Mapping[str, int]  # image id -> feature row
+    also: Mapping[str, Split] = field(default_factory=dict)
 
     def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
         """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
@@ -218,6 +222,7 @@ def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: to
         val=read[id(splits.val)],
         dev=read[id(splits.dev)] if splits.dev is not None else None,
         row_of=row,
+        also={name: read[id(part)] for name, part in splits.also.items()},
     )
 
 
@@ -244,7 +249,7 @@ def _source(
     if backbone.provides_features:
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = {image: part.files.path(image) for part in reversed(parts) for image in part.all_images if part.files}
+    files = _files_of(parts)
     if not backbone.frozen_images:
         pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
@@ -260,6 +265,18 @@ def _source(
         )
     held = store.load(ids, device=device, budget_bytes=int(config.compute.feature_memory_gib * 2**30))
     return held.__getitem__, report.encoded
+
+
+def _files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
+    """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
+    files: dict[str, Path] = {}
+    for part in parts:
+        for image in part.all_images if part.files else ():
+            path = part.files.path(image)  # type: ignore[union-attr]
+            if image in files and path != files[image] and path.stat().st_size != files[image].stat().st_size:
+                raise DataError(f"image {image} is {files[image]} and, in {part.identity}, {path}: another picture")
+            files.setdefault(image, path)
+    return files
 
 
 # --- what a process loads once -------------------------------------------------------------------------------------
@@ -311,7 +328,9 @@ class Scenes:
             train, dev = self._carved[key]
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        return Splits(train, dev, self.dataset(config.dataset, "val", images=images))
+        asked = [PluginConfig(**plugin_section("datasets", text)) for text in config.eval.also]
+        also = {section.name: self.dataset(section, "val", images=images) for section in asked}
+        return Splits(train, dev, self.dataset(config.dataset, "val", images=images), also)
 
     def backbone(self, config: RunConfig) -> Backbone:
         """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""

@@ -443,43 +443,6 @@ def verdict(low: float, high: float, *, margin: float) -> Verdict:
     return "tied" if -margin <= low and high <= margin else "underpowered"
 
 
-def beaten(
-    values: Mapping[str, NDArray[Any]],
-    *,
-    generator: np.random.Generator,
-    strata: NDArray[Any] | None = None,
-    alpha: float = 0.05,
-    resamples: int = 5000,
-) -> dict[str, tuple[str, ...]]:
-    """Name -> the names of those that beat it: all pairs, tested as in `compare_table` and adjusted over the pairs.
-
-    `values` is as there: name -> [S, Q], the same seeds and queries for all. The margin has no part in it.
-
-    Raises:
-        ValueError: as in `compare_table`.
-    """
-    _check_options(alpha=alpha, resamples=resamples)
-    names = list(values)
-    if len(names) < 2:
-        return dict.fromkeys(names, ())
-    table, _ = _checked_table(values, names[0], None)
-    stacked = np.stack([table[name] for name in names])
-    groups = _groups(strata, stacked.shape[2])
-    first, second = np.array(list(combinations(range(len(names)), 2))).T
-    step = max(1, _CELLS // stacked[0].size)
-    blocks = [slice(start, start + step) for start in range(0, len(first), step)]
-    parts = _joined([_parts(stacked[first[rows]] - stacked[second[rows]], groups) for rows in blocks])
-    columns = (stacked.mean(axis=1) * _weights(groups, stacked.shape[2])).T
-    sums = _sign_sums(columns, resamples, generator)
-    adjusted = _test(parts, sums[:, first] - sums[:, second], alpha, generator).p_adjusted
-    winners: dict[str, list[str]] = {name: [] for name in names}
-    for i, j, mean, p in zip(first, second, parts.mean, adjusted, strict=True):
-        if p <= alpha:
-            winner, loser = (i, j) if mean > 0 else (j, i)
-            winners[names[loser]].append(names[winner])
-    return {name: tuple(found) for name, found in winners.items()}
-
-
 @dataclass(frozen=True)
 class Effect:
     """One part of a difference, in the unit of the values; interval and p-value hold for all parts at once."""
@@ -487,6 +450,106 @@ class Effect:
     value: float
     interval: Interval
     p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All differences between the strategies of a table.
+
+    Attributes:
+        names: in the order of the values.
+        means: of each.
+        differences: (a, b) -> mean of a minus mean of b, with an interval and a p-value for all pairs at once; each
+            pair once, in the order of `names`.
+    """
+
+    names: tuple[str, ...]
+    means: Mapping[str, float]
+    differences: Mapping[tuple[str, str], Effect]
+
+    def of(self, first: str, second: str) -> Effect:
+        """`first` minus `second`, in either order."""
+        if (first, second) in self.differences:
+            return self.differences[first, second]
+        found = self.differences[second, first]
+        turned = Interval(-found.interval.high, -found.interval.low, found.interval.level)
+        return Effect(-found.value, turned, found.p_adjusted)
+
+    def beaten(self) -> dict[str, tuple[str, ...]]:
+        """Name -> the names of those that beat it: the interval excludes 0. The margin has no part in it."""
+        winners: dict[str, list[str]] = {name: [] for name in self.names}
+        for (first, second), effect in self.differences.items():
+            if effect.interval.low > 0:
+                winners[second].append(first)
+            elif effect.interval.high < 0:
+                winners[first].append(second)
+        return {name: tuple(found) for name, found in winners.items()}
+
+    def letters(self) -> dict[str, str]:
+        """Compact letter display: two names share a letter exactly where neither beats the other; 'a' is the best's.
+
+        The letters are the maximal sets of names without a decided pair (Piepho 2004 gives the display; as a graph
+        these sets are its maximal cliques).
+        """
+        import networkx
+
+        beaten, order = self.beaten(), sorted(self.names, key=lambda name: -self.means[name])
+        alike = networkx.Graph()
+        alike.add_nodes_from(order)
+        pairs = combinations(order, 2)
+        alike.add_edges_from((a, b) for a, b in pairs if a not in beaten[b] and b not in beaten[a])
+        sets = sorted(sorted(map(order.index, clique)) for clique in networkx.find_cliques(alike))
+        return {
+            name: "".join(_letter(number) for number, places in enumerate(sets) if place in places)
+            for place, name in enumerate(order)
+        }
+
+
+def _letter(number: int) -> str:
+    """0 -> a, 25 -> z, 26 -> A, 52 -> a'."""
+    return "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[number % 52] + "'" * (number // 52)
+
+
+def pairs(
+    values: Mapping[str, NDArray[Any]],
+    *,
+    generator: np.random.Generator,
+    strata: NDArray[Any] | None = None,
+    alpha: float = 0.05,
+    resamples: int = 5000,
+) -> Pairs:
+    """All pairs of a table, tested as in `compare_table` and adjusted over the pairs.
+
+    `values` is as there: name -> [S, Q], the same seeds and queries for all.
+
+    Raises:
+        ValueError: as in `compare_table`.
+    """
+    _check_options(alpha=alpha, resamples=resamples)
+    names = tuple(values)
+    table, _ = _checked_table(values, names[0], None)
+    stacked = np.stack([table[name] for name in names])
+    groups = _groups(strata, stacked.shape[2])
+    weights = _weights(groups, stacked.shape[2])
+    means = {name: float(own @ weights) for name, own in zip(names, stacked.mean(axis=1), strict=True)}
+    if len(names) < 2:
+        return Pairs(names, means, {})
+    first, second = np.array(list(combinations(range(len(names)), 2))).T
+    step = max(1, _CELLS // stacked[0].size)
+    blocks = [slice(start, start + step) for start in range(0, len(first), step)]
+    parts = _joined([_parts(stacked[first[rows]] - stacked[second[rows]], groups) for rows in blocks])
+    sums = _sign_sums((stacked.mean(axis=1) * weights).T, resamples, generator)
+    found = _test(parts, sums[:, first] - sums[:, second], alpha, generator)
+    ends = _scale(list(table.values()))
+    bounds = (ends[0] - ends[1], ends[1] - ends[0])
+    return Pairs(
+        names,
+        means,
+        {
+            (names[i], names[j]): Effect(float(mean), _interval(float(mean), float(half), 1 - alpha, bounds), float(p))
+            for i, j, mean, half, p in zip(first, second, parts.mean, found.reach, found.p_adjusted, strict=True)
+        },
+    )
 
 
 @dataclass(frozen=True)

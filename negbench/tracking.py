@@ -392,11 +392,12 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """result.json as flat metric names: final/..., baseline/..., behaviour/..., cost/..."""
+    """result.json as flat metric names: final/..., baseline/..., behaviour/..., regime_end/..., cost/..."""
     values = {f"final/{name}": value for name, value in details["metrics"].items()}
     for baseline, metrics in details["baselines"].items():
         values.update({f"baseline/{baseline}/{name}": value for name, value in metrics.items()})
     values.update({f"behaviour/{name}": value for name, value in details["behaviour"].items()})
+    values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
     values.update({f"cost/{name}_seconds": value for name, value in details["seconds"].items()})
     values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
     values["cost/negatives_seen"] = details["negatives_seen"]

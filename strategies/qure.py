@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.drops import drops
+from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import descending
 from negbench.strategies._ranked import at_least_float32, below_target, is_whole, places
 
@@ -51,7 +51,8 @@ class Qure(Strategy):
             return torch.zeros_like(below)
         place = places(view, below)
         drop = _drops(view, below, place)
-        first, second = _two_largest(drop) if self.variant == "paper" else self._released_pair(drop)
+        pair = steepest(drop).clamp(min=0).split(1, dim=1) if self.variant == "paper" else self._released_pair(drop)
+        first, second = pair
         low, high = torch.minimum(first, second), torch.maximum(first, second)
         pool: Tensor = below & (place > low) & (place <= high)
         return pool
@@ -73,9 +74,3 @@ def _drops(view: ScoreView, below: Tensor, place: Tensor) -> Tensor:
     scores: Tensor = at_least_float32(view.scores)
     ranked = scores.new_zeros(rows, columns + 1).scatter_(1, place, scores)  # nobody reads the place N of the rest
     return drops(ranked, 0, below.sum(1, keepdim=True))
-
-
-def _two_largest(drop: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, N] drops -> two [B, 1] places, the earlier first where drops tie; both 0 where fewer than two are real."""
-    first = drop.argmax(1, keepdim=True)
-    return first, drop.scatter(1, first, -1.0).argmax(1, keepdim=True)

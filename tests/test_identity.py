@@ -23,8 +23,8 @@ EXEMPT = {
     "negbench.errors",
     "negbench.files",
     "negbench.runfolder",
+    "negbench.loop.observe",
     "negbench.loop.record",
-    "negbench.mining.curves",
     "negbench.registry",
 }
 

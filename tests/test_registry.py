@@ -23,7 +23,13 @@ EVERY = [
     (kind, name) for kind in KINDS for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"
 ]
 FIELDED = [(kind, name) for kind, name in EVERY if kind in ("strategies", "losses")]
-LITERALS = [("qure", "variant", "papr"), ("dqe", "scale", "minmaxx")]
+LITERALS = [
+    ("qure", "variant", "papr"),
+    ("dqe", "scale", "minmaxx"),
+    ("perc-pos", "variant", "publishd"),
+    ("simans", "variant", "relese"),
+    ("sentence-transformers", "sampling_strategy", "tp"),
+]
 
 PLUGIN = '''"""Nothing at all."""
 
@@ -277,7 +283,11 @@ def test_unknown_kind() -> None:
         ("strategies", "qrue", "unknown strategy 'qrue': did you mean 'qure'?"),
         ("strategies", "after_target", "unknown strategy 'after_target': did you mean 'after-target'?"),
         ("losses", "infonce", "unknown loss 'infonce': did you mean 'info-nce'?"),
-        ("losses", "triplet", "unknown loss 'triplet': known: bradley-terry, info-nce, margin-kl"),
+        (
+            "losses",
+            "q",
+            "unknown loss 'q': known: bradley-terry, hcl, hn-nce, info-nce, margin-kl, multi-similarity, rcl, triplet",
+        ),
     ],
 )
 def test_unknown_key(kind: str, name: str, message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -312,28 +312,67 @@ def test_order_of_queries_does_not_matter_to_the_estimates() -> None:
 
 def test_each_row_names_those_that_beat_it() -> None:
     table = {"low": hits(0, (5, 2000), 0.2), "high": hits(1, (5, 2000), 0.5), "also low": hits(2, (5, 2000), 0.2)}
-    assert st.beaten(table, generator=rng()) == {"low": ("high",), "high": (), "also low": ("high",)}
-    assert st.beaten({"alone": hits(0, (2, 9))}, generator=rng()) == {"alone": ()}
+    assert st.pairs(table, generator=rng()).beaten() == {"low": ("high",), "high": (), "also low": ("high",)}
+    assert st.pairs({"alone": hits(0, (2, 9))}, generator=rng()).beaten() == {"alone": ()}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_are_the_paired_tests_one_by_one(seed: int) -> None:
     """A pair's win needs its own test to reject too; with two strategies there is nothing to adjust for."""
     table = {name: hits(10 * seed + i, (3, 300), 0.2 + 0.15 * i) for i, name in enumerate("abcd")}
-    found = st.beaten(table, generator=rng(seed))
+    found = st.pairs(table, generator=rng(seed)).beaten()
     for loser, winners in found.items():
         for winner in winners:
             alone = st.compare(table[winner], table[loser], generator=rng(seed))
             assert alone.verdict == "better"
-            assert st.beaten({k: table[k] for k in (winner, loser)}, generator=rng(seed))[loser] == (winner,)
+            two = st.pairs({k: table[k] for k in (winner, loser)}, generator=rng(seed))
+            assert two.beaten()[loser] == (winner,)
+            assert two.of(winner, loser).interval == alone.interval
     assert "d" in found["a"]
 
 
 def test_pairs_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {name: hits(i, (3, 64), 0.2 + 0.15 * i) for i, name in enumerate("abcd")}
-    whole = st.beaten(table, generator=rng())
+    whole = st.pairs(table, generator=rng())
     monkeypatch.setattr(st, "_CELLS", 64 * 7)
-    assert st.beaten(table, generator=rng()) == whole
+    assert st.pairs(table, generator=rng()) == whole
+
+
+def pairs_of(means: dict[str, float], decided: set[tuple[str, str]]) -> st.Pairs:
+    """Differences between these means, of which the named ones exclude 0."""
+    found = {}
+    for a, b in combinations(means, 2):
+        gap = means[a] - means[b]
+        half = abs(gap) / 2 if {(a, b), (b, a)} & decided else abs(gap) + 0.1
+        found[a, b] = st.Effect(gap, st.Interval(gap - half, gap + half, 0.95), 0.0)
+    return st.Pairs(tuple(means), means, found)
+
+
+def test_letters_by_hand() -> None:
+    """The textbook case: the middle one shares a letter with either side, the ends share none."""
+    means = {"low": -0.3, "middle": -0.2, "high": -0.1}
+    assert pairs_of(means, {("low", "high")}).letters() == {"high": "a", "middle": "ab", "low": "b"}
+    assert pairs_of(means, set()).letters() == dict.fromkeys(means, "a")
+    every = set(combinations(means, 2))
+    assert pairs_of(means, every).letters() == {"high": "a", "middle": "b", "low": "c"}
+    assert pairs_of(means, every).of("low", "high").value == pytest.approx(-0.2)
+    assert pairs_of(means, every).of("high", "low").interval.low > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_letters_are_shared_by_those_that_are_not_decided(seed: int) -> None:
+    """By brute force: two share a letter exactly where their pair is open, and no letter could be left out."""
+    generator = rng(seed)
+    means = {name: float(value) for name, value in zip("abcdefg", generator.normal(size=7), strict=True)}
+    decided = {pair for pair in combinations(means, 2) if generator.random() < 0.5}
+    letters = pairs_of(means, decided).letters()
+    for pair in combinations(means, 2):
+        assert bool(set(letters[pair[0]]) & set(letters[pair[1]])) == (pair not in decided)
+    for letter in set("".join(letters.values())):
+        members = {name for name, own in letters.items() if letter in own}
+        for other in set(means) - members:
+            assert any(tuple(sorted((other, m))) in decided for m in members)
+    assert letters[max(means, key=means.__getitem__)].startswith("a")
 
 
 def test_thirty_groups_take_less_than_two_seconds() -> None:
@@ -342,7 +381,7 @@ def test_thirty_groups_take_less_than_two_seconds() -> None:
     started = time.process_time()
     st.summarise_table(table, generator=rng())
     st.compare_table(table, "s0", generator=rng())
-    st.beaten(table, generator=rng())
+    st.pairs(table, generator=rng())
     assert time.process_time() - started < 4  # 0.7 s on the machine of docs/performance.md, with room for a slower one
 
 

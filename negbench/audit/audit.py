@@ -26,6 +26,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import DamagedError, atomic_write, read_json, write_json
 from negbench.grid.cells import Cell
+from negbench.mining.regime import regime
 from negbench.registry import registry
 from negbench.scene import Scenes, threads
 
@@ -45,6 +46,7 @@ class Audit:
     truth: bool  # whether the data set knows more relevant images than the target
     judge: str  # "" or the judge with its threshold
     options: AuditOptions
+    regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
     rows: list[AuditRow]
     curves: list[Curve]
     remarks: list[str]
@@ -104,6 +106,7 @@ def audit(
         if not rows:
             raise OptionError("; ".join(remarks))
         curves = curves_of(subject, pools, options)
+        card = regime(subject.task, subject.val, sample=len(subject.rows))
     return Audit(
         backbone=subject.config.backbone.name,
         dataset=subject.dataset.identity,
@@ -111,6 +114,7 @@ def audit(
         truth=truth,
         judge="" if judge is None else judge.name,
         options=options,
+        regime=card.summary(),
         rows=rows,
         curves=curves,
         remarks=remarks,

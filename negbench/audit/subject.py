@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from negbench.config import PluginConfig, ResolvedConfig
 from negbench.contracts import check_option
-from negbench.datasets.dataset import Dataset
+from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
@@ -65,6 +65,7 @@ class Subject:
         task: of the sampled queries.
         rows: [Q] int64, which queries of the data set these are.
         images: [N, D] unit-norm mean candidate token of every image, on the CPU.
+        val: the run's ranks on the split that it was scored on, where its train split is audited; else None.
     """
 
     config: ResolvedConfig
@@ -73,6 +74,7 @@ class Subject:
     task: MiningTask
     rows: Tensor
     images: Tensor
+    val: QueryRanks | None = None
 
     @property
     def dataset(self) -> Dataset:
@@ -120,7 +122,16 @@ def open_subject(
         order = torch.randperm(len(dataset.queries), generator=options.generator("sample"))
         rows = order[:count].sort().values
         images = functional.normalize(task.candidates.mean(1), dim=-1).cpu()
-    return Subject(config, "untrained" if run is None else run.run_id, scene, task.shard(rows), rows, images)
+    own = run is not None and split == "train" and run.config.dataset == config.dataset
+    return Subject(
+        config,
+        model="untrained" if run is None else run.run_id,
+        scene=scene,
+        task=task.shard(rows),
+        rows=rows,
+        images=images,
+        val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)

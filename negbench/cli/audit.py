@@ -62,11 +62,15 @@ def audit(
     from negbench.audit.subject import AuditOptions
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
-    layers = [_below(recipe), options.plugin_layer(plugin), options.dataset_layer(dataset, data_root, allow_missing)]
-    layers += [options.named("backbone", backbone), *_sets(sets)]
-    folder = _run(run, runs_dir, backbone, layers)
+    layers = [
+        layers_below(recipe),
+        options.plugin_layer(plugin),
+        options.dataset_layer(dataset, data_root, allow_missing),
+    ]
+    layers += [options.named("backbone", backbone), *set_layers(sets)]
+    folder = run_to_audit(run, runs_dir, backbone, layers)
     console = options.console()
-    config, strategies = _configured(console, strategy, folder, layers, seed)
+    config, strategies = configured(console, strategy, folder, layers, seed)
     found = _audit(console, config, strategies, chosen, split, folder, judge, threshold, strategy is None)
     _print(console, found)
     if out is not None:
@@ -77,20 +81,22 @@ def audit(
             console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-def _below(recipe: Path | None) -> dict[str, Any]:
+def layers_below(recipe: Path | None) -> dict[str, Any]:
     """A recipe's settings; its seed is that of its runs."""
     from negbench.config import recipe_settings
 
     return {key: value for key, value in recipe_settings(recipe).items() if key != "seed"}
 
 
-def _sets(sets: list[str] | None) -> list[dict[str, Any]]:
+def set_layers(sets: list[str] | None) -> list[dict[str, Any]]:
+    """`--set` texts as layers."""
     from negbench.config import set_layer
 
     return [set_layer(text) for text in sets or ()]
 
 
-def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: list[dict[str, Any]]) -> Any:
+def run_to_audit(name: str | None, runs_dir: Path | None, backbone: str | None, layers: list[dict[str, Any]]) -> Any:
+    """The finished run whose weights are looked at; None: the untrained ones."""
     from negbench import files
     from negbench.errors import OptionError
     from negbench.runfolder import find_run
@@ -102,7 +108,7 @@ def _run(name: str | None, runs_dir: Path | None, backbone: str | None, layers: 
     return find_run(files.runs_dir(runs_dir), name)
 
 
-def _configured(
+def configured(
     console: Any, strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
 ) -> tuple[ResolvedConfig, dict[str, Strategy]]:
     """The configuration that all strategies share, and the strategies by label.
@@ -164,8 +170,10 @@ def _audit(
 
 
 def _print(console: Any, found: Audit) -> None:
+    from negbench.report.regime import in_words
     from negbench.report.tables import audit_table
 
     for remark in found.remarks:
         console.print(f"note: {remark}", style="yellow", highlight=False)
     console.print(audit_table(found))
+    console.print(f"regime  {in_words([found.regime])}", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,14 +98,19 @@ def build_grid(
     recipe: Path | None,
     sets: list[str] | None,
     plugin: list[Path] | None,
+    below: Mapping[str, Any] | None = None,
 ) -> Grid:
-    """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them."""
+    """Axes from flags, then the recipe's table [compare], then the defaults; the recipe's sections lie below them.
+
+    `below`: settings under the recipe's.
+    """
     from negbench.config import merged, read_recipe, set_layer
     from negbench.errors import OptionError, UnknownNameError
     from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
     from negbench.systems.system import system
 
-    layers = read_recipe(recipe) if recipe else {}
+    layers = merged([below or {}, read_recipe(recipe) if recipe else {}])
+    layers.pop("map", None)
     table = layers.pop("compare", {})
     variants = parse_variants(table.pop("variants", []))
     negatives = parse_negatives(axes.get("negatives") or table.pop("negatives", []))

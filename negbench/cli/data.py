@@ -31,6 +31,10 @@ def synthesize(
     train_queries: Annotated[int, typer.Option(help="Per category.")] = 1000,
     val_images: Annotated[int, typer.Option(help="Per category.")] = 600,
     val_queries: Annotated[int, typer.Option(help="Per category.")] = 400,
+    near_misses: Annotated[
+        float | None, typer.Option(help="Mean number of images per query that miss one attribute [default: by chance].")
+    ] = None,
+    label_noise: Annotated[float, typer.Option(help="Share of train queries with a wrong target.")] = 0.0,
 ) -> None:
     """Write a synthetic data set of any size: rendered garments with known ground truth."""
     from rich.progress import Progress
@@ -38,7 +42,7 @@ def synthesize(
     from negbench.datasets._synthesis import Spec
     from negbench.datasets._synthesis import synthesize as write
 
-    spec = Spec(seed, twins, train_images, train_queries, val_images, val_queries)
+    spec = Spec(seed, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
     with Progress(transient=True) as progress:
         task = progress.add_task("render", total=None)
         write(out, spec, lambda done, total: progress.update(task, completed=done, total=total))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -112,6 +113,16 @@ def values(category: str, attribute: str) -> tuple[str, ...]:
         "print": PRINTS,
     }
     return table[attribute]
+
+
+def codes_of(attributes: Attributes) -> list[int]:
+    """Number of each attribute's value, in the order of ATTRIBUTES and `values`."""
+    return [values(attributes.category, name).index(getattr(attributes, name)) for name in ATTRIBUTES]
+
+
+def of_codes(category: str, codes: Sequence[int]) -> Attributes:
+    """The garment that has these numbers: the inverse of `codes_of`. Raises IndexError where there is none."""
+    return Attributes(category, **{n: values(category, n)[c] for n, c in zip(ATTRIBUTES, codes, strict=True)})
 
 
 def sample_attributes(stream: Stream, category: str) -> Attributes:

@@ -239,6 +239,10 @@ class PreferenceFormat(Dataset):
         ]
         return torch.cat(parts)
 
+    def measure(self, score_block: ScoreBlock) -> dict[str, float]:
+        """`judge` of the sets' scores: all that is published of people's choices comes from them."""
+        return self.judge(self.score_sets(score_block))
+
     def judge(self, sets: Tensor) -> dict[str, float]:
         """How well scores of the sets agree with the people.
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from negbench.contracts import check_option
 from negbench.datasets._garments import (
@@ -20,6 +21,7 @@ from negbench.datasets._garments import (
     CATEGORIES,
     Attributes,
     Garment,
+    codes_of,
     mutate,
     render,
     sample_attributes,
@@ -38,6 +40,8 @@ Progress = Callable[[int, int], None]
 
 _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
 _CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
+_CANDIDATES = 12  # of which the next garment is chosen where near misses are asked for
+_SWAPS = 4000  # of two groups' sizes, tried to the same end
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,14 @@ class Spec:
         train_queries: queries of each category.
         val_images: as `train_images`.
         val_queries: as `train_queries`.
+        near_misses: mean over the queries of the number of images that miss exactly one of the target's attributes,
+            >= 0, met to within 0.05 or 2 %; None leaves it to chance (4.6 a train query by default).
+        label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: an image of the same corpus
+            that does not satisfy the query, while the text still asks for the right one. Val labels are right.
 
     Raises:
-        OptionError: fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the smaller image count.
+        OptionError: a value out of range; fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the
+            smaller image count.
     """
 
     seed: int = 0
@@ -63,6 +72,8 @@ class Spec:
     train_queries: int = 1000
     val_images: int = 600
     val_queries: int = 400
+    near_misses: float | None = None
+    label_noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_option("seed", self.seed, self.seed >= 0, ">= 0")
@@ -72,6 +83,8 @@ class Spec:
             check_option(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
         most = min(self.train_images, self.val_images) / 4
         check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
+        check_option("near_misses", self.near_misses, (self.near_misses or 0) >= 0, ">= 0, or left out")
+        check_option("label_noise", self.label_noise, 0 <= self.label_noise <= 1, "in 0..1")
 
     def images(self, split: str) -> int:
         """Images of each category of a split."""
@@ -90,7 +103,13 @@ class Spec:
     def folder(self) -> str:
         """Name of its folder in the cache."""
         sizes = f"{self.train_images}-{self.train_queries}-{self.val_images}-{self.val_queries}"
-        return f"synthetic-v{GENERATOR}-seed{self.seed}-twins{self.twins:g}-{sizes}"
+        return f"synthetic-v{GENERATOR}-seed{self.seed}-twins{self.twins:g}-{sizes}{self.marks}"
+
+    @property
+    def marks(self) -> str:
+        """The last two dials, for names; empty where they stand as by default."""
+        near = "" if self.near_misses is None else f"-near{self.near_misses:g}"
+        return near + (f"-noise{self.label_noise:g}" if self.label_noise else "")
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,17 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Part:
-    """One category of one split: `queries` holds (reference, target) as positions in `images`."""
+    """One category of one split.
+
+    Attributes:
+        category: of all its images.
+        split: train or val.
+        images: ids.
+        attributes: of each image.
+        queries: (reference, right target) as positions in `images`; the captions tell one from the other.
+        captions: two of each query.
+        annotated: each query's target as annotated: the right one but for the queries with label noise.
+    """
 
     category: str
     split: str
@@ -123,15 +152,16 @@ class Part:
     attributes: list[Attributes]
     queries: list[tuple[int, int]]
     captions: list[tuple[str, str]]
+    annotated: list[int]
 
     def relevant(self) -> list[list[str]]:
-        """Per query: every image whose attributes are the target's, the target first."""
+        """Per query: the annotated target, then every other image whose attributes are the right target's."""
         alike: dict[Attributes, list[int]] = {}
         for index, attributes in enumerate(self.attributes):
             alike.setdefault(attributes, []).append(index)
         return [
-            [self.images[target], *(self.images[i] for i in alike[self.attributes[target]] if i != target)]
-            for _, target in self.queries
+            [self.images[annotated], *(self.images[i] for i in alike[self.attributes[target]] if i != annotated)]
+            for (_, target), annotated in zip(self.queries, self.annotated, strict=True)
         ]
 
 
@@ -139,18 +169,22 @@ def plan(spec: Spec, split: str, category: str) -> Part:
     """Garments, queries and captions of one category of one split; draws nothing.
 
     Raises:
-        OptionError: more different garments are needed than the attributes can make.
+        OptionError: more different garments are needed than the attributes can make, or than have so many near misses.
     """
     stream = Stream(spec.seed, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
-    garments = _garments(stream, category, len(sizes))
+    if spec.near_misses is None:
+        garments = _garments(stream, category, len(sizes))
+    else:
+        garments, sizes = _garments_near(stream, category, sizes, spec.near_misses)
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
     queries = _queries(stream, garments, owner, sizes, spec.queries(split))
     attributes = [garments[group] for group in owner]
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
     digits = max(4, len(str(len(owner))))
     images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    return Part(category, split, images, attributes, queries, captions)
+    part = Part(category, split, images, attributes, queries, captions, [target for _, target in queries])
+    return replace(part, annotated=_annotated(spec, part)) if split == "train" and spec.label_noise else part
 
 
 def garment(spec: Spec, part: Part, index: int) -> Garment:
@@ -187,14 +221,18 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
     return sizes
 
 
-def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
-    """`count` different garments; each differs in one to three attributes from another one."""
+def _check_possible(category: str, count: int) -> None:
     possible = prod(len(values(category, name)) for name in ATTRIBUTES)
     if 2 * count > possible:
         raise OptionError(
             f"{count:,} different garments of category {category} are needed, and half of the {possible:,} possible "
             "ones may be used: ask for fewer images or more twins"
         )
+
+
+def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
+    """`count` different garments; each differs in one to three attributes from another one."""
+    _check_possible(category, count)
     found = {sample_attributes(stream, category): None}
     while len(found) < count:
         if stream.chance(10) and len(found) + 2 <= count:  # a fresh one, with a neighbour of its own
@@ -206,11 +244,79 @@ def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
     return list(found)
 
 
+def _garments_near(
+    stream: Stream, category: str, sizes: list[int], near_misses: float
+) -> tuple[list[Attributes], list[int]]:
+    """Different garments, one for each of `sizes`, and their sizes: an image has `near_misses` near misses on average.
+
+    Garments are added one by one, each one to three attributes from one that is there: of several candidates the one
+    that brings the neighbours (one attribute apart) per garment closest to what is wanted. Then sizes are swapped
+    between garments as long as that helps.
+    """
+    count, images = len(sizes), sum(sizes)
+    _check_possible(category, count)
+    wanted = near_misses * count / images  # neighbours of a garment
+    found = [sample_attributes(stream, category)]
+    known, codes, edges = {found[0]}, _codes(found), 0
+    while len(found) < count:
+        drawn = [mutate(stream, stream.pick(found), stream.between(1, 3)) for _ in range(_CANDIDATES)]
+        candidates = [garment for garment in drawn if garment not in known]
+        if not candidates:
+            continue
+        gains = [int(((codes != code).sum(1) == 1).sum()) for code in _codes(candidates)]
+        excess = [abs(2 * (edges + gain) - wanted * (len(found) + 1)) for gain in gains]
+        best = excess.index(min(excess))
+        found.append(candidates[best])
+        known.add(candidates[best])
+        codes, edges = np.concatenate([codes, _codes(candidates[best : best + 1])]), edges + gains[best]
+    near = ((codes[:, None] != codes[None]).sum(2) == 1).astype(np.int64)
+    mean = _swap_sizes(stream, near, sizes, round(near_misses * images)) / images
+    if abs(mean - near_misses) > max(0.05, 0.02 * near_misses):
+        raise OptionError(
+            f"near_misses = {near_misses:g}: {count:,} different garments of category {category} come as near as "
+            f"{mean:.2g} a query; ask for that, or for more or fewer images or twins"
+        )
+    return found, sizes
+
+
+def _swap_sizes(stream: Stream, near: NDArray[np.int64], sizes: list[int], wanted: int) -> int:
+    """Swap entries of `sizes`, in place, to bring sizes' near sizes as close to `wanted` as it gets; returns it."""
+    now = np.array(sizes)
+    total = int(now @ near @ now)
+    for _ in range(_SWAPS):
+        if total == wanted:
+            break
+        one, other = stream.below(len(sizes)), stream.below(len(sizes))
+        new = now.copy()
+        new[[one, other]] = now[[other, one]]
+        change = int((near[one] - near[other]) @ (now + new)) * int(new[one] - now[one])
+        if abs(total + change - wanted) < abs(total - wanted):
+            now, total = new, total + change
+    sizes[:] = now.tolist()
+    return total
+
+
+def _codes(garments: Sequence[Attributes]) -> NDArray[np.int16]:
+    """[n, 6]: every attribute's value as its number."""
+    return np.array([codes_of(garment) for garment in garments], np.int16)
+
+
+def _annotated(spec: Spec, part: Part) -> list[int]:
+    """Targets as annotated. The wrong ones of a smaller noise are wrong at a larger one too, and the same images."""
+    annotated = [target for _, target in part.queries]
+    order = Stream(spec.seed, "labels", part.category).shuffled(range(len(annotated)))
+    for query in order[: round(spec.label_noise * len(annotated))]:
+        stream, (reference, target) = Stream(spec.seed, "labels", part.category, query), part.queries[query]
+        while part.attributes[annotated[query]] == part.attributes[target] or annotated[query] == reference:
+            annotated[query] = stream.below(len(part.images))
+    return annotated
+
+
 def _queries(
     stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], count: int
 ) -> list[tuple[int, int]]:
     """(reference, target) of every query, as images: targets evenly over the images, small and large groups alike."""
-    codes = np.array([[values(g.category, n).index(getattr(g, n)) for n in ATTRIBUTES] for g in garments], np.int16)
+    codes = _codes(garments)
     members: list[list[int]] = [[] for _ in garments]
     for image, group in enumerate(owner):
         members[group].append(image)
@@ -322,7 +428,7 @@ def _write_annotations(folder: Path, parts: list[Part]) -> dict[str, str]:
         contents[f"image_splits/split.{name}"] = part.images
         contents[f"captions/cap.{name}"] = [
             {"target": part.images[target], "candidate": part.images[reference], "captions": list(pair)}
-            for (reference, target), pair in zip(part.queries, part.captions, strict=True)
+            for (reference, _), target, pair in zip(part.queries, part.annotated, part.captions, strict=True)
         ]
         contents[f"tags/asin2attr.{name}"] = {
             image: attribute_words(attributes) for image, attributes in zip(part.images, part.attributes, strict=True)

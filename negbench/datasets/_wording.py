@@ -115,6 +115,24 @@ def clauses(attributes: Attributes, attribute: str) -> tuple[Clause, ...]:
     return forms[attribute][value]
 
 
+def phrases() -> dict[tuple[str, ...], tuple[str, str] | None]:
+    """Words of every phrase that names a value -> (attribute, value); of every hint that does not -> None.
+
+    Without a leading "a", and of colours the colour's own words: "more red" and "a red color" both hold ("red",).
+    """
+    forms: dict[str, Mapping[str, tuple[Clause, ...]]] = {
+        "sleeve": _SLEEVE_FORMS,
+        "neckline": _NECKLINE_FORMS,
+        "pattern": _PATTERN_FORMS,
+        "print": _PRINT_FORMS,
+    }
+    named = [(phrase, ("colour", value)) for value, own in _COLOUR_WORDS.items() for phrase in own]
+    for attribute, table in [*forms.items(), *(("length", table) for table in _LENGTH_FORMS.values())]:
+        named += [(clause.phrase, (attribute, value)) for value, own in table.items() for clause in own]
+    hints = [(clause.phrase, None) for own in _VAGUE.values() for clause in own]
+    return {tuple(words(phrase.removeprefix("a "))): value for phrase, value in [*hints, *named]}
+
+
 def caption_pair(stream: Stream, reference: Attributes, target: Attributes) -> tuple[str, str]:
     """What two annotators write who see both pictures, in the manner of FashionIQ.
 

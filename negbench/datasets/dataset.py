@@ -76,6 +76,7 @@ class Dataset(ABC):
     """
 
     extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
+    has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
     test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
     card: DatasetCard
@@ -479,6 +480,10 @@ class Dataset(ABC):
     def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
         """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
         return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
+
+    def measure(self, score_block: ScoreBlock) -> dict[str, float]:
+        """The benchmark's metrics of a model, from its scores (as for `rank`)."""
+        return self.summarise(self.rank(score_block))
 
     @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,10 @@ _CUTOFF = 10  # of mAP
 
 @dataclass(frozen=True, eq=False)
 class Synthetic(FashionIQFormat):
-    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's."""
+    """Rendered garments; an image is relevant to a query exactly when all its attributes are the target's.
+
+    With label noise, of a train query with a wrong target these are the images that would be right, after the target.
+    """
 
     @classmethod
     def load(
@@ -51,10 +54,12 @@ class Synthetic(FashionIQFormat):
         train_queries: int | None = None,
         val_images: int | None = None,
         val_queries: int | None = None,
+        near_misses: float | None = None,
+        label_noise: float | None = None,
     ) -> Self:
         """Read one split; without `root` the data set is built under the cache when it is first asked for.
 
-        The last six options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
+        The last eight options are those of `Spec`; one left out has Spec's default, or with `root` what the folder has.
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
@@ -70,6 +75,8 @@ class Synthetic(FashionIQFormat):
             train_queries: of each category.
             val_images: of each category.
             val_queries: of each category.
+            near_misses: mean number of images per query that miss exactly one attribute.
+            label_noise: share of the train queries whose annotated target is wrong.
 
         Raises:
             DataError: the folder is none of ours, is damaged, or cannot be written.
@@ -84,6 +91,8 @@ class Synthetic(FashionIQFormat):
             "train_queries": train_queries,
             "val_images": val_images,
             "val_queries": val_queries,
+            "near_misses": near_misses,
+            "label_noise": label_noise,
         }
         folder, spec = _find(root, {name: value for name, value in wishes.items() if value is not None})
         return cls.from_files(folder, card(spec, options), options)
@@ -99,11 +108,12 @@ class Synthetic(FashionIQFormat):
 def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     """Card of the data set made from `spec`, as read with these options."""
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
-    usual = replace(Spec(), seed=spec.seed, twins=spec.twins) == spec
+    usual = (Spec.train_images, Spec.train_queries, Spec.val_images, Spec.val_queries)
+    marks = ("" if sizes == usual else f"-{'x'.join(map(str, sizes))}") + spec.marks
     precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
     return DatasetCard(
         name="synthetic",
-        protocol=f"twins{spec.twins:g}-seed{spec.seed}" + ("" if usual else f"-{'x'.join(map(str, sizes))}"),
+        protocol=f"twins{spec.twins:g}-seed{spec.seed}{marks}",
         version=str(GENERATOR),
         source="negbench data synthesize",
         licence="Apache-2.0",

@@ -127,7 +127,7 @@ def verify(
             found.problems.append(Problem("load", (split,), (), str(error)))
             continue
         _check_annotations(found, split, annotated)
-        located = _locate(found, name, options, split)
+        located = _locate(found, name, options, split) if annotated.has_images else None
         if located is not None:
             lacking = located.missing(annotated.all_images)
             for image, why in lacking.items():

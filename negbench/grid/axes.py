@@ -6,7 +6,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from negbench.config import Note, ResolvedConfig, RunConfig, build_config, plugin_section, resolved
@@ -27,6 +27,7 @@ class Grid:
         variants: name -> layer above all others, for cells that differ in more than one plug-in (a table of ablations).
         negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
             strategy keeps; none leaves each strategy its own number.
+        top: layers above all others.
     """
 
     base: tuple[Mapping[str, Any], ...]
@@ -37,6 +38,7 @@ class Grid:
     seeds: tuple[int, ...]
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     negatives: tuple[int, ...] = ()
+    top: tuple[Mapping[str, Any], ...] = ()
 
     def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
         """All cells; those that share a data set and a backbone stand together, so that features are loaded once.
@@ -53,6 +55,10 @@ class Grid:
         for remark in remarks:
             note(remark)
         return found
+
+    def above(self, layers: Sequence[Mapping[str, Any]]) -> Grid:
+        """The same grid with these layers above all its own."""
+        return replace(self, top=(*self.top, *layers))
 
     def labels(self, configs: Sequence[RunConfig]) -> list[dict[str, str]]:
         """What tables call each of `configs` where that does not follow from it.
@@ -79,7 +85,7 @@ class Grid:
             layer = {"dataset": dataset, "backbone": backbone, "seed": seed, "loss": loss, "strategy": strategy}
             for count, variant in itertools.product(self.negatives or (None,), self.variants.values() or ({},)):
                 drawn = {} if count is None else {"train": {"num_negatives": count}}
-                yield [*self.base, layer, drawn, variant]
+                yield [*self.base, layer, drawn, variant, *self.top]
 
 
 def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:

@@ -83,9 +83,12 @@ def plan(
 
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
-    differ = [axis for axis in ("backbone", "dataset") if len({other.labels[axis] for other in cells}) > 1]
-    system = f"[{cell.labels['system']}] " if "system" in cell.labels else ""
-    return system + " ".join([*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"])
+    axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # a point is a data set of its own
+    differ = [axis for axis in axes if len({other.labels[axis] for other in cells}) > 1]
+    place = cell.labels.get("system") or cell.labels.get("point")
+    return (f"[{place}] " if place else "") + " ".join(
+        [*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"]
+    )
 
 
 def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:

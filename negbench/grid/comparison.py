@@ -18,7 +18,7 @@ from negbench.runfolder import Overwrite, RunFolder
 from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("system", *KEY)  # the first one where the cells are those of whole systems
+AXES = ("system", "point", *KEY)  # the first where cells are those of whole systems, the second those of a map
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class State:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
+    regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
     points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
     generators: dict[str, Tensor] = field(default_factory=dict)
 

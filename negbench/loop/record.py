@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from negbench.identity import code_version
+from negbench.loop.remarks import remarks_of
+from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import QueryRanks
@@ -102,11 +104,14 @@ def details(
     return {
         "metrics": val.summarise(ranks),
         "main_metric": val.card.main,
+        "also": {name: evaluation.measure(run.backbone, run.scene, also) for name, also in run.scene.also.items()},
         "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
         "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
         "selected_on": config.eval.select,
         "behaviour": mean_behaviour(state.behaviour),
         "behaviour_by_refresh": state.behaviour,
+        "regime": state.regime[-1],
+        "regime_by_refresh": state.regime[:-1],
         "refresh_epochs": list(config.schedule.refresh_epochs),
         "temperatures": {"backbone": float(run.backbone.temperature.detach()), **objective.temperatures.values()},
         "draws": {
@@ -118,7 +123,7 @@ def details(
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
-        "remarks": state.remarks,
+        "remarks": remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries)),
     }
 
 

@@ -18,12 +18,11 @@ from torch import Tensor
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
-from negbench.loop import record
+from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.schedule import cosine
-from negbench.mining import curves
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, mine
 from negbench.mining.task import mining_task
@@ -63,19 +62,23 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if state.epoch == 0:
             state.baselines = loop.untrained()
             loop.keep_curves("start")
-        ranks: QueryRanks | None = None
+        ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
+        observed = observe.card_epochs(config)
         while state.epoch < epochs:
             if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
                 if state.epoch > 0 and state.refresh == -1:
                     loop.keep_curves("warm")
-                loop.refresh()
+                loop.refresh(ranks)
+            elif state.epoch in observed:
+                loop.note_regime(ranks)
             loop.train_epoch()
             state.epoch += 1
-            if state.epoch % config.eval.every == 0 or state.epoch == epochs:
-                ranks = loop.score()
+            due = state.epoch % config.eval.every == 0 or state.epoch == epochs
+            ranks = loop.score() if due else None
             if main:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
+        loop.note_regime(ranks)
         loop.keep_curves("end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
@@ -84,6 +87,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
                 ranks = evaluation.score(backbone, scene, scene.val)
         details = record.details(run, objective, state, ranks, loop.baselines())
         if main:
+            folder.write_metrics(state.points)
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
             folder.write_result(details)
@@ -104,8 +108,8 @@ class Loop:
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Define the pools of the interval that starts now, and draw all its negatives."""
+    def refresh(self, ranks: QueryRanks | None) -> None:
+        """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
         run, state, config = self.run, self.state, self.run.config
         epoch = state.epoch
         end = min((b for b in config.schedule.boundaries if b > epoch), default=config.train.epochs)
@@ -113,9 +117,7 @@ class Loop:
         state.refresh += 0 if warming else 1
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
         used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        scene = run.scene  # other texts of an epoch do not change what is mined, other pairs do
-        if scene.train.dataset.redraws:
-            scene = scene.at_epoch(run.backbone, epoch, config.seed)
+        scene = self._mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
             task = mining_task(run.backbone, scene, config.mining)
@@ -131,14 +133,18 @@ class Loop:
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
-        summary = mined.summary() | curves.drop_summary(task)
-        if mined.stale:
-            state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
+        summary = mined.summary()
         if not warming:
             state.behaviour.append({"epoch": float(epoch), **summary})
             if main:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
+        observe.note_regime(run, state, self.log, task, ranks)
+
+    def _mined_scene(self) -> Scene:
+        """Other texts of an epoch do not change what is mined, other pairs do."""
+        run, redraws = self.run, self.run.scene.train.dataset.redraws
+        return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
 
     def _pools_file(self, refresh: int) -> Path:
         return self.folder.path / f"pools-{refresh:02d}.bits"
@@ -149,18 +155,16 @@ class Loop:
         if self.state.refresh > 1:
             self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
 
-    def keep_curves(self, moment: str) -> None:
-        """Score curves of a sample of train queries, once per moment; draws from no stream of the run.
+    def note_regime(self, ranks: QueryRanks | None) -> None:
+        """The regime card where nothing is mined."""
+        run = self.run
+        with run.display.stage("regime"):
+            task = mining_task(run.backbone, self._mined_scene(), run.config.mining)
+            observe.note_regime(run, self.state, self.log, task, ranks)
 
-        A study's trials, of which nothing is reported, keep none.
-        """
-        run, path = self.run, self.folder.path / curves.file_name(moment)
-        if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
-            return
-        with run.display.stage("curves", note=moment):
-            task = mining_task(run.backbone, run.scene, run.config.mining)
-            marked = self.strategy if self.strategy.scope == "corpus" else None
-            curves.score_curves(task, marked, refresh=max(self.state.refresh, 0)).save(path)
+    def keep_curves(self, moment: str) -> None:
+        """Score curves of one of `curves.MOMENTS`."""
+        observe.keep_curves(self.run, self.folder, self.strategy, self.state.refresh, moment)
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -250,14 +254,14 @@ class Loop:
             ranks = evaluation.rank(scene.val, found.queries, found.candidates)
             metrics = scene.val.dataset.summarise(ranks)
             values = {f"{scene.scored}/{name}": value for name, value in metrics.items()}
-            spread = float(found.queries.mean(0).norm())
-            values[f"{scene.scored}/query_concentration"] = spread
-            if spread > 0.98 and not any("collapsed" in remark for remark in state.remarks):
-                state.remarks.append(f"epoch {state.epoch}: collapsed, all queries point the same way ({spread:.3f})")
+            values[f"{scene.scored}/query_concentration"] = float(found.queries.mean(0).norm())
             chosen = metrics
             if scene.dev is not None and scene.dev is not scene.val:
                 chosen = scene.dev.dataset.summarise(evaluation.score(run.backbone, scene, scene.dev))
                 values.update({f"dev/{name}": value for name, value in chosen.items()})
+            for name, split in scene.also.items():
+                found_also = evaluation.measure(run.backbone, scene, split)
+                values.update({f"{name}/{measure}": value for measure, value in found_also.items()})
         main = chosen[scene.val.dataset.card.main]
         if run.config.eval.select != "last" and main > state.best:
             state.best, state.best_epoch = main, state.epoch

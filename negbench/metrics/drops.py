@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from negbench.metrics.ranks import checked_scores, descending
+from negbench.metrics.ranks import descending
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
@@ -32,6 +33,28 @@ def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
     return (ranked[:, :-1] - ranked[:, 1:]).masked_fill(~real, -1.0)
 
 
+def steepest(drop: Tensor) -> Tensor:
+    """Places of the two largest drops, between which QuRe's pool lies (QuRe eq. 6).
+
+    Args:
+        drop: [B, P] of `drops`.
+
+    Returns:
+        [B, 2] int64, the largest drop's place first, of equal drops the earlier; -1 where there is no such drop.
+
+    Example:
+        >>> steepest(torch.tensor([[0.25, 0.75, -1.0], [-1.0, 0.0, -1.0]]))
+        tensor([[ 1,  0],
+                [ 1, -1]])
+    """
+    if drop.shape[1] < 2:
+        drop = functional.pad(drop, (0, 2), value=-1.0)
+    first = drop.argmax(1, keepdim=True)
+    rest = drop.scatter(1, first, -1.0)
+    second = rest.argmax(1, keepdim=True)
+    return torch.cat([torch.where(d.gather(1, at) >= 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
+
+
 class Prominence(NamedTuple):
     """How clearly the steepest drops stand out, per query.
 
@@ -44,27 +67,14 @@ class Prominence(NamedTuple):
     second: Tensor
 
 
-def drop_prominence(scores: Tensor, target: Tensor, allowed: Tensor | None = None) -> Prominence:
+def drop_prominence(drop: Tensor) -> Prominence:
     """Whether a query's score curve has the clear drops that QuRe's pool is made from, or is flat.
 
     Args:
-        scores: [B, N] float of any sign.
-        target: [B] int64, column of the target.
-        allowed: [B, N] bool, the candidates; default: all. What scores less than the target is below it.
-
-    Raises:
-        NegbenchError: a score is NaN.
+        drop: [B, P] of `drops`, of any number of rows.
     """
-    scores = checked_scores(scores)
-    below = scores < scores.gather(1, target[:, None])
-    if allowed is not None:
-        below &= allowed
-    masked = scores.masked_fill(~below, -torch.inf)
-    count = below.sum(1, keepdim=True)
-    ranked = scores.gather(1, descending(masked))  # what is below the target, then the rest, which no drop reaches
-    found = drops(ranked, 0, count).double()
-    falls = found.gather(1, descending(found))  # the -1s last
-    number = (count[:, 0] - 1).clamp(min=0)
+    falls = drop.gather(1, descending(drop)).double()  # the -1s last
+    number = (drop >= 0).sum(1)
     middle = (_at(falls, (number - 1) // 2) + _at(falls, number // 2)) / 2
     largest = torch.where(number >= 1, _at(falls, number * 0) / middle, torch.nan)
     second = torch.where(number >= 3, _at(falls, number * 0 + 1) / _at(falls, number * 0 + 2), torch.nan)

@@ -180,17 +180,3 @@ def simulated_choices(grades: Tensor, sharpness: float | None, generator: torch.
     gap = (grades[:, 0] - grades[:, 1]).double()
     chance = (1 + gap.sign()) / 2 if sharpness is None else (sharpness * gap).sigmoid()
     return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance
-
-
-def preference_rate_by_epoch(scores: Tensor, first: Tensor, *, ties: bool = False) -> list[float]:
-    """`preference_rate` of a model at each of E epochs, for the plateau that QuRe's training should not show early.
-
-    Args:
-        scores: [E, Q, 2] scores of the sets (`set_scores`) at each epoch.
-        first: [Q] bool, whether set 1 was chosen.
-        ties: as for `preference_rate`.
-
-    Returns:
-        E values in [0, 1] or nan.
-    """
-    return [preference_rate(each, first, ties=ties) for each in scores]

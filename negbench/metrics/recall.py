@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
@@ -40,3 +42,30 @@ def recall_at_k(ranks: Tensor, k: int) -> float:
         0.5
     """
     return float(hits_at_k(ranks, k).double().mean())
+
+
+def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -> Tensor:
+    r"""Probability that a target is among the first k of a random gallery, so that unequal galleries compare.
+
+    Of the n - 1 other images, of which r - 1 stand before the target, size - 1 are kept at random:
+
+    .. math:: P(H \le k - 1), \quad H \sim \mathrm{Hypergeometric}(n - 1,\ r - 1,\ \mathrm{size} - 1)
+
+    Args:
+        ranks: [Q] int64 ranks r of the targets, 1 is best.
+        gallery_size: [Q] int64, candidates n of each query, >= size.
+        k: cut-off, >= 1.
+        size: images of the random gallery, the target included, >= 1.
+
+    Returns:
+        [Q] float64 in [0, 1]; `hits_at_k` where size is n.
+
+    Example:
+        >>> expected_hits_at_k(torch.tensor([2, 2]), torch.tensor([3, 2]), 1, 2)
+        tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    from scipy.stats import hypergeom  # half a second
+
+    check_option("k", k, k >= 1, ">= 1")
+    found = hypergeom.cdf(k - 1, gallery_size.numpy() - 1, ranks.numpy() - 1, size - 1)
+    return torch.from_numpy(np.asarray(found, dtype=np.float64))

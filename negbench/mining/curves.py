@@ -18,8 +18,8 @@ from torch import Tensor
 
 from negbench.contracts import Strategy, check_option, relevance
 from negbench.files import atomic_write, intact
-from negbench.metrics.drops import drop_prominence, drops
-from negbench.metrics.ranks import descending
+from negbench.metrics.drops import drops, steepest
+from negbench.metrics.ranks import checked_scores, descending
 from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
 
 MOVES_SCORES = False  # draws for the report, from no stream of the run
@@ -111,19 +111,18 @@ def score_curves(
     check_option("sample", sample, sample >= 1, "at least 1")
     check_option("kept", kept, 0 <= kept <= sample, "0 ... sample")
     generator = torch.Generator().manual_seed(_SEED)
-    rows = _sampled(task, sample, generator)
+    rows = torch.randperm(len(task.queries), generator=generator)[:sample]
     part = task.shard(rows)
     grid = _grid()
     found = {
         "length": torch.zeros(len(rows), dtype=torch.int64),
         "target": torch.zeros(len(rows), dtype=torch.int64),
-        "below": torch.zeros(len(rows), dtype=torch.int64),  # place of the first image that scores less than the target
         "drops": torch.full((len(rows), 2), -1, dtype=torch.int64),
         "sampled": torch.zeros(len(rows), len(grid)),
     }
     whole: dict[int, Tensor] = {}
-    for chosen, scores, target, allowed in _blocks(part):
-        _measure(found, whole, chosen, (scores, target, allowed), grid, kept)
+    for block in rankings(part):
+        _measure(found, whole, block, grid, kept)
     pool, fallback = _pools(part, strategy, refresh, generator, found)
     whole_curves = [whole[index] for index in range(min(kept, len(rows)))]
     lengths = torch.tensor([0, *map(len, whole_curves)], dtype=torch.int64)
@@ -144,35 +143,6 @@ def score_curves(
     )
 
 
-@torch.no_grad()
-def drop_summary(task: MiningTask, *, sample: int = 200) -> dict[str, float]:
-    """How clearly the drops stand out that QuRe's pools lie between, at one refresh.
-
-    Args:
-        task: queries and corpora.
-        sample: queries that are looked at; the same ones at every refresh.
-
-    Returns:
-        Medians over the sample (NaN where no query has a value): `drop_prominence`, the steepest drop over the median
-        drop below the target, and `drop_prominence_second`, the second steepest over the third; see
-        `negbench.metrics.drops.drop_prominence`. A ratio to a drop of 0 is left out.
-    """
-    generator = torch.Generator().manual_seed(_SEED)
-    found = [
-        drop_prominence(scores, target, ranked)
-        for _, scores, target, ranked in _blocks(task.shard(_sampled(task, sample, generator)))
-    ]
-    values = {
-        "drop_prominence": torch.cat([part.largest for part in found]),
-        "drop_prominence_second": torch.cat([part.second for part in found]),
-    }
-    return {name: float(torch.where(value.isinf(), torch.nan, value).nanmedian()) for name, value in values.items()}
-
-
-def _sampled(task: MiningTask, sample: int, generator: torch.Generator) -> Tensor:
-    return torch.randperm(len(task.queries), generator=generator)[:sample]
-
-
 def _grid() -> Tensor:
     """[P] about 200 shares from 0 to 1, denser at the head of the ranking, where retrieval happens."""
     head = torch.logspace(-4, 0, 100, dtype=torch.float64)
@@ -180,8 +150,42 @@ def _grid() -> Tensor:
     return shares
 
 
-def _blocks(task: MiningTask) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Rows [b], scores [b, n] of their corpus, target [b] in it, and [b, n] what is ranked, on the CPU."""
+@dataclass(frozen=True, eq=False)
+class Rankings:
+    """b queries with their corpus of n images sorted; on the CPU.
+
+    Attributes:
+        rows: [b] int64 queries of the task.
+        scores: [b, n] float32 by descending score, ties by corpus index: first the `length` images that are ranked (the
+            target and what is allowed as a negative), then the rest, which nobody may read.
+        order: [b, n] int64, where each stands in the corpus.
+        length: [b] int64.
+        target: [b] int64, the target's place.
+        reached: [b] int64, images ranked that score at least what the target does, itself included: the target's rank
+            where ties count against the model, and the place of the first image below it.
+        local: [N] int64, where an image of the task stands in the corpus, or -1.
+    """
+
+    rows: Tensor
+    scores: Tensor
+    order: Tensor
+    length: Tensor
+    target: Tensor
+    reached: Tensor
+    local: Tensor
+
+    @property
+    def drops(self) -> Tensor:
+        """[b, n - 1] drop after each place below the target (QuRe eq. 5), -1 elsewhere."""
+        return drops(self.scores, self.reached[:, None], (self.length - self.reached)[:, None])
+
+
+def rankings(task: MiningTask) -> Iterator[Rankings]:
+    """Every query of a task once, in blocks of one gallery group.
+
+    Raises:
+        NegbenchError: a score is NaN.
+    """
     group = task.group.cpu()
     for index, columns in enumerate(task.groups):
         columns = columns.cpu()
@@ -191,43 +195,34 @@ def _blocks(task: MiningTask) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
         for rows in (group == index).nonzero()[:, 0].split(_SCORED_ROWS):
             if not len(rows):
                 continue
-            scores = relevance(task.queries[rows.to(task.queries.device)].float(), tokens).cpu()
-            target = local[task.target.cpu()[rows]]
+            scores = checked_scores(relevance(task.queries[rows.to(task.queries.device)].float(), tokens).cpu())
+            target = local[task.target.cpu()[rows]][:, None]
             ranked = torch.ones_like(scores, dtype=torch.bool)
             if task.excluded is not None:
                 ranked = ~task.excluded.select(rows).mask(local, len(columns))
-            yield rows, scores, target, ranked.scatter_(1, target[:, None], True)
+            ranked.scatter_(1, target, True)
+            order = descending(scores.masked_fill(~ranked, -torch.inf))
+            yield Rankings(
+                rows=rows,
+                scores=scores.gather(1, order),
+                order=order,
+                length=ranked.sum(1),
+                target=(order == target).int().argmax(1),
+                reached=(ranked & (scores >= scores.gather(1, target))).sum(1),
+                local=local,
+            )
 
 
-def _measure(
-    found: dict[str, Tensor],
-    whole: dict[int, Tensor],
-    rows: Tensor,
-    block: tuple[Tensor, Tensor, Tensor],
-    grid: Tensor,
-    kept: int,
-) -> None:
+def _measure(found: dict[str, Tensor], whole: dict[int, Tensor], block: Rankings, grid: Tensor, kept: int) -> None:
     """Enter a block's curves and places."""
-    scores, target, ranked = block
-    positive = scores.gather(1, target[:, None])
-    order = descending(scores.masked_fill(~ranked, -torch.inf))
-    curve, length = scores.gather(1, order), ranked.sum(1)
-    found["length"][rows] = length
-    found["target"][rows] = (order == target[:, None]).int().argmax(1)
-    below = (ranked & (scores >= positive)).sum(1)
-    found["below"][rows] = below
-    places = (grid[None].double() * (length[:, None] - 1)).round().long()
-    found["sampled"][rows] = curve.gather(1, places)
-    if curve.shape[1] > 1:
-        drop = drops(curve, below[:, None], (length - below)[:, None])
-        for number in range(2):
-            steepest = drop.argmax(1, keepdim=True)  # of equal drops the first
-            there = drop.gather(1, steepest) >= 0
-            found["drops"][rows, number] = torch.where(there, steepest, -1)[:, 0]
-            drop.scatter_(1, steepest, -1.0)
+    rows = block.rows
+    found["length"][rows], found["target"][rows] = block.length, block.target
+    places = (grid[None].double() * (block.length[:, None] - 1)).round().long()
+    found["sampled"][rows] = block.scores.gather(1, places)
+    found["drops"][rows] = steepest(block.drops)
     for position, row in enumerate(rows.tolist()):
         if row < kept:
-            whole[row] = curve[position, : length[position]].clone()
+            whole[row] = block.scores[position, : block.length[position]].clone()
 
 
 def _pools(

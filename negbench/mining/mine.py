@@ -166,7 +166,6 @@ class Mined:
         )
         return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
             "pool_size_median": _median(self.pool_size),
-            "target_rank_median": _median(self.target_rank),
             "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
             "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
             "stale": float(self.stale),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from negbench.grid.comparison import Group
 from negbench.report.leader import equally_many, negatives_text
+from negbench.report.regime import in_words, last_card
 from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, listed, percent, signed
 
@@ -114,18 +112,6 @@ def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _regime(groups: Sequence[Group]) -> list[str]:
-    """Where the runs stand, as far as their statistics know."""
-    known = []
-    ranks = [value for group in groups for value in group.values("behaviour", "target_rank_median")]
-    corpora = [size for group in groups for run in group.runs for size in _corpus(run.manifest)]
-    if ranks and corpora:
-        known.append(f"the training target's median rank is {np.median(ranks):.0f} of {np.median(corpora):,.0f}")
-    everyone = [group for group in groups if group.labels["strategy"].split("(")[0] == "all-corpus"]
-    rates = [value for group in everyone for value in group.values("behaviour", "false_negative_rate_draws")]
-    if rates and not math.isnan(np.mean(rates)):
-        known.append(f"{percent(float(np.mean(rates)), 2)} % of random negatives are false")
-    return [f"Regime: {'; '.join(known)}. The answer is about this regime."] if known else []
-
-
-def _corpus(manifest: dict[str, dict[str, dict[str, int]]]) -> list[int]:
-    return list(manifest.get("dataset", {}).get("corpus", {}).values())
+    """Where the runs stood at their last refresh."""
+    cards = [last_card(result) for group in groups for result in group.results if result.get("regime_by_refresh")]
+    return [f"Regime: {in_words(cards)}. The answer is about this regime."] if cards else []

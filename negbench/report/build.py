@@ -16,8 +16,11 @@ from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
+from negbench.report.map import FILE as MAP
+from negbench.report.map import map_page
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
+from negbench.report.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
 from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.verdicts import VerdictRow
@@ -48,6 +51,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "swap.json").exists():
         folder, page = runs / name, swap_page(runs / name)
+    elif (runs / name / MAP).exists():
+        folder, page = runs / name, map_page(runs / name)
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
         folder, page = runs / name, comparison_page(runs, name, galleries)
     else:
@@ -67,7 +72,8 @@ def comparison_page(runs: Path, name: str, galleries: int) -> Page:
     groups = ordered(groups_of(runs, name), rows)
     cells = ComparisonFolder(runs / name).cells()
     parts = figures.parts_of(groups, rows)
-    sections = [_leader(groups, rows, cells, parts), _did(groups, rows), _statistics(rows), _audit(runs / name)]
+    sections = [_leader(groups, rows, cells, parts), _did(groups, rows), _regime(groups), _statistics(rows)]
+    sections.append(_audit(runs / name))
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
     found = answers(groups, rows)
     return Page(
@@ -156,6 +162,20 @@ def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
     return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
 
 
+def _regime(groups: Sequence[Group]) -> Section | None:
+    """Where the models stand, and which published behaviours their strategies show there."""
+    parts: list[Part] = []
+    for place, dataset in enumerate(names := sorted({group.labels["dataset"] for group in groups}), 1):
+        mine = [group for group in groups if group.labels["dataset"] == dataset]
+        key, where = (f"-{place}", f" on {dataset}") if len(names) > 1 else ("", "")
+        if len(frame := regime_frame(mine)):
+            parts.append(Table(f"regime{key}", f"Regime{where}", frame, READ, FOLDED))
+        if len(frame) and len(shown := behaviours_frame(mine)):
+            text = "What papers show of these strategies in training, in how many of the runs that can tell: no test."
+            parts.append(Table(f"published-behaviours{key}", f"Published behaviours{where}", shown, text, FOLDED))
+    return Section("regime", "Regime", "", tuple(parts), folded=True) if parts else None
+
+
 def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
     if not rows:
         return None
@@ -190,6 +210,8 @@ def _audit(folder: Path) -> Section | None:
         judge = f"; judged by {audit['judge']}" if audit["judge"] else ""
         text = f"{audit['backbone']}, {audit['model']}, on {audit['dataset']}{judge}."
         parts.append(Table(f"audit-{place}", "What strategies would draw", audit_frame(audit["rows"]), text))
+        if "regime" in audit:
+            parts.append(Table(f"audit-regime-{place}", "Regime", card_frame({audit["model"]: audit["regime"]})))
         parts += [Note(remark) for remark in audit["remarks"]]
     text = "Without any training: pools and draws of every strategy from one model's scores."
     return Section("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
@@ -230,6 +252,9 @@ def _metrics(folder: RunFolder) -> Section:
     parts: list[Part] = [Table("metrics", "Metrics", metrics_frame(folder), text)]
     if folder.result["behaviour_by_refresh"]:
         parts.append(Table("behaviour", "What the strategy did at each refresh", refreshes_frame(folder)))
+    if "regime" in folder.result:  # runs of earlier versions have none
+        parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
+        parts += [Note(f"Published: {line}.") for line in published_lines(folder)]
     parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
     return Section("metrics", "Metrics", "", tuple(parts))
 

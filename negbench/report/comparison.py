@@ -17,8 +17,9 @@ from negbench.files import write_json
 from negbench.grid.comparison import KEY, Group, groups_of
 from negbench.report.answer import answers
 from negbench.report.build import write_report
-from negbench.report.leader import FOLDED, LeaderTable, leader_tables, measured
+from negbench.report.leader import FOLDED, NEGATIVES, LeaderTable, leader_tables, measured, ordered
 from negbench.report.page import write_text
+from negbench.report.regime import measured_regime, regime_frame
 from negbench.report.verdicts import Calibrated, Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.report.words import label_of, latex, markdown
 from negbench.tracking import Summary, Tracker, final_values
@@ -52,7 +53,8 @@ def finish(
     calibrations = list(_calibrations(tables, rules))
     leaders, told = leader_tables(groups, rows), answers(groups, rows)
     for dataset, table in leaders.items():
-        _print(console, name, table, [row for row in rows if row.dataset == dataset], folder)
+        mine = [group for group in ordered(groups, rows) if group.labels["dataset"] == dataset]
+        _print(console, name, table, [row for row in rows if row.dataset == dataset], regime_frame(mine), folder)
         for found in calibrations:
             if found.dataset == dataset:
                 console.print(found.line(), highlight=False)
@@ -104,6 +106,7 @@ def _write_all(
             folder / "behaviour.md", _by_dataset(leaders, lambda table: markdown(table.behaviour), "### {}\n\n")
         ),
         write_text(folder / "behaviour.csv", behaviour.to_csv(index=False)),
+        write_text(folder / "regime.csv", measured_regime(ordered(groups)).to_csv(index=False)),
         write_text(folder / "cost.csv", cost.to_csv(index=False)),
         folder / "statistics.json",
         folder / "calibration.json",
@@ -116,7 +119,14 @@ def _by_dataset(leaders: Mapping[str, LeaderTable], text: Callable[[LeaderTable]
     return "\n".join(heading.format(name) * several + text(table) for name, table in leaders.items())
 
 
-def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[VerdictRow], folder: Path) -> None:
+def _print(
+    console: Console,
+    name: str,
+    table: LeaderTable,
+    rows: Sequence[VerdictRow],
+    regime: pd.DataFrame,
+    folder: Path,
+) -> None:
     """The tables of one data set."""
     main = next((row for row in rows if row.main), None)
     title = f"{name}: percent, mean ± standard deviation over seeds"
@@ -127,14 +137,17 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
     console.print(_shown(table.quality, title, folder / "table.csv"))
     did = "what the strategies did: means over refreshes (batch strategies: epochs) and seeds"
     console.print(_shown(table.behaviour, did, folder / "behaviour.csv"))
+    if len(regime):
+        where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
+        console.print(_shown(regime, where, folder / "regime.csv"))
     console.print(_shown(table.cost, "cost: means over seeds", folder / "cost.csv"))
 
 
 def _shown(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
     """Columns that say the same in every row are folded into the caption."""
-    constant = [c for c in FOLDED if frame[c].nunique() == 1]
+    constant = [c for c in FOLDED if c in frame and frame[c].nunique() == 1]
     caption = ", ".join(f"{column} {frame[column].iloc[0]}" for column in constant)
-    caption += f"{', ' * bool(caption)}negatives: per query and step"
+    caption += f"{', ' * bool(caption)}negatives: per query and step" * (NEGATIVES in frame)
     return Grid(frame.drop(columns=constant), title, caption, rest=str(rest), words=(*KEY, "verdict", "beaten by"))
 
 

@@ -297,8 +297,8 @@ def swap_page(folder: Path) -> Page:
         kept["metric"],
         kept["seeds"],
         kept["queries"],
-        tuple(Swapped(**row) for row in _records(folder / "swap.csv")),
-        tuple(Gain(**row) for row in _records(folder / "decomposition.csv")),
+        tuple(Swapped(**row) for row in records(folder / "swap.csv")),
+        tuple(Gain(**row) for row in records(folder / "decomposition.csv")),
     )
     size = f"{results.seeds} seeds, {results.queries} queries"
     told = "▲ better, ▼ worse, = the same within the margin, ? not decided; intervals hold for a whole column at once"
@@ -329,7 +329,7 @@ def swap_page(folder: Path) -> Page:
     )
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def records(path: Path) -> list[dict[str, Any]]:
     """Rows of a CSV file; none where it has not even a heading."""
     with intact(path):
         rows = pd.read_csv(path).to_dict("records") if path.read_text(encoding="utf-8").strip() else []

@@ -9,6 +9,7 @@ import pandas as pd
 
 from negbench.audit.audit import Audit
 from negbench.display import Grid
+from negbench.report.regime import in_words
 from negbench.report.words import label_of, number, percent, plain
 from negbench.runfolder import RunFolder
 
@@ -49,7 +50,7 @@ def run_table(folder: RunFolder) -> Grid:
 
 
 def behaviour_lines(folder: RunFolder) -> list[str]:
-    """What the strategy did and what it cost, one line each."""
+    """What the strategy did, where the model ended and what it cost, one line each."""
     result = folder.result
     behaviour = result["behaviour"]
     lines = []
@@ -65,6 +66,7 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
                 f"fallbacks {number(behaviour['fallback_below'])} below, {number(behaviour['fallback_any'])} any"
             )
         lines.append("negatives  " + ", ".join(parts))
+    lines.append(f"regime     {in_words([result['regime']])}")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in result["seconds"].items())
     memory = ", ".join(f"{name} {value:,.0f} MiB" for name, value in result["peak_memory_mib"].items())
     drawn = result.get("draws")

@@ -372,7 +372,7 @@ def _beaten(values: Mapping[str, Values], rules: Rules, generator: np.random.Gen
         return {}
     shared = {name: mine.values[[mine.seeds.index(seed) for seed in common]] for name, mine in values.items()}
     strata = next(iter(values.values())).strata
-    return statistics.beaten(shared, generator=generator, strata=strata, alpha=rules.alpha)
+    return statistics.pairs(shared, generator=generator, strata=strata, alpha=rules.alpha).beaten()
 
 
 def _generator(table: VerdictTable, metric: str, values: Mapping[str, Values]) -> np.random.Generator:

@@ -79,6 +79,12 @@ def score(backbone: Backbone, scene: Features, split: Split) -> QueryRanks:
     return rank(split, found.queries, found.candidates)
 
 
+def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, float]:
+    """The metrics of the split's benchmark, for the model as it is."""
+    found = embed(backbone, scene, split)
+    return split.dataset.measure(block_scorer(found.queries, found.candidates))
+
+
 def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
     """Ranks by the reference image alone and by the text alone: what can be had without composing.
 

@@ -17,6 +17,11 @@ from negbench.testing.worlds import toy_scores
 TEMPERATURES = (0.01, 0.07, 1.0)
 
 
+def _tempered(loss: Loss) -> bool:
+    """Whether the loss reads a temperature; one that says `uses_temperature = False` refuses `tau`."""
+    return bool(getattr(loss, "uses_temperature", True))
+
+
 def _gradients(value: Tensor, *inputs: Tensor) -> Sequence[Tensor]:
     return torch.autograd.grad(value, inputs)
 
@@ -62,13 +67,23 @@ class LossTestCase:
 
     @pytest.mark.parametrize("seed", range(5))
     def test_direction(self, loss: Loss, seed: int) -> None:
-        """It falls when a target's score rises and rises when a negative's does; what is masked has no say."""
+        """It falls when a target's score rises and rises when a negative's does; what is masked has no say.
+
+        A loss that says it is not `monotone` does not rise when a target's score does, nor when all negatives of a row
+        fall together, and falls for some row: it may be flat, and single negatives may go the other way.
+        """
         toy = toy_scores(seed=seed)
         positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
         value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
         of_positive, of_negatives = _gradients(value, positive, negatives)
-        assert (of_positive < 0).all()
-        assert (of_negatives[toy.mask] > 0).all()
+        if getattr(loss, "monotone", True):
+            assert (of_positive < 0).all()
+            assert (of_negatives[toy.mask] > 0).all()
+        else:
+            assert (of_positive <= 0).all()
+            assert (of_negatives.sum(1) >= -1e-12).all()
+            assert (of_positive < 0).any()
+            assert (of_negatives.sum(1) > 0).any()
         assert (of_negatives[~toy.mask] == 0).all()
 
     def test_gradients_are_those_of_the_value(self, loss: Loss) -> None:
@@ -95,7 +110,8 @@ class LossTestCase:
         positive = toy.positive.clone().requires_grad_()
         temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
         value = loss(positive, negatives, toy.mask, temperature=temperature)
-        assert all(g.isfinite().all() for g in _gradients(value, positive, negatives, temperature))
+        inputs = (positive, negatives, temperature) if _tempered(loss) else (positive, negatives)
+        assert all(g.isfinite().all() for g in _gradients(value, *inputs))
 
     def test_weights_of_one_equal_none(self, loss: Loss) -> None:
         """A mask of nothing but True is no mask, too."""
@@ -159,9 +175,14 @@ class LossTestCase:
         assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
 
     def test_tau(self, loss: Loss) -> None:
-        """A number fixes the temperature; left out, the caller's counts, or 0.07."""
+        """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
         toy = toy_scores(seed=8)
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
+        if not _tempered(loss):
+            assert loss(*call, temperature=0.2) == loss(*call, temperature=1.0)
+            with pytest.raises(NegbenchError, match="tau must be left out"):
+                dataclasses.replace(loss, tau=0.2)
+            return
         fixed = dataclasses.replace(loss, tau=0.2)
         assert fixed(*call, temperature=1.0) == loss(*call, temperature=0.2)
         assert loss(*call) == loss(*call, temperature=0.07)

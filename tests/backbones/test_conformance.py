@@ -85,6 +85,17 @@ class TestPrecomputed(Registered):
         return {"images": str(tmp_path / "i.npz"), "texts": str(tmp_path / "t.npz"), "dim": 8}
 
 
+class TestVectors(Registered):
+    key = "vectors"
+    image_ids = tuple(f"dress-train-0-{codes}-00007" for codes in ("a31203", "a31202", "012012", "533123"))
+
+    @pytest.fixture(
+        params=[{}, {"tokens": 3, "hidden": 0, "noise": 2.0}, {"fusion": "sum", "attribute_weights": True}], ids=str
+    )
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {"dim": 24, "hidden": 16, **request.param}
+
+
 def test_every_registered_backbone_is_here() -> None:
     suites = [case for _, case in inspect.getmembers(sys.modules[__name__], inspect.isclass) if case is not Registered]
     assert {case.key for case in suites if issubclass(case, Registered)} == set(registry.plugins("backbones"))

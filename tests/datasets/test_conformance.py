@@ -31,6 +31,8 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("synthetic", {}),
     ("triplets", {}),
     ("triplets", {"exclude_reference": True}),
+    ("vectors", {}),
+    ("vectors", {"label_noise": 0.5, "near_misses": 2.0}),
 ]
 
 
@@ -92,7 +94,7 @@ def test_a_data_set_of_your_own_is_short() -> None:
     assert len(PLUGIN.read_text().splitlines()) < 80
 
 
-@pytest.mark.parametrize("name", ["cirr", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets"])
+@pytest.mark.parametrize("name", ["cirr", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"])
 def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
     found = verify(name, toys.TOYS[name](tmp_path / "toy"))
     assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published

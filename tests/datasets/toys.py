@@ -103,6 +103,10 @@ def triplets(root: Path) -> dict[str, Any]:
     return {"file": root / "pairs.jsonl"}
 
 
+def vectors(root: Path) -> dict[str, Any]:
+    return {"train_images": 24, "train_queries": 20, "val_images": 16, "val_queries": 12, "twins": 2.0}
+
+
 def preferences(root: Path) -> dict[str, Any]:
     names = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in range(24)]
     lists: dict[str, list[Any]] = {
@@ -128,4 +132,5 @@ TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "mit-states": mit_states,
     "synthetic": synthetic,
     "triplets": triplets,
+    "vectors": vectors,
 }

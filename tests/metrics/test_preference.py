@@ -15,7 +15,6 @@ from negbench.metrics.preference import (
     agreement,
     clustered_interval,
     preference_rate,
-    preference_rate_by_epoch,
     set_scores,
     simulated_choices,
     spearman,
@@ -204,15 +203,7 @@ def test_spearman_of_a_constant_or_of_next_to_nothing_is_nan() -> None:
     assert spearman(-ratings.float(), ratings).value == pytest.approx(-1)
 
 
-# --- over epochs, and simulated participants ---------------------------------------------------------------------
-
-
-def test_rate_by_epoch_is_the_rate_of_each() -> None:
-    first = draw(0)[1]
-    epochs = torch.stack([draw(seed)[0] for seed in range(4)])
-    for ties in (False, True):
-        want = [rate_loop(scores, first, ties, None) for scores in epochs]
-        assert preference_rate_by_epoch(epochs, first, ties=ties) == pytest.approx(want)
+# --- simulated participants ---------------------------------------------------------------------
 
 
 def test_a_simulated_participant_chooses_as_bradley_and_terry_say() -> None:

@@ -653,7 +653,6 @@ def test_summary_and_frame_hold_what_was_mined() -> None:
     assert summary["pool_size"] == pytest.approx(sum(mined.pool_size.tolist()) / 41)
     known = [rate for rate in mined.false_negative_rate_pool.tolist() if not math.isnan(rate)]
     assert summary["false_negative_rate_pool"] == pytest.approx(sum(known) / len(known))
-    assert summary["target_rank_median"] == np.median(mined.target_rank.numpy())
     assert math.isnan(summary["overlap"])
     even = dataclasses.replace(mined, pool_size=torch.tensor([1, 4]))
     assert even.summary()["pool_size_median"] == 2.5

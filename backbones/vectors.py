@@ -1,0 +1,211 @@
+"""Features drawn for the data set `vectors` instead of encoded: a world of one's own whose every property is a dial.
+
+Every value of every attribute has a random unit vector e in R^C, C = `dim`. With weights w_a = `decay`^a over the
+attributes, scaled to unit length together, token l of an image is::
+
+    x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
+
+so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included. A
+text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t and e is `alignment`.
+Words that name no value (hints such as "darker", or what the captions never say) have vectors of their own. All that is
+frozen. Trained on top: a projection of each side, the fusion with its hidden layer, the temperature and, on demand,
+DQE-CIR's attribute weights (see `_composed.GivenFeatures`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from negbench.backbones._attributes import attribute_masks, make_attributes
+from negbench.backbones._composed import GivenFeatures, check_seed
+from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._hashing import key_sha256
+from negbench.contracts import check_option
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
+from negbench.datasets._wording import VOCABULARY, phrases, words
+from negbench.datasets.vectors import attributes_of
+from negbench.errors import DataError
+
+PAPER = "ours"
+
+BUCKETS = 64  # vectors shared by the words that no caption holds
+MAX_TOKENS = 32  # BLIP-2's number of queries
+
+_PHRASES = phrases()
+_LONGEST = max(map(len, _PHRASES))
+_NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
+
+
+class Vectors(GivenFeatures):
+    """Drawn features, trained projections and fusion. Build it with `load`.
+
+    Features are [B, tokens, dim] and a candidate has as many tokens.
+    """
+
+    recommended: ClassVar[Mapping[str, float | int]] = {
+        "lr": 3e-3,
+        "epochs": 20,
+        "batch_size": 64,
+        "weight_decay": 0.01,
+    }
+
+    def __init__(
+        self,
+        dim: int,
+        tokens: int,
+        noise: float,
+        decay: float,
+        alignment: float,
+        hidden: int,
+        fusion: FusionKind,
+        fusion_init: FusionInit,
+        attribute_weights: bool | float,
+        encoder_seed: int,
+        seed: int,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__((dim, dim), dim, fusion, fusion_init, generator, hidden)
+        self.attributes = make_attributes(attribute_weights, dim, dim, generator)
+        self._tokens_per_image, self._noise, self._encoder_seed = tokens, noise, encoder_seed
+        self._values, table = _encoders(dim, decay, alignment, torch.Generator().manual_seed(encoder_seed))
+        self.text_table: Tensor
+        self.register_buffer("text_table", table, persistent=False)
+        frozen = {"dim": dim, "tokens": tokens, "noise": noise, "decay": decay, "encoder_seed": encoder_seed}
+        self._feature_key = key_sha256({"backbone": "vectors", **frozen})
+        self._describe(
+            "vectors",
+            weights=f"random:{encoder_seed}",
+            revision="",
+            width=dim,
+            tokens_per_image=tokens,
+            preprocessing="none: features drawn by id",
+            composition=f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""),
+            activation="relu" if hidden else "",
+            details={**frozen, "alignment": alignment},
+        )
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        dim: int = 64,
+        tokens: int = 1,
+        noise: float = 0.5,
+        decay: float = 0.9,
+        alignment: float = 0.9,
+        hidden: int = 256,
+        fusion: FusionKind = "gated",
+        fusion_init: FusionInit = "sum",
+        attribute_weights: bool | float = False,
+        encoder_seed: int = 0,
+        seed: int = 0,
+    ) -> Self:
+        """Draw the frozen part and the initial weights.
+
+        Args:
+            dim: width of features and embeddings, 8 .. 1024. The narrower, the more the 31 values of the attributes
+                overlap.
+            tokens: of an image, 1 .. 32, each with noise of its own; an image's score is the maximum over them.
+            noise: length of an image's own part over that of its attributes, 0 .. 10: it tells the target from its
+                twins, and hides the attributes. At 0 twins are alike, and a target is at best tied with them.
+            decay: weight of each attribute over that of the one before (colour, sleeve, neckline, pattern, length,
+                print), 0.1 .. 1: 1 weighs all alike, so that scores fall step by step; at 0.5 they fall off cliffs,
+                where colour and sleeve stop being right.
+            alignment: cosine of the text's and the images' vector of a value, 0 .. 1: how well the frozen encoders
+                agree before training.
+            hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
+            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
+                their initial weight, true is 0.1.
+            encoder_seed: of the frozen part, >= 0: every vector of a value, a phrase and an image.
+            seed: of the initial weights of all that is trained, >= 0.
+
+        Raises:
+            UnknownNameError: another fusion.
+            OptionError: an option out of range.
+        """
+        check_seed(seed)
+        check_option("backbone.encoder_seed", encoder_seed, 0 <= encoder_seed < 2**32, "in 0..2^32-1")
+        check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
+        check_option("backbone.tokens", tokens, 1 <= tokens <= MAX_TOKENS, f"in 1..{MAX_TOKENS}")
+        check_option("backbone.noise", noise, 0 <= noise <= 10, "in 0..10")
+        check_option("backbone.decay", decay, 0.1 <= decay <= 1, "in 0.1..1")
+        check_option("backbone.alignment", alignment, 0 <= alignment <= 1, "in 0..1")
+        return cls(
+            dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
+        )
+
+    def features_of(self, ids: Sequence[str]) -> Tensor:
+        """[len(ids), tokens, dim] float32 on the CPU, each a function of its id and the frozen part alone.
+
+        Raises:
+            DataError: an id of another data set.
+        """
+        try:
+            codes = torch.tensor([codes_of(attributes_of(image)) for image in ids], dtype=torch.int64)
+        except DataError as error:
+            raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
+        signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
+        shape = (self._tokens_per_image, signal.shape[-1])
+        own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
+        drawn = torch.stack(own) if own else torch.zeros(0, *shape)
+        return signal[:, None] + self._noise / math.sqrt(shape[1]) * drawn
+
+    def _generator(self, image: str) -> torch.Generator:
+        digest = hashlib.sha256(f"{self._encoder_seed} {image}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """{"ids": [B, S] phrases, "colour": [B, S] bool, "shape": [B, S] bool: which name an attribute}."""
+        found = [_phrases_of(text) or [((), 1)] for text in texts]
+        ids = torch.zeros(len(found), max(map(len, found), default=1), dtype=torch.int64)
+        for row, tokens in enumerate(found):
+            ids[row, : len(tokens)] = torch.tensor([number for _, number in tokens])
+        # a hyphen parts the words of a compound
+        compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in found]
+        return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
+
+    def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        features = self.text_table[tokens["ids"]]
+        return unit(self.text_projection(features.sum(1))), features
+
+
+def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:
+    """Phrases of a text from the left, the longest first, with their numbers; words that join phrases are left out."""
+    rest, found = tuple(words(text)), []
+    while rest:
+        known = next((rest[:n] for n in range(_LONGEST, 0, -1) if rest[:n] in _NUMBER), None)
+        if known is not None:
+            found.append((known, _NUMBER[known]))
+        elif rest[0] not in VOCABULARY:
+            found.append((rest[:1], 2 + len(_NUMBER) + zlib.crc32(rest[0].encode()) % BUCKETS))
+        rest = rest[len(known or rest[:1]) :]
+    return found
+
+
+def _encoders(dim: int, decay: float, alignment: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The frozen vectors: [attributes, values, dim] of images, [n, dim] of a text's tokens."""
+    weights = decay ** torch.arange(len(ATTRIBUTES), dtype=torch.float32)
+    weights = weights / weights.norm()
+    choices = {name: values(CATEGORIES[0], name) for name in ATTRIBUTES}
+    shape = (len(ATTRIBUTES), max(map(len, choices.values())), dim)
+    images, other = (unit(torch.randn(shape, generator=generator)) for _ in range(2))
+    # what is orthogonal to the image's vector, so that the cosine is `alignment`
+    other = unit(other - (other * images).sum(-1, keepdim=True) * images)
+    texts = weights[:, None, None] * (alignment * images + math.sqrt(1 - alignment**2) * other)
+    size = 2 + len(_PHRASES) + BUCKETS
+    table = unit(torch.randn(size, dim, generator=generator)) / math.sqrt(len(ATTRIBUTES))
+    table[0] = 0
+    for phrase, number in _NUMBER.items():
+        if (named := _PHRASES[phrase]) is not None:
+            attribute, value = named
+            table[number] = texts[ATTRIBUTES.index(attribute), choices[attribute].index(value)]
+    return weights[:, None, None] * images, table

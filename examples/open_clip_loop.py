@@ -1,0 +1,68 @@
+"""Fine-tuning an open_clip model, text to image, on negatives that negbench mines anew before every epoch.
+
+model, _, preprocess = open_clip.create_model_and_transforms("ViT-B-32", pretrained="laion2b_s34b_b79k")
+tokens = open_clip.get_tokenizer("ViT-B-32")(captions)
+finetune(model, tokens, images, targets, strategy="qure", draws=8, epochs=5)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import negbench
+
+
+def finetune(
+    model: nn.Module,
+    tokens: Tensor,
+    images: Tensor,
+    targets: Tensor,
+    *,
+    strategy: str = "qure",
+    draws: int = 4,
+    epochs: int = 5,
+    batch: int = 32,
+    lr: float = 1e-5,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Train an open_clip model on captions [Q, length], each of which describes one of the images [N, 3, H, W].
+
+    Args:
+        model: of open_clip; anything with `encode_text`, `encode_image` (both with `normalize`) and `logit_scale`.
+        tokens: captions, tokenised.
+        images: preprocessed pixels.
+        targets: [Q] image of each caption.
+        strategy: corpus strategy of negbench.
+        draws: negatives of each caption and epoch.
+        epochs, batch, lr, seed: as everywhere.
+
+    Returns:
+        The miner's summary of every refresh.
+    """
+    miner = negbench.Miner(strategy, draws=draws, seed=seed)
+    loss_of = negbench.make_loss("info-nce")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
+    order, told = torch.Generator().manual_seed(seed), []
+    for _ in range(epochs):
+        found = miner.refresh(*embed(model, tokens, images, batch), targets)
+        told.append(found.summary())
+        model.train()
+        for rows in torch.randperm(len(tokens), generator=order).split(batch):
+            columns = torch.cat([targets[rows, None], found.negatives[rows]], dim=1)
+            distinct, place = columns.unique(return_inverse=True)  # an image that several captions drew is encoded once
+            text = model.encode_text(tokens[rows], normalize=True)
+            chosen = model.encode_image(images[distinct], normalize=True)[place]
+            scores = torch.einsum("bd,bmd->bm", text, chosen)
+            optimiser.zero_grad()
+            loss_of(scores[:, 0], scores[:, 1:], temperature=1 / model.logit_scale.exp()).backward()
+            optimiser.step()
+    return told
+
+
+@torch.no_grad()
+def embed(model: nn.Module, tokens: Tensor, images: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """[Q, D] captions and [N, D] images, unit norm."""
+    model.eval()
+    texts = torch.cat([model.encode_text(part, normalize=True) for part in tokens.split(batch)])
+    return texts, torch.cat([model.encode_image(part, normalize=True) for part in images.split(batch)])

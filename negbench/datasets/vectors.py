@@ -1,0 +1,195 @@
+"""A world without pictures: `synthetic`'s garments and queries by attributes alone, for the backbone `vectors`.
+
+An image is its id, which names its attributes and a number of its own: "dress-train-0-a31203-00017" has values 10 (a),
+3, 1, 2, 0 and 3 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
+`_garments.values`. The backbone draws an image's features from its id, so no file is read, rendered or encoded, and a
+training run takes about a second. Every dial moves one thing: images keep their ids while label noise or the number of
+queries changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query, check_option
+from negbench.datasets._fashioniq_files import TEMPLATES, joined
+from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_codes
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Part, Spec, plan
+from negbench.datasets._wording import attribute_words
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of
+from negbench.errors import DataError, OptionError
+from negbench.metrics.metric import Metric, hits, precision
+from negbench.metrics.query_ranks import QueryRanks
+
+PAPER = "ours; the garments of `synthetic`, with CIRCO's density of ground truths (ICCV 2023)"
+
+GROUP = "dress"  # the one category
+RECALLS = (1, 5, 10, 50)
+CUTOFF = 10  # of mAP
+LARGEST = 5280  # images of a split: half of the garments that the attributes make
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ID = re.compile(rf"(?P<category>{GROUP})-(train|val)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+")
+_METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
+
+
+def attributes_of(image: str) -> Attributes:
+    """What an id says that its image shows.
+
+    Raises:
+        DataError: an id that is none of this data set.
+    """
+    found = _ID.fullmatch(image)
+    try:
+        return of_codes(GROUP, [_DIGITS.index(digit) for digit in found["codes"]] if found else [])
+    except (IndexError, ValueError) as error:
+        raise DataError(f"'{image}' is no image of the data set vectors: its id does not name attributes") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors(Dataset):
+    """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's.
+
+    With label noise, of a train query with a wrong target these are the images that would be right, after the target.
+
+    Args:
+        right: query id -> an image that satisfies it: the target, unless the label is noise.
+    """
+
+    has_images: ClassVar[bool] = False
+
+    right: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        root: Path | None = None,
+        split: str = "val",
+        images: bool = False,
+        allow_missing: bool = False,
+        seed: int = 0,
+        twins: float = 4.5,
+        near_misses: float | None = None,
+        label_noise: float = 0.0,
+        train_images: int = 1000,
+        train_queries: int = 500,
+        val_images: int = 1000,
+        val_queries: int = 500,
+    ) -> Self:
+        """Make one split; nothing is read or written, so `root` and `images` must be left out.
+
+        Args:
+            split: train or val.
+            seed: of everything, >= 0.
+            twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
+                alike but for their noise (see the backbone's `noise`).
+            near_misses: mean number of images per query that miss exactly one of the target's six attributes, >= 0;
+                None leaves it to chance. How many there can be depends on images and twins: an error says it.
+            label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: it does not satisfy the
+                query, while the text still asks for the right one. Val labels are right.
+            train_images: size of the mining corpus, 8 .. 5280.
+            train_queries: how many, >= 1.
+            val_images: size of the gallery, 8 .. 5280.
+            val_queries: how many, >= 1.
+
+        Raises:
+            OptionError: an unknown or impossible value, or images are asked for.
+        """
+        check_option("split", split, split in SPLITS, "train or val (there is no test split)")
+        if images:
+            raise OptionError(
+                "data set 'vectors' has no images that a backbone could encode: --backbone vectors, or "
+                "--dataset synthetic"
+            )
+        check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
+        for name, count in (("train_images", train_images), ("val_images", val_images)):
+            check_option(name, count, count <= LARGEST, f"in 8..{LARGEST}")
+        spec = Spec(seed, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
+        part = plan(spec, split, GROUP)
+        names = [_id(split, seed, number, attributes) for number, attributes in enumerate(part.attributes)]
+        queries = _queries(replace(part, images=names))
+        content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
+        ids, groups = columns_of({GROUP: names})
+        right = {query.id: names[target] for query, (_, target) in zip(queries, part.queries, strict=True)}
+        return cls(card(spec), split, queries, ids, groups, content, right=right)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
+        return dict(_METRICS)
+
+    def satisfied(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] int64: how many of the six attributes that query `rows[i]` asks for image `columns[j]` has.
+
+        6 is a relevant image, 5 a near miss.
+
+        Args:
+            rows: [b] int64 into `queries`.
+            columns: [n] int64 into `images`.
+        """
+        right = torch.tensor([self.column_of[self.right[self.queries[row].id]] for row in rows.tolist()])
+        return (self._codes[right][:, None] == self._codes[columns][None]).sum(-1)
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """[N, 6] int64."""
+        return torch.tensor([codes_of(attributes_of(image)) for image in self.images])
+
+
+def card(spec: Spec) -> DatasetCard:
+    """Card of the world made from `spec`."""
+    sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
+    return DatasetCard(
+        name="vectors",
+        protocol=f"twins{spec.twins:g}-seed{spec.seed}-{'x'.join(map(str, sizes))}{spec.marks}",
+        version=str(GENERATOR),
+        source="made when it is loaded",
+        licence="Apache-2.0",
+        citation="",
+        gallery="all images of the split",
+        exclude_reference=False,  # as `synthetic`: a reference is never relevant
+        text_template=TEMPLATES["joined"],
+        metrics=tuple(_METRICS),
+        main="recall_at_10",
+    )
+
+
+def _id(split: str, seed: int, number: int, attributes: Attributes) -> str:
+    return f"{GROUP}-{split}-{seed}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
+
+
+def _queries(part: Part) -> list[Query]:
+    """Queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
+    texts = [None if part.split == "val" else _description(attributes) for attributes in part.attributes]
+    return [
+        Query(
+            id=f"{part.split}-{number:05}",
+            reference=part.images[reference],
+            text=joined(*captions),
+            target=part.images[target],
+            group=part.category,
+            relevant=tuple(relevant),
+            captions=captions,
+            reference_text=texts[reference],
+            target_text=texts[target],
+        )
+        for number, ((reference, _), target, captions, relevant) in enumerate(
+            zip(part.queries, part.annotated, part.captions, part.relevant(), strict=True)
+        )
+    ]
+
+
+def _description(attributes: Attributes) -> str:
+    """'is u1, u2, ..., up.' of all attribute words, as HyCoLe makes it (sec. 4.2.1)."""
+    return f"is {', '.join(word for words in attribute_words(attributes) for word in words)}."

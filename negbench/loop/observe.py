@@ -1,0 +1,64 @@
+"""What a run notes of the model while it trains: the regime card at each refresh and at the end, and score curves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from negbench.config import ResolvedConfig, refresh_epochs
+from negbench.contracts import Strategy
+from negbench.datasets.dataset import QueryRanks
+from negbench.loop.checkpoint import State
+from negbench.mining import curves
+from negbench.mining.mine import MiningTask
+from negbench.mining.regime import regime
+from negbench.mining.task import mining_task
+from negbench.runfolder import RunFolder
+from negbench.scoring import evaluation
+
+if TYPE_CHECKING:
+    from negbench.loop.checkpoint import Log
+    from negbench.loop.runs import OpenRun
+
+MOVES_SCORES = False  # looks on
+
+
+def card_epochs(config: ResolvedConfig) -> set[int]:
+    """Epochs before which the regime card is taken, beside the end.
+
+    The start and every refresh. Where nothing is redefined (batch strategies, all of the corpus) it is taken when a
+    strategy with the default schedule would redefine its pools, so that runs can be laid side by side.
+    """
+    own = config.schedule.refresh_epochs
+    return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
+
+
+def note_regime(run: OpenRun, state: State, log: Log, task: MiningTask, ranks: QueryRanks | None) -> None:
+    """Take the card of the model as it is, for the log and for result.json.
+
+    Args:
+        run: that is trained.
+        state: whose epoch it is the card of.
+        log: takes what is known of it as `regime/...`.
+        task: the train queries as the model sees them now.
+        ranks: of the model as it is now on the scored split; None ranks it here.
+    """
+    with run.display.stage("regime", note=f"epoch {state.epoch}"):
+        val = ranks if ranks is not None else evaluation.score(run.backbone, run.scene, run.scene.val)
+        found = regime(task, val).summary()
+    state.regime.append({"epoch": float(state.epoch), **found})
+    known = {f"regime/{name}": value for name, value in found.items() if value == value}
+    log(known, state.step, state.epoch)
+
+
+def keep_curves(run: OpenRun, folder: RunFolder, strategy: Strategy, refresh: int, moment: str) -> None:
+    """Score curves of a sample of train queries, once per moment; draws from no stream of the run.
+
+    A study's trials, of which nothing is reported, keep none.
+    """
+    path = folder.path / curves.file_name(moment)
+    if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
+        return
+    with run.display.stage("curves", note=moment):
+        task = mining_task(run.backbone, run.scene, run.config.mining)
+        marked = strategy if strategy.scope == "corpus" else None
+        curves.score_curves(task, marked, refresh=max(refresh, 0)).save(path)

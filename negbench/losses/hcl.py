@@ -1,0 +1,68 @@
+"""Hard contrastive loss: negatives weighted by their hardness, and cleared of the share that may be positives.
+
+Paper: Robinson et al., Contrastive learning with hard negative samples (arXiv:2010.04592), as its released code has it:
+joshr17/HCL image/main.py (2021-08-26), tau_plus 0.1, beta 1, tau 0.5. With beta 0 it is the debiased loss of Chuang et
+al. (arXiv:2007.00224), chingyaoc/DCL main.py (2021-06-07).
+Departures: the released code lets beta fall over the epochs on request; here it stays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.losses._importance import Hardened
+from negbench.losses._rows import at_least_float32, mean_over_rows
+
+PAPER = "HCL, arXiv:2010.04592; debiased (beta 0), arXiv:2007.00224"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HCL(Loss):
+    """Mean over queries of -log(e+ / (e+ + G)), e+ = exp(s+ / tau).
+
+    G = max((sum of h_j exp(s_j / tau) - tau_plus N e+) / (1 - tau_plus), N exp(-1 / tau)), over the query's N
+    negatives, h_j = exp(beta s_j / tau) / mean over them. Gradients flow through h_j. The second part of the maximum is
+    the least that cosines allow. An easy negative that scores more takes weight from the hard ones, so the loss may
+    fall when a negative's score rises.
+
+    Args:
+        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
+        tau_plus: share of the negatives that are taken for positives, >= 0 and < 1.
+        beta: how much hardness counts, >= 0.
+
+    Inputs:
+        | positive | negatives | mask          | weights                   | aspects |
+        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None (= 1) | refused |
+
+    A query without a valid negative, or whose weights are all 0, adds nothing and does not count in the mean. Weights
+    are absolute: doubling them equals listing each negative twice.
+    """
+
+    monotone: ClassVar[bool] = False
+
+    tau_plus: float = tunable(0.1, low=0.0, high=0.3)
+    beta: float = tunable(1.0, low=0.0, high=2.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = isinstance(self.tau_plus, int | float) and 0 <= self.tau_plus < 1
+        check_option("tau_plus", self.tau_plus, share, "a number >= 0 and < 1")
+        check_option("beta", self.beta, isinstance(self.beta, int | float) and self.beta >= 0, "a number >= 0")
+
+    def value(self, given: LossInput) -> Tensor:
+        """Scalar, float32 or wider."""
+        found = Hardened.of(given, self.beta)
+        floor = found.log_count - (1 + at_least_float32(given.positive)) / given.temperature
+        taken = found.log_count + (math.log(self.tau_plus) if self.tau_plus else -math.inf)
+        excess = found.log_sum - taken
+        left = excess > 0  # else nothing is left of the sum, and the floor holds
+        rest = found.log_sum + (-torch.expm1(-torch.where(left, excess, 1.0))).log() - math.log(1 - self.tau_plus)
+        rows = softplus(torch.where(left, torch.maximum(rest, floor), floor))[:, None]
+        return mean_over_rows(rows, found.some[:, None], torch.ones_like(rows))

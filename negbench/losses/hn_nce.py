@@ -1,0 +1,60 @@
+"""HN-NCE: InfoNCE whose negatives are weighted by their hardness, query to target.
+
+Paper: Radenovic et al., DiHT (arXiv:2301.02280), as CoVR's released code has it: lucas-ventura/CoVR
+src/model/blip/loss.py and configs/model/loss/hn_nce.yaml (2025-04-08), alpha 1, beta 0.5.
+Departures: the released loss adds the same term from targets to queries, which a loss does not see here. The mean of
+the released weights is 1 over the negatives of a query, however many they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.losses._importance import Hardened
+from negbench.losses._rows import mean_over_rows
+
+PAPER = "DiHT, arXiv:2301.02280, as CoVR has it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HnNCE(Loss):
+    """Mean over queries of -log(e+ / (alpha e+ + sum of h_j exp(s_j / tau) over the negatives)), e+ = exp(s+ / tau).
+
+    h_j = exp(beta s_j / tau) / its mean over the query's negatives, with gradients. alpha 1 and beta 0 are InfoNCE. An
+    easy negative that scores more takes weight from the hard ones, so the loss may fall when a negative's score rises.
+
+    Args:
+        tau: temperature, > 0; left out, it is the one that the caller passes, or 0.07.
+        alpha: how much the target's own term counts below the line, > 0.
+        beta: how much hardness counts, >= 0.
+
+    Inputs:
+        | positive | negatives | mask          | weights                   | aspects |
+        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None (= 1) | refused |
+
+    A query without a valid negative, or whose weights are all 0, adds nothing and does not count in the mean. Weights
+    are absolute: doubling them equals listing each negative twice.
+    """
+
+    monotone: ClassVar[bool] = False
+
+    alpha: float = tunable(1.0, low=0.1, high=2.0)
+    beta: float = tunable(0.5, low=0.0, high=2.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_option("alpha", self.alpha, isinstance(self.alpha, int | float) and self.alpha > 0, "a number > 0")
+        check_option("beta", self.beta, isinstance(self.beta, int | float) and self.beta >= 0, "a number >= 0")
+
+    def value(self, given: LossInput) -> Tensor:
+        """Scalar, float32 or wider."""
+        found, log_alpha = Hardened.of(given, self.beta), math.log(self.alpha)
+        rows = (softplus(found.log_sum - log_alpha) + log_alpha)[:, None]
+        return mean_over_rows(rows, found.some[:, None], torch.ones_like(rows))

@@ -1,0 +1,50 @@
+"""Triplet loss: the target must score more than each negative by a margin.
+
+Paper: FaceNet (arXiv:1503.03832), eq. 3, on squared distances, margin 0.2; on scores as image-text retrieval writes it,
+VSE++ (arXiv:1707.05612), margin 0.2 (the latter unverified).
+Departures: squared distances of unit vectors are 2 - 2 s, so FaceNet's loss is twice this one at half its margin. A
+query's negatives are averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Loss, LossInput, check_option, tunable
+from negbench.losses._rows import at_least_float32, mean_over_rows, without_masked
+
+PAPER = "FaceNet eq. 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplet(Loss):
+    """Mean over queries of the (weighted) mean over the query's negatives of max(0, margin - s+ + s-).
+
+    Args:
+        tau: refused: the formula has no temperature.
+        margin: score units, >= 0.
+
+    Inputs:
+        | positive | negatives | mask          | weights                   | aspects |
+        | [B]      | [B, M]    | [B, M] or None | [B, M] >= 0 or None (= 1) | refused |
+
+    A query without a valid negative, or whose weights are all 0, adds nothing. Weights are relative: they are divided
+    by their sum over the query's valid negatives. A negative beyond the margin has no gradient.
+    """
+
+    monotone: ClassVar[bool] = False
+    uses_temperature: ClassVar[bool] = False
+
+    margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("tau", self.tau, self.tau is None, "left out: the loss has no temperature")
+        check_option("margin", self.margin, isinstance(self.margin, int | float) and self.margin >= 0, "a number >= 0")
+
+    def value(self, given: LossInput) -> Tensor:
+        """Scalar, float32 or wider."""
+        gap = without_masked(given.negatives, given.mask) - at_least_float32(given.positive)[:, None]
+        return mean_over_rows((self.margin + gap).relu(), given.mask, given.weights)

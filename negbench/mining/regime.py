@@ -1,0 +1,226 @@
+"""The regime card: where a model stands on the queries that it trains on. What each number means: docs/regimes.md.
+
+Which negatives serve a model depends on where its targets are, on the shape of its score rows, on where the false
+negatives hide, and on how far it has fitted its training queries. The card says so in a few numbers, for any strategy,
+so that runs and data sets can be compared. Streamed: no more than a block of queries against their corpus is held.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from negbench.contracts import check_option
+from negbench.metrics.drops import drop_prominence, steepest
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.recall import expected_hits_at_k
+from negbench.mining.curves import Rankings, rankings
+from negbench.mining.mine import MiningTask
+
+MOVES_SCORES = False  # looks on; draws from no stream of the run
+
+SAMPLE = 200  # queries a card looks at, unless told otherwise
+TOP = 0.05  # of the ranking: where a QuRe band counts as near its head
+NEAR = 10  # images on either side of the target among which false negatives are counted
+CUT = 10  # of the recalls that are compared
+
+_SEED = 0x5C0E
+_NORMAL_IQR = 1.3489795003921634  # interquartile range of a normal distribution, in standard deviations
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Where a model stands on a sample of train queries; NaN where nothing is known or there is no such thing.
+
+    A *row* is the scores of a query against all images that are allowed as its negatives (not the target). Ranks count
+    ties against the model. Shares are in [0, 1]; a place in the ranking is the share of the allowed images above it: 0
+    the highest-scored, 1 the lowest.
+
+    Attributes:
+        queries: that were looked at.
+        images: median number of images ranked, target included.
+        target_rank_median: of the targets, from 1.
+        target_first: share of the targets that are first.
+        skewness: third standardised moment of a row, median over the queries; 0 for a symmetric row.
+        kurtosis: fourth standardised moment minus 3 (excess), median over the queries; 0 for a normal row.
+        tail: how far the top 1 % of a row reaches: (99 % quantile - median) / (interquartile range / 1.349), median
+            over the queries; in robust standard deviations, 2.33 for a normal row.
+        drop_prominence: steepest drop below the target over the median drop there, median over the queries.
+        drop_prominence_second: second steepest drop over the third, median over the queries.
+        band_start_median: place of the first image of the band that QuRe's rule (eq. 5-7) would choose, whatever the
+            run's strategy; median over the queries that have a band.
+        band_start_top: share of these bands that start in the top 5 % of the ranking.
+        relevant: images known to be relevant to a query, its target included; mean over the queries of which it is
+            known. The target and its equals cannot all be first: `target_first` is about 1 / `relevant` at best where
+            nothing tells them apart.
+        false_negatives: share of the allowed images that are known to be relevant: of random negatives.
+        false_negatives_above: the same of the 10 allowed images right above the target (fewer where it stands higher),
+            all queries together.
+        false_negatives_below: the same of the 10 right below it.
+        recall_train: expected recall at 10 in a random gallery of as many images as the smallest one on either side
+            has, so that train and val compare (`negbench.metrics.recall.expected_hits_at_k`).
+        recall_val: the same of the scored split; NaN where it was not ranked.
+        fit_gap: `recall_train` - `recall_val`: what was learned of the train queries and not of others.
+    """
+
+    queries: int
+    images: float
+    target_rank_median: float
+    target_first: float
+    skewness: float
+    kurtosis: float
+    tail: float
+    drop_prominence: float
+    drop_prominence_second: float
+    band_start_median: float
+    band_start_top: float
+    relevant: float
+    false_negatives: float
+    false_negatives_above: float
+    false_negatives_below: float
+    recall_train: float
+    recall_val: float
+    fit_gap: float
+
+    def summary(self) -> dict[str, float]:
+        """Flat, for logging: every field by its name, as float."""
+        return {name: float(value) for name, value in dataclasses.asdict(self).items()}
+
+
+@torch.no_grad()
+def regime(
+    task: MiningTask,
+    val: QueryRanks | None = None,
+    *,
+    sample: int = SAMPLE,
+    generator: torch.Generator | None = None,
+) -> Regime:
+    """The regime card of a task's queries.
+
+    Args:
+        task: train queries and their corpora, of any data set.
+        val: the same model's ranks on the split that it is scored on, for the fit gap; queries without a target do not
+            count.
+        sample: queries looked at, at most.
+        generator: chooses them; default one of a fixed seed, the same queries at every refresh of every run.
+
+    Raises:
+        NegbenchError: a score is NaN.
+        OptionError: a sample below 1.
+    """
+    check_option("sample", sample, sample >= 1, "at least 1")
+    generator = generator or torch.Generator().manual_seed(_SEED)
+    part = task.shard(torch.randperm(len(task.queries), generator=generator)[:sample])
+    blocks = [_measured(part, block) for block in rankings(part)]
+    found = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}
+    start = found["band_start"][~np.isnan(found["band_start"])]
+    rates = {
+        f"false_negatives{where}": _ratio(found[f"wrong{where}"], found[f"near{where}"])
+        for where in ("", "_above", "_below")
+    }
+    medians = ("images", "skewness", "kurtosis", "tail", "drop_prominence", "drop_prominence_second")
+    known = found["relevant"][found["relevant"] > 0]
+    return Regime(
+        queries=len(part.queries),
+        target_rank_median=_median(found["rank"]),
+        target_first=float((found["rank"] == 1).mean()),
+        band_start_median=_median(start),
+        band_start_top=float((start <= TOP).mean()) if len(start) else math.nan,
+        relevant=float(known.mean()) if len(known) else math.nan,
+        **{name: _median(found[name]) for name in medians},
+        **rates,
+        **_fit(torch.from_numpy(found["rank"]), torch.from_numpy(found["images"]), val),
+    )
+
+
+def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
+    """Values [b] of a block's queries by name."""
+    drop, room = block.drops, block.length - 1
+    largest, second = drop_prominence(drop)
+    ends = steepest(drop)
+    start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
+    places = torch.arange(block.scores.shape[1] - 1).expand(len(block.rows), -1)
+    places = places + (places >= block.target[:, None]).long()  # of the allowed images, by descending score
+    return {
+        "rank": block.reached,
+        "images": block.length,
+        "drop_prominence": largest,
+        "drop_prominence_second": second,
+        "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),
+        **_shape(block.scores.gather(1, places).double(), room),
+        **_false_negatives(task, block, block.order.gather(1, places)),
+    }
+
+
+def _shape(rows: Tensor, count: Tensor) -> dict[str, Tensor]:
+    """Skewness, kurtosis and tail [b] of the first `count` [b] of sorted rows [b, n]."""
+    inside = torch.arange(rows.shape[1]) < count[:, None]
+    number = count.double()
+    mean = torch.where(inside, rows, 0).sum(1) / number
+    away = torch.where(inside, rows - mean[:, None], 0)
+    second, third, fourth = (away.pow(power).sum(1) / number for power in (2, 3, 4))
+    spread = torch.where(second > 0, second, torch.nan)
+    high, upper, middle, lower = (_quantile(rows, count, share) for share in (0.01, 0.25, 0.5, 0.75))
+    robust = (upper - lower) / _NORMAL_IQR
+    return {
+        "skewness": third / spread**1.5,
+        "kurtosis": fourth / spread**2 - 3,
+        "tail": torch.where(robust > 0, (high - middle) / robust, torch.nan),
+    }
+
+
+def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
+    """[b] the value that `share` of the first `count` of each descending row lies above, interpolated linearly."""
+    if not rows.shape[1]:
+        return rows.new_full((len(rows),), torch.nan)
+    place = share * (count - 1).clamp(min=0).double()
+    low = place.floor().long()
+    pair = rows.gather(1, torch.stack([low, place.ceil().long()], dim=1))
+    return torch.lerp(pair[:, 0], pair[:, 1], place - low)
+
+
+def _false_negatives(task: MiningTask, block: Rankings, order: Tensor) -> dict[str, Tensor]:
+    """[b] counts: known relevant images, allowed images (all, right above, right below the target), and wrong ones."""
+    nothing = torch.zeros(len(block.rows), dtype=torch.int64)
+    inside = torch.arange(order.shape[1]) < (block.length - 1)[:, None]
+    wrong, known = torch.zeros_like(inside), nothing
+    if task.relevant is not None:
+        chosen = task.relevant.select(block.rows)
+        wrong = chosen.mask(block.local, len(block.order[0])).gather(1, order)
+        known = chosen.lengths
+    inside = inside & (known > 0)[:, None]
+    place = torch.arange(order.shape[1]) - (block.reached - 1)[:, None]  # from 0 on: scores less than the target
+    above, below = inside & (place < 0) & (place >= -NEAR), inside & (place >= 0) & (place < NEAR)
+    parts = {"": inside, "_above": above, "_below": below}
+    return {
+        "relevant": known,
+        **{f"near{where}": part.sum(1) for where, part in parts.items()},
+        **{f"wrong{where}": (part & wrong).sum(1) for where, part in parts.items()},
+    }
+
+
+def _fit(rank: Tensor, images: Tensor, val: QueryRanks | None) -> dict[str, float]:
+    """The recalls in galleries of one size, and their difference."""
+    pairs = {"recall_train": (rank, images)}
+    if val is not None and bool((asked := val.target_rank > 0).any()):
+        pairs["recall_val"] = (val.target_rank[asked], val.gallery_size[asked])
+    size = min(int(images.min()) for _, images in pairs.values())
+    found = {"recall_train": math.nan, "recall_val": math.nan}
+    if size > CUT:  # else every recall is 1
+        found |= {name: float(expected_hits_at_k(*pair, CUT, size).mean()) for name, pair in pairs.items()}
+    return found | {"fit_gap": found["recall_train"] - found["recall_val"]}
+
+
+def _median(values: np.ndarray) -> float:
+    """Of the values that are finite: a ratio to a drop of 0 says nothing."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else math.nan
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> float:
+    return float(part.sum() / whole.sum()) if whole.sum() else math.nan

@@ -1,0 +1,158 @@
+"""The regime card in tables and in words; what its numbers mean stands in docs/regimes.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from negbench.grid.comparison import KEY, Group
+from negbench.mining.behaviours import published_behaviours
+from negbench.report.words import number
+from negbench.runfolder import RunFolder
+
+Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
+
+READ = (
+    "Where the models stand on the queries that they train on, at the last refresh: mean over seeds. Rank, first: the "
+    "target's median rank, and the share of targets that are first. Bands top 5 %: share of QuRe's bands, whatever the "
+    "strategy, that start in the top 5 % of the ranking. Gap: recall at 10 on train minus val, in points, in galleries "
+    "of one size. FN: share known to be relevant among random images and among the 10 right above and right below the "
+    "target. Tail: reach of the top 1 % of the scores above their median, in robust deviations (normal: 2.3). Drops: "
+    "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: where "
+    "targets stand far from first and bands start low, a method that relies on fitted targets and drops near the head "
+    "is not in the world that it was made for."
+)
+
+# field, title, factor, digits; the order of tables
+_NUMBERS = (
+    ("target_rank_median", "rank", 1, 1),
+    ("target_first", "first %", 100, 1),
+    ("band_start_top", "bands top 5 %", 100, 1),
+    ("fit_gap", "gap", 100, 1),
+    ("false_negatives_above", "FN above %", 100, 1),
+    ("tail", "tail", 1, 2),
+    ("false_negatives_below", "FN below %", 100, 1),
+    ("false_negatives", "FN random %", 100, 2),
+    ("drop_prominence", "drops", 1, 1),
+    ("drop_prominence_second", "drops 2", 1, 2),
+    ("band_start_median", "band from %", 100, 1),
+    ("skewness", "skewness", 1, 2),
+    ("kurtosis", "kurtosis", 1, 2),
+    ("recall_train", "R@10 train", 100, 1),
+    ("recall_val", "R@10 val", 100, 1),
+    ("relevant", "relevant", 1, 1),
+    ("images", "images", 1, 0),
+    ("queries", "queries", 1, 0),
+)
+
+
+def last_card(result: Mapping[str, Any]) -> Card:
+    """Of result.json: the card of the last refresh."""
+    found: Card = result["regime_by_refresh"][-1]
+    return found
+
+
+def card_frame(cards: Mapping[str, Card]) -> pd.DataFrame:
+    """One row a number, one column a card: title -> card."""
+    rows = []
+    for field, title, factor, digits in _NUMBERS:
+        values = {name: number(_scaled(card.get(field), factor), digits) for name, card in cards.items()}
+        rows.append({"number": title, **values})
+    return pd.DataFrame(rows)
+
+
+def run_frame(result: Mapping[str, Any]) -> pd.DataFrame:
+    """`card_frame` of a run: each refresh by its epoch, and the end."""
+    cards = {f"epoch {card['epoch']:g}": card for card in result["regime_by_refresh"]}
+    return card_frame({**cards, "end": result["regime"]})
+
+
+def regime_frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """One row a group: its labels, and means over seeds of the last refresh's card as text."""
+    rows = []
+    for group, values in _means(groups):
+        line = {name: group.labels[name] for name in KEY}
+        rows.append(line | {title: number(_scaled(values[f], factor), n) for f, title, factor, n in _NUMBERS})
+    return pd.DataFrame(rows)
+
+
+def measured_regime(groups: Sequence[Group]) -> pd.DataFrame:
+    """The same as numbers, not rounded, under the names of result.json."""
+    return pd.DataFrame([{name: group.labels[name] for name in KEY} | values for group, values in _means(groups)])
+
+
+def _means(groups: Sequence[Group]) -> list[tuple[Group, dict[str, float]]]:
+    found = []
+    for group in groups:
+        cards = [last_card(result) for result in group.results if result.get("regime_by_refresh")]
+        if cards:
+            found.append((group, {field: _mean([card.get(field) for card in cards]) for field, *_ in _NUMBERS}))
+    return found
+
+
+def behaviours_frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """Published behaviours of the groups' strategies: in how many of the runs that can tell each is shown."""
+    rows = []
+    for group in groups:
+        by_name = [{found.name: found for found in published_behaviours(run)} for run in group.runs]
+        for name, first in by_name[0].items():
+            found = [mine[name] for mine in by_name]
+            telling = [one for one in found if one.shown is not None]
+            shown = f"{sum(bool(one.shown) for one in telling)} of {len(telling)} runs" if telling else "cannot tell"
+            value = f"{_mean([one.value for one in telling]):+.3g} {first.unit}" if telling else "-"
+            labels = {key: group.labels[key] for key in KEY}
+            rows.append({"published": name, "source": first.source, "shown": shown, "mean": value, **labels})
+    return pd.DataFrame(rows)
+
+
+def published_lines(folder: RunFolder) -> list[str]:
+    """Of one run: a line for each published behaviour of its strategy."""
+    words = {True: "shown", False: "not shown", None: "this run cannot tell"}
+    return [
+        f"{found.name} ({found.source}): {words[found.shown]}"
+        + (f", {found.value:+.3g} {found.unit}" if found.shown is not None else "")
+        for found in published_behaviours(folder)
+    ]
+
+
+def in_words(cards: Sequence[Card]) -> str:
+    """Where models stand, in one line: of several cards the lowest to the highest value."""
+    rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
+    parts = [f"the training target's median rank is {rank} of {images}, {_range(cards, 'target_first')} % are first"]
+    parts.append(f"QuRe's band would start in the top 5 % for {_range(cards, 'band_start_top')} % of the queries")
+    if _known(cards, "false_negatives"):
+        random, above = _range(cards, "false_negatives", 100, 2), _range(cards, "false_negatives_above")
+        parts.append(f"{random} % of random negatives are false, {above} % of those right above the target")
+    else:
+        parts.append("false negatives are unknown")
+    if _known(cards, "fit_gap"):
+        parts.append(f"recall at 10 on train minus val is {_range(cards, 'fit_gap')} points")
+    else:
+        parts.append("the fit gap is unknown")
+    return "; ".join(parts)
+
+
+def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int = 1) -> str:
+    values = [factor * value for value in _known(cards, field)]
+    if not values:
+        return "-"
+    low, high = number(min(values), digits), number(max(values), digits)
+    return low if low == high else f"{low} to {high}"
+
+
+def _known(cards: Sequence[Card], field: str) -> list[float]:
+    found = [card.get(field) for card in cards]
+    return [value for value in found if value is not None and math.isfinite(value)]
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.mean(known)) if known else math.nan

@@ -1,0 +1,45 @@
+"""Every other target of the batch, weighted by how hard it is; no gradient flows through the weight.
+
+Rule: alpha sg(s_j) is added to the logit s_j / tau of each negative, sg being stop-gradient: a weight exp(alpha s_j).
+Source: LLaVE (arXiv:2503.04812), alpha 9 on in-batch negatives; EmbeddingGemma (arXiv:2509.20354), alpha 5 on mined
+ones; both as sentence-transformers has them (losses/multiple_negatives_ranking.py, `hardness_mode`, scale 20 = tau
+0.05). The papers themselves are unverified.
+Departures: none under `info-nce`, whose value and gradient are those of the added logit. A loss that divides weights by
+their sum (`bradley-terry`) takes them as shares.
+Fallback: none is needed; a query whose every column is disallowed has no negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32
+from negbench.strategies._scores import is_number
+
+PAPER = "LLaVE, arXiv:2503.04812; EmbeddingGemma, arXiv:2509.20354"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardness(Strategy):
+    """Pool: all allowed columns of the batch's [B, B] scores, each with the weight exp(alpha s).
+
+    Args:
+        alpha: >= 0, and <= 80, where weights leave float32; 0 is `in-batch`.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    alpha: float = tunable(9.0, low=1.0, high=20.0)
+
+    def __post_init__(self) -> None:
+        check_option("alpha", self.alpha, is_number(self.alpha, 0) and self.alpha <= 80, "a number from 0 to 80")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] float32 or wider weights."""
+        weights: Tensor = (self.alpha * at_least_float32(view.scores)).exp()
+        return weights * view.allowed

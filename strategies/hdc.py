@@ -1,0 +1,47 @@
+"""The harder half of all query-image pairs of the batch, taken together rather than query by query.
+
+Rule: of all allowed pairs of the batch the ceil(share P) of highest score, P being their number.
+Source: Hard-aware deeply cascaded embedding (arXiv:1611.05720); pytorch-metric-learning, miners/hdc_miner.py
+(2024-12-11), share 0.5.
+Departures: pairs that tie with the last one are all taken, so that no order of the batch matters. The released miner
+drops easy positives too; the paper's cascade of models is no matter of negatives.
+Fallback: a query without a pair among them has no negative in this batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.strategies._scores import is_number
+
+PAPER = "Hard-aware deeply cascaded embedding, arXiv:1611.05720"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hdc(Strategy):
+    """Pool: allowed pairs that score at least as the pair of place ceil(share P) among all P of the batch.
+
+    Args:
+        share: of the pairs, > 0 and <= 1.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    share: float = tunable(0.5, low=0.05, high=1.0)
+
+    def __post_init__(self) -> None:
+        check_option("share", self.share, is_number(self.share) and 0 < self.share <= 1, "a number > 0 and <= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] bool."""
+        pairs = view.scores[view.allowed]
+        if not len(pairs):
+            return view.allowed.clone()
+        last = pairs.topk(math.ceil(self.share * len(pairs))).values[-1]
+        return view.allowed & (view.scores >= last)

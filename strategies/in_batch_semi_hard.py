@@ -1,0 +1,47 @@
+"""Other targets of the batch that score less than the query's own, but by no more than a margin.
+
+Rule: 0 < s+ - s_j <= margin over the batch, as FaceNet and pytorch-metric-learning mine it (`semi-hard`, the same rule
+over the corpus, says where margin and edges come from).
+Source: FaceNet (arXiv:1503.03832), sec. 3.2; pytorch-metric-learning, miners/triplet_margin_miner.py (2024-12-11).
+Departures: as `semi-hard`.
+Fallback: a query without such a member has no negative in this batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.strategies._scores import Triplets, is_number, violators
+
+PAPER = "FaceNet sec. 3.2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchSemiHard(Strategy):
+    """Pool: allowed columns whose gap s+ - s is at most the margin, on the side of the target that `triplets` says.
+
+    Args:
+        margin: score units, > 0.
+        triplets: "semi-hard": below the target; "hard": at or above it, whatever the margin; "all": both.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
+    triplets: Triplets = "semi-hard"
+
+    def __post_init__(self) -> None:
+        check_option("margin", self.margin, is_number(self.margin) and self.margin > 0, "a number > 0")
+        check_option(
+            "triplets", self.triplets, self.triplets in ("semi-hard", "hard", "all"), "'semi-hard', 'hard' or 'all'"
+        )
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] bool."""
+        pool: Tensor = violators(view, self.triplets, self.margin)
+        return pool

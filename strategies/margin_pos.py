@@ -1,0 +1,41 @@
+"""The k highest-scored images that score less than the target by at least a margin.
+
+Rule: s_j <= s+ - margin, then the k highest: NV-Retriever's TopK-MarginPos (arXiv:2407.15831). Its margin of 0.05 and
+its number of negatives are unverified.
+Departures: the paper scores with a teacher, here the model being trained does.
+Fallback: no image at or under the limit gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._scores import gap, is_number
+
+PAPER = "NV-Retriever, TopK-MarginPos"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginPos(Strategy):
+    """Pool: the k allowed images of highest score among those with s+ - s >= margin; ties by corpus index.
+
+    Args:
+        margin: score units, >= 0.
+        k: pool size, images, >= 1.
+    """
+
+    margin: float = tunable(0.05, low=0.0, high=0.3)
+    k: int = tunable(10, low=5, high=1000, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("margin", self.margin, is_number(self.margin, 0), "a number >= 0")
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        pool: Tensor = highest(view, view.allowed & (gap(view) >= self.margin), self.k)
+        return pool

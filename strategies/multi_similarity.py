@@ -1,0 +1,39 @@
+"""Images that score above the target less a small margin: those that the multi-similarity loss learns from.
+
+Rule: keep s_j + epsilon > s+, s+ being the lowest-scored positive.
+Source: Wang et al., Multi-similarity loss (arXiv:1904.06627), eq. 12, unverified; pytorch-metric-learning,
+miners/multi_similarity_miner.py (2024-12-11), epsilon 0.1.
+Departures: the released miner looks at the batch, here at the corpus; it also mines positives, of which a query has
+one here. But for the edge this is `semi-hard:triplets=all` with margin epsilon.
+Fallback: no image that near gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._scores import gap, is_number
+
+PAPER = "Multi-similarity loss, arXiv:1904.06627"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiSimilarity(Strategy):
+    """Pool: allowed images with s+ - s < epsilon.
+
+    Args:
+        epsilon: score units, >= 0.
+    """
+
+    epsilon: float = tunable(0.1, low=0.01, high=0.5, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("epsilon", self.epsilon, is_number(self.epsilon, 0), "a number >= 0")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        pool: Tensor = view.allowed & (gap(view) < self.epsilon)
+        return pool

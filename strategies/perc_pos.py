@@ -1,0 +1,50 @@
+"""The k highest-scored images that score at most 95 % of the target's score.
+
+Rule: s_j <= s+ - (1 - share) |s+|, then the k highest: NV-Retriever's TopK-PercPos (arXiv:2407.15831), its 95 % and up
+to 10 negatives as sentence-transformers (util/hard_negatives.py, 2026-08-21) and its documentation give them; the
+paper itself is unverified.
+Variants: NVIDIA-NeMo/Automodel's mine_hard_negatives.py (2026-08-22) writes s_j <= share s+. The two are one where
+s+ >= 0; below 0, share s+ lies above s+, and lets in what scores more than the target.
+Departures: the paper scores with a teacher, here the model being trained does.
+Fallback: no image at or under the limit gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._scores import is_number
+
+PAPER = "NV-Retriever, TopK-PercPos"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PercPos(Strategy):
+    """Pool: the k allowed images of highest score among those at or under the query's limit; ties by corpus index.
+
+    Args:
+        share: of the target's score, > 0 and <= 1.
+        k: pool size, images, >= 1.
+        variant: the limit. "sign-safe": s+ - (1 - share) |s+|; "published": share s+.
+    """
+
+    share: float = tunable(0.95, low=0.5, high=1.0)
+    k: int = tunable(10, low=5, high=1000, log=True)
+    variant: Literal["sign-safe", "published"] = "sign-safe"
+
+    def __post_init__(self) -> None:
+        check_option("share", self.share, is_number(self.share) and 0 < self.share <= 1, "a number > 0 and <= 1")
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_option("variant", self.variant, self.variant in ("sign-safe", "published"), "'sign-safe' or 'published'")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        positive = at_least_float32(view.positive)
+        limit = positive * self.share if self.variant == "published" else positive - (1 - self.share) * positive.abs()
+        pool: Tensor = highest(view, view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)
+        return pool

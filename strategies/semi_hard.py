@@ -1,0 +1,44 @@
+"""Images that score less than the target, but by no more than a margin.
+
+Rule: 0 < s+ - s_j <= margin. `triplets` gives the two neighbours: "hard", s+ - s_j <= 0; "all", s+ - s_j <= margin.
+Source: FaceNet (arXiv:1503.03832), sec. 3.2; pytorch-metric-learning, miners/triplet_margin_miner.py (2024-12-11),
+margin 0.2, whose edges are taken: a gap equal to the margin counts.
+Departures: the margin is one of scores. FaceNet's is one of squared distances, 2 (s+ - s_j) on unit vectors: its 0.2
+is 0.1 here; pytorch-metric-learning's default is one of distances. The batch's own version is `in-batch-semi-hard`.
+Fallback: no image that breaks the margin gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._scores import Triplets, is_number, violators
+
+PAPER = "FaceNet sec. 3.2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiHard(Strategy):
+    """Pool: allowed images whose gap s+ - s is at most the margin, on the side of the target that `triplets` says.
+
+    Args:
+        margin: score units, > 0.
+        triplets: "semi-hard": below the target; "hard": at or above it, whatever the margin; "all": both.
+    """
+
+    margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
+    triplets: Triplets = "semi-hard"
+
+    def __post_init__(self) -> None:
+        check_option("margin", self.margin, is_number(self.margin) and self.margin > 0, "a number > 0")
+        check_option(
+            "triplets", self.triplets, self.triplets in ("semi-hard", "hard", "all"), "'semi-hard', 'hard' or 'all'"
+        )
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        pool: Tensor = violators(view, self.triplets, self.margin)
+        return pool

@@ -1,0 +1,87 @@
+"""The rule of sentence-transformers' `mine_hard_negatives`: a window of ranks, filters, then the best that are left.
+
+Rule: of the range_max + 1 highest-scored images (the target among them) drop the target, s_j + absolute_margin > s+,
+s_j > s+ - relative_margin |s+|, s_j > max_score, s_j < min_score; of the rest drop the first range_min, and keep at
+most range_max - range_min; take the first num_negatives ("top") or all ("random").
+Source: huggingface/sentence-transformers, util/hard_negatives.py (2026-08-21); all names and defaults are its own.
+Departures: one positive a query (there: the lowest-scored of several); no cross-encoder; ties by corpus index. Its
+filters stay off unless set. Drawing num_negatives from "top" gives its negatives, in another order.
+Fallback: nothing left gives an empty pool; the released function drops the query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32, highest, is_whole, places
+from negbench.strategies._scores import is_number
+
+PAPER = "sentence-transformers, mine_hard_negatives"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTransformers(Strategy):
+    """Pool: places range_min ... of the allowed images of the window that no filter drops; ties by corpus index.
+
+    Args:
+        range_min: how many of the best that are left to skip, >= 0.
+        range_max: the window's last rank; left out, range_min + num_negatives + 1, or range_min + 10 num_negatives + 1
+            where a margin or max_score is set.
+        max_score, min_score: drop what scores more, or less.
+        absolute_margin: drop what scores more than s+ less this, score units, >= 0.
+        relative_margin: drop what scores more than s+ less this share of |s+|, >= 0.
+        num_negatives: pool size of "top", >= 1 and <= range_max - range_min.
+        sampling_strategy: "top": the first num_negatives; "random": all that are left up to range_max.
+    """
+
+    range_min: int = tunable(0, low=0, high=100)
+    range_max: int | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    num_negatives: int = tunable(3, low=1, high=100, log=True)
+    sampling_strategy: Literal["top", "random"] = "top"
+
+    def __post_init__(self) -> None:
+        check_option("range_min", self.range_min, is_whole(self.range_min, 0), "a whole number >= 0")
+        check_option("num_negatives", self.num_negatives, is_whole(self.num_negatives, 1), "a whole number >= 1")
+        for name, low in (("max_score", None), ("min_score", None), ("absolute_margin", 0), ("relative_margin", 0)):
+            value = getattr(self, name)
+            right = value is None or (is_number(value) if low is None else is_number(value, low))
+            check_option(name, value, right, f"a number{'' if low is None else ' >= 0'}, or left out")
+        way = self.sampling_strategy
+        check_option("sampling_strategy", way, way in ("top", "random"), "'top' or 'random'")
+        least = self.range_min + self.num_negatives
+        given = self.range_max is None or is_whole(self.range_max, least)
+        check_option("range_max", self.range_max, given, f"a whole number >= range_min + num_negatives ({least})")
+
+    @property
+    def window(self) -> int:
+        """The window's last rank, `range_max` or its default."""
+        if self.range_max is not None:
+            return self.range_max
+        filtered = any(v is not None for v in (self.absolute_margin, self.relative_margin, self.max_score))
+        return self.range_min + self.num_negatives * (10 if filtered else 1) + 1
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        with_target = view.allowed.scatter(1, view.target[:, None], True)
+        left = highest(view, with_target, self.window + 1) & view.allowed
+        scores, positive = at_least_float32(view.scores), at_least_float32(view.positive)[:, None]
+        if self.absolute_margin is not None:
+            left &= ~(scores + self.absolute_margin > positive)
+        if self.relative_margin is not None:
+            left &= ~(scores > positive - positive.abs() * self.relative_margin)
+        if self.max_score is not None:
+            left &= ~(scores > self.max_score)
+        if self.min_score is not None:
+            left &= ~(scores < self.min_score)
+        place = places(view, left)
+        stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
+        pool: Tensor = left & (place >= self.range_min) & (place < stop)
+        return pool

@@ -1,0 +1,42 @@
+"""The k highest-scored images that score below a fixed limit, the same for every query.
+
+Rule: s_j < limit, then the k highest: NV-Retriever's TopK-Abs (arXiv:2407.15831). Its limit of 0.7 and its number of
+negatives are unverified.
+Departures: the paper scores with a teacher, here the model being trained does: a limit that suits one backbone's scores
+says little of another's.
+Fallback: no image below the limit gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._scores import is_number
+
+PAPER = "NV-Retriever, TopK-Abs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKAbs(Strategy):
+    """Pool: the k allowed images of highest score among those with s < limit; ties by corpus index.
+
+    Args:
+        limit: score.
+        k: pool size, images, >= 1.
+    """
+
+    limit: float = tunable(0.7, low=0.0, high=1.0)
+    k: int = tunable(10, low=5, high=1000, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("limit", self.limit, is_number(self.limit), "a number")
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, at most k True per row."""
+        pool: Tensor = highest(view, view.allowed & (at_least_float32(view.scores) < self.limit), self.k)
+        return pool

@@ -1,0 +1,47 @@
+"""Images drawn evenly over distance: as many from each of 100 bins of equal width, however full a bin is.
+
+Rule: cut the range of distances sqrt(2 - 2 s) into equal bins; the weight of an image is 1 / images in its bin.
+Source: pytorch-metric-learning, miners/uniform_histogram_miner.py (2024-12-11): 100 bins, 10 negatives from each, with
+replacement.
+Departures: the released miner bins all pairs of a batch together; here each query's allowed images, between the nearest
+and the farthest. Draws come without replacement, a bin as likely as any other that still holds an image.
+Fallback: a query without any allowed image has an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import is_whole
+from negbench.strategies._scores import distance
+
+PAPER = "pytorch-metric-learning, UniformHistogramMiner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformBins(Strategy):
+    """Pool: all allowed images, weighted by 1 / the number of them that share the image's bin.
+
+    Args:
+        bins: of equal width between the query's nearest and farthest allowed image, >= 1.
+    """
+
+    bins: int = tunable(100, low=5, high=500, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("bins", self.bins, is_whole(self.bins, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] float64 weights."""
+        far = distance(view)
+        low = far.masked_fill(~view.allowed, torch.inf).amin(1, keepdim=True)
+        span = far.masked_fill(~view.allowed, -torch.inf).amax(1, keepdim=True) - low
+        place = ((far - low) / torch.where(span > 0, span, 1.0) * self.bins).floor()
+        place = place.masked_fill(~view.allowed, 0).clamp(min=0, max=self.bins - 1).long()
+        count = far.new_zeros(len(far), self.bins).scatter_add_(1, place, view.allowed.to(far.dtype))
+        weights: Tensor = view.allowed / count.gather(1, place).clamp(min=1)
+        return weights

@@ -1,0 +1,170 @@
+"""Features drawn for the world of vectors: what every dial of the backbone does to features, texts and fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.backbones._fusion import WideFusion, make_fusion
+from negbench.backbones.vectors import Vectors
+from negbench.contracts import Backbone, relevance
+from negbench.datasets._garments import ATTRIBUTES, values
+from negbench.datasets._wording import clauses, phrases
+from negbench.datasets.vectors import Vectors as World
+from negbench.datasets.vectors import attributes_of
+from negbench.errors import DataError, OptionError
+
+TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
+OTHER = "dress-train-0-a31202-00019"  # another print
+
+
+def load(**options: Any) -> Vectors:
+    return Vectors.load(**{"dim": 64, "hidden": 0, **options})
+
+
+def features(ids: tuple[str, ...] = TWINS, **options: Any) -> torch.Tensor:
+    return load(**options).features_of(ids)
+
+
+# --- images --------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_is_its_attributes_and_noise_of_its_own() -> None:
+    clean = features((*TWINS, OTHER), noise=0.0)
+    assert clean.shape == (3, 1, 64)
+    assert torch.equal(clean[0], clean[1])
+    assert not torch.equal(clean[0], clean[2])
+    noisy = features((*TWINS, OTHER), noise=0.5)
+    own = noisy - clean
+    assert own.norm(dim=-1).flatten().tolist() == pytest.approx([0.5] * 3, rel=0.3)
+    assert torch.cosine_similarity(own[0], own[1]).abs() < 0.5
+    torch.testing.assert_close(features((*TWINS, OTHER), noise=1.0) - clean, 2 * own)
+
+
+def test_features_are_a_function_of_the_id() -> None:
+    whole, alone = features((*TWINS, OTHER)), features((OTHER,))
+    assert torch.equal(whole[2], alone[0])
+    assert torch.equal(features(seed=5), features(seed=0))
+    assert not torch.equal(features(encoder_seed=5), features())
+    assert features(()).shape == (0, 1, 64)
+
+
+def test_tokens_are_views_of_one_image() -> None:
+    one = features(tokens=8, noise=1.0)
+    assert one.shape == (2, 8, 64)
+    own = one - features(noise=0.0)
+    cosines = torch.nn.functional.normalize(own[0], dim=-1) @ torch.nn.functional.normalize(own[0], dim=-1).T
+    assert (cosines - torch.eye(8)).abs().max() < 0.6
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_decay_weighs_the_attributes(decay: float) -> None:
+    ids = ("dress-val-0-000000-0", *(f"dress-val-0-{'0' * a}1{'0' * (5 - a)}-0" for a in range(6)))
+    clean = features(ids, noise=0.0, decay=decay, dim=1024)[:, 0]
+    moved = (clean[1:] - clean[0]).norm(dim=-1)  # sqrt 2 times the weight, as far as random vectors are orthogonal
+    wanted = torch.tensor([decay**a for a in range(6)])
+    torch.testing.assert_close(moved / moved[0], wanted, rtol=0.1, atol=0)
+    assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
+
+
+def test_an_image_of_another_data_set() -> None:
+    with pytest.raises(DataError, match=r"'dress-train-3fa09b-0017' .* backbone 'vectors' takes --dataset vectors"):
+        features(("dress-train-3fa09b-0017",))
+
+
+# --- texts ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
+    named = phrases()
+    for image in (*World.load(train_images=80, twins=1.0, split="train").images,):
+        shown = attributes_of(image)
+        for name in ATTRIBUTES:
+            for clause in clauses(shown, name):
+                said = [value for words, value in named.items() if set(words) <= set(clause.phrase.lower().split())]
+                assert name == "colour" or (name, getattr(shown, name)) in said
+    assert {value for value in named.values() if value} >= {(n, v) for n in ATTRIBUTES for v in values("dress", n)}
+
+
+@pytest.mark.parametrize("alignment", [1.0, 0.6])
+def test_a_description_points_at_its_image(alignment: float) -> None:
+    world = World.load(train_images=40, twins=1.0, train_queries=20, split="train")
+    backbone = load(noise=0.0, alignment=alignment, dim=512)
+    images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
+    texts = backbone.text_queries([str(query.target_text) for query in world.queries])
+    cosines = (images * texts).sum(-1)
+    assert cosines.tolist() == pytest.approx([alignment] * 20, abs=0.02 if alignment == 1 else 0.15)
+
+
+def test_phrases_are_found_in_sentences() -> None:
+    backbone = load()
+    texts = ["Is more red and has long sleeves.", "this gown has a red color, and long sleeved", "red, short sleeves"]
+    one, other, third = backbone.text_queries(texts).detach()
+    torch.testing.assert_close(one, other)
+    assert one @ third < 0.9
+    assert not torch.equal(backbone.text_queries(["is velvet"]), backbone.text_queries(["is denim"]))
+
+
+def test_words_of_aspects() -> None:
+    tokens = load().tokenize(["is royal blue, has no print and long sleeves", "is plain"])
+    assert tokens["ids"].shape == (2, 3)
+    assert tokens["colour"].tolist() == [[True, False, False], [False] * 3]
+    assert tokens["shape"].tolist() == [[False, False, True], [False] * 3]
+
+
+# --- capacity ------------------------------------------------------------------------------------------------------
+
+
+def test_a_wide_fusion_is_its_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    fusion = make_fusion("gated", 6, generator, hidden=10)
+    assert isinstance(fusion, WideFusion)
+    x, y = torch.randn(2, 5, 6, generator=generator)
+    inner = fusion.inner
+    before = inner._mix(x, y, inner._of_image(x), inner._of_text(y))
+    layer = torch.relu(torch.cat([x, y], 1) @ fusion.hidden.weight.T + fusion.hidden.bias) @ fusion.output.weight.T
+    torch.testing.assert_close(fusion(x, y), torch.nn.functional.normalize(before + layer, dim=-1))
+    crossed = fusion.cross(x, y, chunk=2)
+    for r in range(5):
+        for p in range(5):
+            torch.testing.assert_close(crossed[r, p], fusion(x[r : r + 1], y[p : p + 1])[0])
+
+
+def fitted(backbone: Backbone, world: World, steps: int) -> float:
+    """Share of the train targets that are first, after some steps of in-batch training on all queries at once."""
+    images = backbone.features_of(world.images)
+    references = images[[world.column_of[query.reference] for query in world.queries]]
+    tokens, targets = backbone.tokenize([query.text for query in world.queries]), world.target_columns
+    optimizer = torch.optim.AdamW(backbone.parameter_groups(3e-3, 0.01))
+    for _ in range(steps):
+        scores = relevance(backbone.queries(references, tokens), backbone.candidates(images))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(scores / backbone.temperature, targets).backward()
+        optimizer.step()
+    with torch.no_grad():
+        scores = relevance(backbone.queries(references, tokens), backbone.candidates(images))
+        own = scores.gather(1, targets[:, None])
+        return float(((scores >= own).sum(1) == 1).float().mean())
+
+
+def test_a_model_can_fit_its_training_queries() -> None:
+    world = World.load(split="train", train_images=200, train_queries=200)  # 4.5 relevant images a query
+    settings: dict[str, Any] = {"dim": 16, "noise": 1.0, "tokens": 4, "fusion": "sum"}
+    assert fitted(Vectors.load(**settings, hidden=512), world, 60) >= 0.95
+    assert fitted(Vectors.load(**settings, hidden=0), world, 60) < 0.5
+    assert fitted(Vectors.load(**{**settings, "noise": 0.0}, hidden=512), world, 60) < 0.5  # twins are alike
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("dim", 7), ("dim", 1025), ("tokens", 0), ("tokens", 33), ("noise", -0.1), ("noise", 11.0), ("decay", 0.0),
+        ("decay", 1.1), ("alignment", 1.01), ("alignment", float("nan")), ("hidden", -1), ("encoder_seed", -1),
+        ("seed", 2**32),
+    ],
+)  # fmt: skip
+def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"{option} must be .* got {value}"):
+        load(**{option: value})

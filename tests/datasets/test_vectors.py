@@ -1,0 +1,196 @@
+"""The world of vectors: what its dials do, against brute force over the attributes that the ids name."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from negbench.datasets._garments import ATTRIBUTES, codes_of
+from negbench.datasets._synthesis import Spec, plan
+from negbench.datasets._wording import clauses
+from negbench.datasets.vectors import Vectors, attributes_of
+from negbench.errors import DataError, NegbenchError, OptionError
+
+SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
+
+
+def load(**options: Any) -> Vectors:
+    return Vectors.load(**{**SMALL, "split": "train", **options})
+
+
+@cache
+def shown(image: str) -> tuple[str, ...]:
+    return dataclasses.astuple(attributes_of(image))[1:]
+
+
+def shared(image: str, other: str) -> int:
+    """Attributes that two images have in common."""
+    return sum(a == b for a, b in zip(shown(image), shown(other), strict=True))
+
+
+# --- ground truth --------------------------------------------------------------------------------------------------
+
+
+def test_an_id_names_the_attributes() -> None:
+    data = load()
+    part = plan(Spec(0, 4.5, 160, 120, 120, 80), "train", "dress")
+    assert [attributes_of(image) for image in data.images] == part.attributes
+    told = attributes_of("dress-train-0-a31203-00017")
+    assert dataclasses.astuple(told) == ("dress", "brown", "long", "v", "checked", "short", "logo")
+    assert codes_of(told) == [10, 3, 1, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "image", ["dress-train-0-b31203-00017", "dress-train-0-a3120-00017", "shirt-train-0-a31203-00017", "dress", ""]
+)
+def test_another_id_is_refused(image: str) -> None:
+    with pytest.raises(DataError, match=f"'{image}' is no image of the data set vectors"):
+        attributes_of(image)
+
+
+@pytest.mark.parametrize("options", [{}, {"twins": 1.0}, {"near_misses": 6.0, "seed": 3}], ids=str)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_relevant_is_who_has_every_attribute(split: str, options: dict[str, Any]) -> None:
+    data = load(split=split, **options)
+    for query in data.queries:
+        assert query.target is not None
+        alike = {image for image in data.images if shown(image) == shown(query.target)}
+        assert query.relevant[0] == query.target
+        assert set(query.relevant) == alike
+        assert query.reference not in alike
+
+
+def test_queries_say_what_changes() -> None:
+    for query in load(split="val").queries:
+        old, new = attributes_of(query.reference), attributes_of(str(query.target))
+        assert 1 <= len(old.changed(new)) <= 3
+        for name in old.changed(new):
+            assert any(clause.phrase in query.text.lower() for clause in clauses(new, name))
+
+
+def test_satisfied_counts_attributes() -> None:
+    data = load(label_noise=0.3)
+    rows, columns = torch.tensor([5, 0, 77]), torch.tensor([3, 150, 9, 0])
+    found = data.satisfied(rows, columns)
+    assert found.shape == (3, 4)
+    for i, row in enumerate(rows.tolist()):
+        right = data.right[data.queries[row].id]
+        assert found[i].tolist() == [shared(right, data.images[column]) for column in columns.tolist()]
+    part = data.with_queries([77, 5], "some")
+    assert torch.equal(part.satisfied(torch.tensor([1, 0]), columns), found[[0, 2]])
+
+
+# --- dials ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twins", [1.0, 2.0, 4.5, 9.0])
+def test_twins(twins: float) -> None:
+    lengths = [len(query.relevant) for query in load(twins=twins).queries]
+    assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
+
+
+@pytest.mark.parametrize("near_misses", [0.0, 1.0, 6.0, 20.0])
+def test_near_misses_miss_exactly_one_attribute(near_misses: float) -> None:
+    data = load(near_misses=near_misses)
+    everything = torch.arange(len(data.images))
+    of_images = [sum(shared(image, other) == 5 for other in data.images) for image in data.images]
+    assert np.mean(of_images) == pytest.approx(near_misses, abs=max(0.05, 0.02 * near_misses))
+    found = (data.satisfied(torch.arange(len(data.queries)), everything) == 5).sum(1)
+    assert found.tolist() == [of_images[data.column_of[str(query.target)]] for query in data.queries]
+    assert found.float().mean() == pytest.approx(near_misses, abs=max(0.2, 0.1 * near_misses))
+    assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(4.5, rel=0.06)
+
+
+def test_near_misses_that_no_world_has() -> None:
+    with pytest.raises(OptionError, match=r"near_misses = 90: .* come as near as \d+ a query") as caught:
+        load(near_misses=90.0)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_label_noise_moves_targets_of_train_queries_alone() -> None:
+    clean, some, more = (load(label_noise=noise) for noise in (0.0, 0.25, 0.5))
+    assert clean.images == some.images
+    wrong = [{q.id for q in data.queries if q.target != data.right[q.id]} for data in (clean, some, more)]
+    assert [len(ids) for ids in wrong] == [0, 30, 60]
+    assert wrong[1] < wrong[2]
+    for old, new in zip(clean.queries, more.queries, strict=True):
+        assert (new.id, new.reference, new.text) == (old.id, old.reference, old.text)
+        assert more.right[new.id] == old.target
+        assert new.relevant[0] == new.target
+        if new.id in wrong[2]:
+            assert set(new.relevant[1:]) == set(old.relevant)
+            assert new.target not in (*old.relevant, new.reference)
+        else:
+            assert new == old
+    assert load(split="val", label_noise=0.5).queries == load(split="val").queries
+    assert load(label_noise=1.0).right == clean.right
+
+
+def test_sizes() -> None:
+    for split, images, queries in (("train", 160, 120), ("val", 120, 80)):
+        data = load(split=split)
+        assert (len(data.images), len(data.queries)) == (images, queries)
+        assert torch.equal(data.groups["dress"], torch.arange(images))
+
+
+def test_more_queries_leave_the_images_alone() -> None:
+    assert load(train_queries=30).images == load().images
+
+
+def test_seeds_make_other_worlds() -> None:
+    one, other = load(), load(seed=1)
+    assert not set(one.images) & set(other.images)
+    assert one.identity != other.identity == load(seed=1).identity
+    assert one.card.protocol == "twins4.5-seed0-160x120x120x80"
+    assert load(near_misses=2.0, label_noise=0.1).card.protocol == "twins4.5-seed0-160x120x120x80-near2-noise0.1"
+
+
+def test_privileged_texts_are_those_of_train() -> None:
+    query = load().queries[0]
+    said = {clauses(attributes_of(str(query.target)), name)[0].phrase.removeprefix("a ") for name in ATTRIBUTES}
+    assert query.target_text is not None
+    assert set(query.target_text.removeprefix("is ").removesuffix(".").split(", ")) == said
+    assert query.reference_text not in (None, query.target_text)
+    assert load(split="val").queries[0].target_text is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("twins", 0.5), ("twins", 40.0), ("twins", float("nan")), ("near_misses", -1.0), ("near_misses", float("inf")),
+        ("label_noise", 1.5), ("label_noise", -0.1), ("train_images", 7), ("val_images", 5281), ("val_queries", 0),
+        ("seed", -1), ("split", "test"), ("root", "/somewhere"),
+    ],
+)  # fmt: skip
+def test_an_impossible_value_is_quoted(option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"{option} must be .*{value}"):
+        load(**{option: value})
+
+
+def test_images_cannot_be_asked_for() -> None:
+    with pytest.raises(NegbenchError, match=r"has no images that a backbone could encode: --backbone vectors, or"):
+        load(images=True)
+
+
+# --- scores --------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_brute_force() -> None:
+    data = load(split="val")
+    scores = torch.randn(80, 120, generator=torch.Generator().manual_seed(0)) - 3
+    values = data.evaluate(scores)
+    assert set(values) == set(data.card.metrics)
+    hits, precisions = [], []
+    for row, query in enumerate(data.queries):
+        order = [data.images[c] for c in scores[row].argsort(descending=True).tolist()]
+        hits.append(order.index(str(query.target)) < 5)
+        good = [image in query.relevant for image in order[:10]]
+        found = [sum(good[: i + 1]) / (i + 1) for i, hit in enumerate(good) if hit]
+        precisions.append(sum(found) / min(len(query.relevant), 10))
+    assert values["recall_at_5"] == pytest.approx(np.mean(hits))
+    assert values["map_at_10"] == pytest.approx(np.mean(precisions))

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+
+
+def _recall(texts: torch.Tensor, images: torch.Tensor, targets: torch.Tensor) -> float:
+    return float(((texts @ images.T).argmax(1) == targets).double().mean())
+
+
+def test_it_learns(example: Callable[[str], ModuleType]) -> None:
+    module, generator = example("open_clip_loop"), torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = CLIP(
+        embed_dim=16,
+        vision_cfg=CLIPVisionCfg(layers=1, width=32, head_width=16, patch_size=8, image_size=16),
+        text_cfg=CLIPTextCfg(context_length=6, vocab_size=64, width=32, heads=2, layers=1),
+    )
+    images = torch.randn(24, 3, 16, 16, generator=generator)
+    targets = torch.arange(48) % 24
+    # a caption names its image by two words; the largest id, 63, ends it, as open_clip's text tower expects
+    tokens = torch.stack(
+        [torch.tensor([1, 2 + i % 5, 10 + i // 5, 20 + n, 63, 0]) for n in range(2) for i in range(24)]
+    )
+    before = _recall(*module.embed(model, tokens, images, 16), targets)
+    told = module.finetune(model, tokens, images, targets, strategy="top-k:k=12", epochs=25, lr=3e-3)
+    assert before < 0.2
+    assert _recall(*module.embed(model, tokens, images, 16), targets) > 0.6
+    assert len(told) == 25
+    assert told[-1]["hardness"] > told[0]["hardness"]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import negbench
+
+pytest.importorskip("datasets")
+st = pytest.importorskip("sentence_transformers")
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"num_negatives": 5, "range_min": 3},
+    {"range_min": 2, "range_max": 30, "relative_margin": 0.05},
+    {"absolute_margin": 0.1, "max_score": 0.5, "num_negatives": 4},
+    {"range_max": 40, "min_score": 0.3, "absolute_margin": 0.0},
+]
+
+
+class _Vectors:
+    """What `mine_hard_negatives` asks of a model, for texts that name rows of a table."""
+
+    def __init__(self, width: int, count: int, pairs: int) -> None:
+        random = np.random.default_rng(0)
+        documents = random.normal(size=(count, width)).astype(np.float32)
+        queries = documents[np.arange(pairs) % count] + random.normal(size=(pairs, width)).astype(np.float32)
+        self.table = {f"d{n}": row for n, row in enumerate(documents)} | {f"q{n}": row for n, row in enumerate(queries)}
+        self.device = torch.device("cpu")
+
+    def _encode(self, texts: list[str], **_: Any) -> Any:
+        found = np.stack([self.table[text] for text in texts])
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+    encode_query = encode_document = _encode
+
+    def similarity(self, a: Any, b: Any) -> torch.Tensor:
+        return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+    def similarity_pairwise(self, a: Any, b: Any) -> torch.Tensor:
+        return (torch.as_tensor(a) * torch.as_tensor(b)).sum(1)
+
+
+def _pairs(count: int, pairs: int) -> Any:
+    from datasets import Dataset
+
+    anchors = [f"q{n}" for n in range(pairs)]
+    return Dataset.from_dict({"anchor": anchors, "positive": [f"d{n % count}" for n in range(pairs)]})
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_same_negatives_as_the_original(example: Callable[[str], ModuleType], options: dict[str, Any]) -> None:
+    model, dataset = _Vectors(16, 150, 200), _pairs(150, 200)
+    kept = {"num_negatives": options.get("num_negatives", 3)}
+    want = st.util.mine_hard_negatives(dataset, model, output_format="n-tuple", verbose=False, **options)
+    rule = negbench.make_strategy("sentence-transformers", **options)
+    got = example("sentence_transformers_mining").mine_hard_negatives(dataset, model, strategy=rule, **kept)
+    assert got.to_dict() == want.to_dict()
+    assert len(got) > 20
+
+
+def test_several_positives_are_never_drawn(example: Callable[[str], ModuleType]) -> None:
+    from datasets import Dataset
+
+    model = _Vectors(8, 20, 20)
+    pairs = Dataset.from_dict({"q": ["q1", "q1", "q2"], "d": ["d1", "d2", "d2"]})
+    corpus = [f"d{n}" for n in range(20)]
+    found = example("sentence_transformers_mining").mine_hard_negatives(
+        pairs, model, corpus=corpus, num_negatives=15, strategy="all-corpus"
+    )
+    assert found.column_names == ["q", "d", *(f"negative_{n}" for n in range(1, 16))]
+    for row in found.to_dict()["q"], found.to_dict()["d"]:
+        assert len(row) == 3
+    for row in found:
+        drawn = {row[f"negative_{n}"] for n in range(1, 16)}
+        assert len(drawn) == 15
+        assert not drawn & ({"d1", "d2"} if row["q"] == "q1" else {"d2"})

@@ -1,0 +1,225 @@
+"""The regime card against loops over every query and image, scipy, and the pools that QuRe's strategy makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from negbench.api import make_strategy
+from negbench.contracts import relevance
+from negbench.errors import NegbenchError, OptionError
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.recall import expected_hits_at_k, hits_at_k
+from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
+from negbench.mining.regime import CUT, NEAR, TOP, Regime, regime
+from negbench.ragged import Ragged
+
+SIZES = (25, 34)  # images of the two gallery groups
+
+
+def task_of(seed: int, *, shift: float = 0.0, ties: bool = False, truth: bool = True) -> MiningTask:
+    """40 queries, two groups, two tokens an image; `shift` < 0 makes every score negative, `ties` many equal."""
+    generator = torch.Generator().manual_seed(seed)
+    candidates = torch.randn(sum(SIZES), 2, 6, generator=generator)
+    queries = torch.randn(40, 6, generator=generator)
+    if ties:
+        candidates, queries = candidates.round(), queries.sign()
+    if shift:
+        candidates[..., 0], queries[:, 0] = 30.0, shift
+    groups = [torch.arange(SIZES[0]), torch.arange(SIZES[0], sum(SIZES))]
+    group = torch.arange(40) % 2
+    target = torch.stack([groups[g][(7 * i) % len(groups[g])] for i, g in enumerate(group.tolist())])
+    excluded, relevant = [], []
+    for i, g in enumerate(group.tolist()):
+        columns, own = groups[g].tolist(), int(target[i])
+        excluded.append([columns[(7 * i + 3) % len(columns)], columns[(7 * i + 4) % len(columns)]][: i % 3])
+        relevant.append([own, *(columns[(7 * i + 3 * j) % len(columns)] for j in range(1, 5))] if i % 4 else [])
+    known = Ragged.of(relevant) if truth else None
+    return MiningTask(queries, candidates, target, group, groups, excluded=Ragged.of(excluded), relevant=known)
+
+
+def ranks_of(ranks: list[int], sizes: list[int]) -> QueryRanks:
+    names = tuple(map(str, range(len(ranks))))
+    return QueryRanks(names, names, torch.tensor(ranks), torch.tensor(sizes), Ragged.of([[r] for r in ranks]))
+
+
+def rows_of(task: MiningTask) -> list[tuple[int, list[tuple[float, int]], float]]:
+    """Query, its allowed images as (score, column) by descending score, and its target's score."""
+    assert task.excluded is not None
+    scores, found = relevance(task.queries, task.candidates), []
+    for i in range(len(task.queries)):
+        target, gone = int(task.target[i]), set(task.excluded.row(i).tolist())
+        allowed = [c for c in task.groups[int(task.group[i])].tolist() if c != target and c not in gone]
+        row = sorted(((float(scores[i, c]), c) for c in allowed), key=lambda pair: (-pair[0], pair[1]))
+        found.append((i, row, float(scores[i, target])))
+    return found
+
+
+CASES = pytest.mark.parametrize(("shift", "ties"), [(0.0, False), (-1.0, False), (0.0, True)])
+
+
+@CASES
+def test_ranks_and_shape_against_loops_and_scipy(shift: float, ties: bool) -> None:
+    task = task_of(1, shift=shift, ties=ties)
+    found, rows = regime(task), rows_of(task)
+    ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows]
+    assert found.queries == 40
+    assert found.images == median(len(row) + 1 for _, row, _ in rows)
+    assert found.target_rank_median == median(ranks)
+    assert found.target_first == sum(rank == 1 for rank in ranks) / 40
+    values = [np.array([score for score, _ in row]) for _, row, _ in rows]
+    if shift:
+        assert max(value.max() for value in values) < 0
+    assert found.skewness == pytest.approx(median(stats.skew(value) for value in values), rel=1e-3)
+    assert found.kurtosis == pytest.approx(median(stats.kurtosis(value) for value in values), rel=1e-3)
+    tails = [(np.quantile(v, 0.99) - np.median(v)) / (stats.iqr(v) / (2 * stats.norm.ppf(0.75))) for v in values]
+    assert found.tail == pytest.approx(median(tails), rel=1e-3)
+
+
+@CASES
+def test_drops_and_bands_against_loops_and_the_strategy(shift: float, ties: bool) -> None:
+    task = task_of(2, shift=shift, ties=ties)
+    found = regime(task)
+    largest, second = [], []
+    for _, row, positive in rows_of(task):
+        below = [score for score, _ in row if score < positive]
+        falls = sorted((a - b for a, b in itertools.pairwise(below)), reverse=True)
+        if falls and median(falls) > 0:
+            largest.append(falls[0] / median(falls))
+        if len(falls) >= 3 and falls[2] > 0:
+            second.append(falls[1] / falls[2])
+    assert found.drop_prominence == pytest.approx(median(largest), rel=1e-3)
+    assert found.drop_prominence_second == pytest.approx(median(second), rel=1e-3)
+    mined = mine(task, make_strategy("qure"), refresh=0, draws=1, generator=torch.Generator().manual_seed(0))
+    start = mined.band_start[mined.fallback == NO_FALLBACK].tolist()
+    assert 1 < len(start) <= 40
+    assert found.band_start_median == pytest.approx(median(start))
+    assert found.band_start_top == pytest.approx(sum(share <= TOP for share in start) / len(start))
+
+
+@CASES
+def test_false_negatives_against_loops(shift: float, ties: bool) -> None:
+    task = task_of(3, shift=shift, ties=ties)
+    assert task.relevant is not None
+    counts = {"": [0, 0], "_above": [0, 0], "_below": [0, 0]}
+    for i, row, positive in rows_of(task):
+        relevant = set(task.relevant.row(i).tolist())
+        if not relevant:
+            continue
+        ahead = [column for score, column in row if score >= positive]
+        behind = [column for score, column in row if score < positive]
+        parts = {"": ahead + behind, "_above": ahead[-NEAR:], "_below": behind[:NEAR]}
+        for name, columns in parts.items():
+            counts[name][0] += sum(column in relevant for column in columns)
+            counts[name][1] += len(columns)
+    found = regime(task).summary()
+    for name, (wrong, images) in counts.items():
+        assert found[f"false_negatives{name}"] == pytest.approx(wrong / images)
+    assert found["relevant"] == 5
+    unknown = regime(task_of(3, truth=False)).summary()
+    assert all(math.isnan(unknown[name]) for name in ("relevant", *(f"false_negatives{name}" for name in counts)))
+    assert not math.isnan(unknown["target_rank_median"])
+
+
+def test_the_fit_gap_is_in_galleries_of_one_size() -> None:
+    task = task_of(4)
+    ranks = [1 + sum(score >= positive for score, _ in row) for _, row, positive in rows_of(task)]
+    sizes = [len(row) + 1 for _, row, _ in rows_of(task)]
+    assert min(sizes) == 23
+    none = regime(task)
+    assert none.recall_train == pytest.approx(
+        float(expected_hits_at_k(torch.tensor(ranks), torch.tensor(sizes), CUT, 23).mean())
+    )
+    assert math.isnan(none.recall_val)
+    assert math.isnan(none.fit_gap)
+    own = regime(task, ranks_of([*ranks, 0], [*sizes, 3]))  # a query without a target does not count
+    assert own.recall_val == own.recall_train == none.recall_train
+    assert own.fit_gap == 0
+    wide = regime(task, ranks_of([1, 15], [15, 15]))
+    assert wide.recall_val == 0.5
+    assert wide.recall_train > none.recall_train
+    assert wide.fit_gap == wide.recall_train - 0.5
+    narrow = regime(task, ranks_of([1], [CUT]))  # any target is among the first ten of ten
+    assert all(math.isnan(value) for value in (narrow.recall_train, narrow.recall_val, narrow.fit_gap))
+
+
+def test_expected_hits_against_every_smaller_gallery() -> None:
+    for images, rank, k, size in itertools.product((6, 7), (1, 3, 6), (1, 2), (2, 4, 6)):
+        ahead = [True] * (rank - 1) + [False] * (images - rank)
+        kept = list(itertools.combinations(ahead, size - 1))
+        want = sum(sum(part) < k for part in kept) / len(kept)
+        found = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
+        assert float(found[0]) == pytest.approx(want)
+    ranks, sizes = torch.tensor([1, 10, 11, 50]), torch.full((4,), 50)
+    assert torch.equal(expected_hits_at_k(ranks, sizes, 10, 50), hits_at_k(ranks, 10).double())
+
+
+def test_the_sample_is_seeded_and_takes_nothing_from_global_streams() -> None:
+    task, val = task_of(5), ranks_of([3], [40])
+    state = torch.get_rng_state()
+    assert regime(task, val, sample=10) == regime(task, val, sample=10) != regime(task, val, sample=11)
+    own = [regime(task, val, sample=10, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert own[0] == own[1] != own[2]
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(OptionError, match="sample"):
+        regime(task, sample=0)
+
+
+def test_any_order_and_any_block_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = regime(task_of(6))
+    monkeypatch.setattr("negbench.mining.curves._SCORED_ROWS", 3)
+    for name, value in regime(task_of(6)).summary().items():
+        assert value == pytest.approx(whole.summary()[name], rel=1e-4, nan_ok=True)
+
+
+def single(scores: list[float], target: int) -> Regime:
+    """One query whose images score so."""
+    column = torch.tensor([target])
+    tokens = torch.tensor(scores)[:, None, None]
+    return regime(MiningTask(torch.ones(1, 1), tokens, column, torch.zeros_like(column), [torch.arange(len(scores))]))
+
+
+def test_what_is_not_there_is_nan() -> None:
+    flat = single([0.5] * 12, 3)
+    assert flat.target_rank_median == 12  # ties count against the model
+    for name in ("skewness", "kurtosis", "tail", "drop_prominence", "band_start_median", "band_start_top"):
+        assert math.isnan(getattr(flat, name))
+    pair = single([0.1, 0.9], 0)
+    assert (pair.target_rank_median, pair.images, pair.target_first) == (2, 2, 0)
+    assert math.isnan(single([0.3], 0).skewness)
+    with pytest.raises(NegbenchError, match="NaN"):
+        single([0.1, math.nan, 0.3], 0)
+
+
+def test_by_hand() -> None:
+    """Below 0.9: 0.8 0.7 | 0.2 0.1 | -0.5 -0.6, so the band is 0.2 0.1, the 3rd and the 4th of seven allowed."""
+    found = single([0.95, 0.9, 0.8, 0.7, 0.2, 0.1, -0.5, -0.6], 1)
+    assert found.target_rank_median == 2
+    assert found.band_start_median == pytest.approx(3 / 6)
+    assert found.band_start_top == 0
+    assert found.drop_prominence == pytest.approx(6)  # 0.6 over the median of 0.1 0.5 0.1 0.6 0.1
+    assert found.drop_prominence_second == pytest.approx(5)
+    head = single([0.9, 0.8, 0.1, 0.05, -0.9, -0.95], 0)  # the first drop right below its first image
+    assert head.band_start_median == pytest.approx(1 / 4)
+
+
+def test_normal_rows_are_normal() -> None:
+    values = torch.from_numpy(stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)).float()
+    found = single(values.tolist(), 10_000)
+    assert found.skewness == pytest.approx(0, abs=1e-3)
+    assert found.kurtosis == pytest.approx(0, abs=0.02)
+    assert found.tail == pytest.approx(stats.norm.ppf(0.99), abs=2e-3)
+
+
+def test_the_summary_is_flat() -> None:
+    found = regime(task_of(7), ranks_of([3], [40]))
+    assert found.summary() == {name: float(value) for name, value in vars(found).items()}
+    assert all(isinstance(value, float) for value in found.summary().values())
+    assert dataclasses.replace(found, queries=3).summary()["queries"] == 3.0

@@ -1,0 +1,156 @@
+"""The regime card in tables and in words."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from negbench.config import build_config, resolved
+from negbench.display import Grid
+from negbench.grid.comparison import Group
+from negbench.mining.regime import Regime
+from negbench.report.answer import _regime, answers
+from negbench.report.regime import (
+    behaviours_frame,
+    in_words,
+    measured_regime,
+    published_lines,
+    regime_frame,
+    run_frame,
+)
+from negbench.runfolder import RunFolder
+
+CARD: dict[str, Any] = {
+    "epoch": 0.0,
+    "queries": 200,
+    "images": 1000,
+    "target_rank_median": 14.5,
+    "target_first": 0.06,
+    "skewness": 0.08,
+    "kurtosis": -0.45,
+    "tail": 2.1,
+    "drop_prominence": 60.0,
+    "drop_prominence_second": 1.2,
+    "band_start_median": 0.99,
+    "band_start_top": 0.305,
+    "relevant": 4.5,
+    "false_negatives": 0.0032,
+    "false_negatives_above": 0.096,
+    "false_negatives_below": 0.063,
+    "recall_train": 0.54,
+    "recall_val": 0.47,
+    "fit_gap": 0.07,
+}
+UNKNOWN = {"relevant", "false_negatives", "false_negatives_above", "false_negatives_below", "recall_val", "fit_gap"}
+
+
+def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> Group:
+    """A run for each rank, which is that of its last refresh; the start and the end are another's."""
+    folders = []
+    for seed, rank in enumerate(ranks):
+        folder = RunFolder(path / f"{strategy}-{seed}")
+        config = resolved(build_config([{"strategy": strategy, "seed": seed}]))
+        folder.write_manifest({"config": config.model_dump(mode="json"), "dataset": {"scored": "val"}})
+        last = {**CARD, "epoch": 2.0, "target_rank_median": rank, **card}
+        by_refresh = [{"epoch": 0.0, "pool_size": 9.0 - seed}, {"epoch": 2.0, "pool_size": 8.0}]
+        folder.write_result(
+            {
+                "main_metric": "main",
+                "refresh_epochs": [2],
+                "behaviour": {},
+                "behaviour_by_refresh": by_refresh,
+                "regime_by_refresh": [{**CARD, "band_start_median": 0.995}, last],
+                "regime": {**CARD, "epoch": 4.0, "target_rank_median": 1.0},
+            }
+        )
+        folders.append(folder)
+    labels = {"strategy": strategy, "loss": "bradley-terry", "backbone": "tiny", "dataset": "d"}
+    return Group(labels, tuple(folders))
+
+
+def test_every_number_of_the_card_has_a_column(tmp_path: Path) -> None:
+    found = measured_regime([group_of(tmp_path, "qure", 4, 8)])
+    assert set(Regime.__dataclass_fields__) == set(found.columns) - {"strategy", "loss", "backbone", "dataset"}
+    assert found.loc[0, "target_rank_median"] == 6  # of the last refresh, mean over seeds
+    assert found.loc[0, "fit_gap"] == 0.07
+
+
+def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: Path) -> None:
+    groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
+    frame = regime_frame(groups)
+    assert list(frame["strategy"]) == ["qure", "in-batch"]
+    assert list(frame["rank"]) == ["6.0", "3.0"]
+    assert list(frame["first %"]) == ["6.0", "6.0"]
+    assert list(frame["bands top 5 %"]) == ["30.5", "30.5"]
+    assert list(frame["FN random %"]) == ["0.32", "0.32"]
+    console = Console(width=80, force_terminal=True, record=True, file=StringIO())
+    console.print(Grid(frame.drop(columns=["loss", "backbone", "dataset"]), "regime"))
+    text = console.export_text()
+    for title in ("rank", "first %", "bands top 5 %", "gap", "FN above %", "tail"):
+        assert title in text.split("no room")[0]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_unknown_numbers_are_gaps(tmp_path: Path) -> None:
+    real = dict.fromkeys(UNKNOWN)
+    frame = regime_frame([group_of(tmp_path, "qure", 4, 8, **real)])
+    gaps = ["gap", "FN above %", "FN below %", "FN random %", "R@10 val", "relevant"]
+    assert [frame.loc[0, title] for title in gaps] == ["-"] * 6
+    assert frame.loc[0, "rank"] == "6.0"
+    text = in_words([{**CARD, **real}])
+    assert "false negatives are unknown" in text
+    assert "the fit gap is unknown" in text
+    assert regime_frame([]).empty
+
+
+def test_in_words() -> None:
+    one = in_words([CARD])
+    assert one == (
+        "the training target's median rank is 14 of 1,000, 6.0 % are first; QuRe's band would start in the top 5 % for "
+        "30.5 % of the queries; 0.32 % of random negatives are false, 9.6 % of those right above the target; recall at "
+        "10 on train minus val is 7.0 points"
+    )
+    two = in_words([CARD, {**CARD, "target_rank_median": 3.0, "target_first": 0.5, "fit_gap": -0.01}])
+    assert "median rank is 3 to 14 of 1,000, 6.0 to 50.0 % are first" in two
+    assert two.endswith("is -1.0 to 7.0 points")
+
+
+def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path: Path) -> None:
+    groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
+    (line,) = _regime(groups)
+    assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")
+    assert line.endswith(". The answer is about this regime.")
+    assert answers(groups, []) == {}
+    for run in groups[1].runs:
+        run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
+    assert _regime([Group(groups[1].labels, groups[1].runs)]) == []
+
+
+def test_a_run_shows_every_card(tmp_path: Path) -> None:
+    (run,) = group_of(tmp_path, "qure", 4).runs
+    frame = run_frame(run.result)
+    assert list(frame.columns) == ["number", "epoch 0", "epoch 2", "end"]
+    assert frame[frame["number"] == "rank"].iloc[0].tolist() == ["rank", "14.5", "4.0", "1.0"]
+    assert published_lines(run) == [
+        "its sets shrink from refresh to refresh (QuRe fig. 5): shown, -1 images a refresh",
+        "the band lies higher after the warm-up than before training (QuRe fig. 7-8): shown, +0.005 of the ranking",
+    ]
+
+
+def test_published_behaviours_are_counted_over_runs(tmp_path: Path) -> None:
+    frame = behaviours_frame([group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)])
+    assert list(frame["strategy"]) == ["qure", "qure"]
+    assert list(frame["shown"]) == ["1 of 2 runs", "2 of 2 runs"]
+    assert list(frame["mean"]) == ["-0.5 images a refresh", "+0.005 of the ranking"]
+    (early,) = behaviours_frame([group_of(tmp_path / "x", "top-k", 4)]).itertuples(index=False)
+    assert early[2:4] == ("cannot tell", "-")
+
+
+def test_files_of_earlier_versions_are_no_error(tmp_path: Path) -> None:
+    group = group_of(tmp_path, "qure", 4)
+    for run in group.runs:
+        run.write_result({k: v for k, v in run.result.items() if "regime" not in k})
+    assert regime_frame([Group(group.labels, group.runs)]).empty

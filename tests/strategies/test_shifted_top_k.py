@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.strategies.shifted_top_k import ShiftedTopK
+from negbench.testing import as_sets, toy_views
+
+# ranks 0..5 hold columns 1, 3, 5, 0, 2, 4
+SCORES = torch.tensor([[0.5, 0.9, -0.1, 0.7, -0.8, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("target", "want"),
+    [(1, {3, 5}), (5, {3}), (4, {3, 5})],  # the target takes the place that it has
+)
+def test_hand_table(target: int, want: set[int]) -> None:
+    for scores in (SCORES, SCORES - 2):
+        assert as_sets(ShiftedTopK(start=1, stop=3).pool(ScoreView(scores, torch.tensor([target])))) == [want]
+
+
+def _naive(view: ScoreView, row: int, start: int, stop: int) -> set[int]:
+    scores, target = view.scores[row].tolist(), int(view.target[row])
+    here = [j for j in range(len(scores)) if view.allowed[row, j] or j == target]
+    here.sort(key=lambda j: (-scores[j], j))
+    return set(here[start:stop]) - {target}
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (2, 7), (10, 210)])
+def test_against_loops(start: int, stop: int) -> None:
+    for view in toy_views():
+        want = [_naive(view, i, start, stop) for i in range(len(view.target))]
+        assert as_sets(ShiftedTopK(start=start, stop=stop).pool(view)) == want
+
+
+@pytest.mark.parametrize("options", [{"start": -1}, {"start": 210}, {"start": True}, {"stop": 10}, {"stop": 5.5}])
+def test_bad_options_are_quoted(options: dict[str, object]) -> None:
+    with pytest.raises(NegbenchError, match="must be"):
+        ShiftedTopK(**options)  # type: ignore[arg-type]
