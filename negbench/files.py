@@ -172,6 +172,13 @@ def flaw(path: Path) -> str | None:
     return None if line in lines else f"its content is not what {SUMS} beside it lists"
 
 
+def damaged_in(folder: Path) -> list[str]:
+    """Names of the listed files of a sealed folder that hold something else than what was written there."""
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    names = dict.fromkeys(line[66:] for line in lines)
+    return [name for name in names if name and (folder / name).is_file() and flaw(folder / name)]
+
+
 @contextlib.contextmanager
 def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
     """Read `path` in this block: it is compared with its hash first, and what then fails to be read is damaged, too.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import subprocess
 import time
 import warnings
@@ -74,6 +75,11 @@ class Tracker:
     def enabled(self) -> bool:
         """Whether a copy is kept at all."""
         return self.uri != "none"
+
+    @property
+    def shown(self) -> str:
+        """The URI as it may be printed: without a user's name and password."""
+        return re.sub(r"//[^/@]*@", "//", self.uri)
 
     def client(self) -> MlflowClient:
         """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
@@ -146,7 +152,7 @@ class Tracker:
         try:
             return self._parent(note, name, tags)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
             return None
 
     def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
@@ -237,7 +243,7 @@ class Tracker:
         try:
             self._close_parent(note, name, summaries, artifacts)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
 
     def _close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
         with locked(note.with_suffix(".lock")):

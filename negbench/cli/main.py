@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Annotated
@@ -56,6 +57,7 @@ _COMMANDS = (
     "data",
     "ui",
     "export",
+    "doctor",
 )
 
 for _name in _COMMANDS:
@@ -84,6 +86,10 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(message)
     except Exit as error:
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        return _fail(f"{error.filename or 'a file'}: {error.strerror}")
     except Stopped as error:
         how = "compare and study go on by the same command, a run by --resume"
         typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
@@ -91,6 +97,10 @@ def run(arguments: list[str] | None = None) -> int:
     except Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+# a folder or disk that cannot be read or written is the user's to mend wherever it shows
+_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def _fail(message: str) -> int:

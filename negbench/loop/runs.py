@@ -7,7 +7,7 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -258,7 +258,8 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | No
         try:
             details = train(run, folder, log)
         except NegbenchError as error:
-            folder.write_error(str(error))
+            with suppress(NegbenchError):  # on a full disk the first message counts
+                folder.write_error(str(error))
             raise
         except Pruned:
             raise  # given up on purpose: no error, and it can be resumed

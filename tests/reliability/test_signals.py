@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import os
 import shutil
 import signal
 import subprocess
@@ -61,26 +61,64 @@ def statuses(runs: Path) -> Counter[str]:
     return Counter(run.info.status for run in client.search_runs(places))
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "again"),
-    [(signal.SIGTERM, 143, None), (signal.SIGHUP, 129, signal.SIGTERM), (signal.SIGINT, 130, signal.SIGINT)],
-)
-def test_a_signal_ends_a_run_in_order(
-    vector_sets: list[str], runs: Path, number: signal.Signals, code: int, again: signal.Signals | None
-) -> None:
-    process = start(["run", "--strategy", "all-corpus"], vector_sets, runs)
-    (folder,) = wait_for_checkpoints(runs, 1, process)
+WAITING = """
+import sys, time
+import negbench.cli.main as main
+def command(**given):
+    print("ready", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # what is closed in order takes a moment
+        print("closed", flush=True)
+main.app = command
+main.main([])
+"""
+
+
+@pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_exit_codes_and_a_second_signal(number: signal.Signals, code: int, again: signal.Signals | None) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     if again is not None:
-        time.sleep(0.05)
+        time.sleep(0.1)
         process.send_signal(again)
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "closed\n")
+    (line,) = told.splitlines()
+    assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+
+
+def test_a_signal_ends_a_run_in_order(vector_sets: list[str], runs: Path) -> None:
+    process = start(["run", "--strategy", "all-corpus"], vector_sets, runs)
+    (folder,) = wait_for_checkpoints(runs, 1, process)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert told.splitlines()[-1].startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+    assert process.returncode == 143
+    assert told.splitlines()[-1].startswith("negbench: stopped by SIGTERM; what was finished is kept: ")
     assert "Traceback" not in told
     assert folder.status == "interrupted"
     assert folder.checkpoint() is not None
     assert statuses(runs) == {"KILLED": 1}
+
+
+def living(group: int) -> list[str]:
+    """Processes of a group that are not just waiting to be buried."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            _, _, rest = path.read_text(encoding="utf-8").rpartition(")")
+            state, _, its_group = rest.split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append((path.parent / "cmdline").read_text(encoding="utf-8"))
+    return found
 
 
 def test_workers_end_with_a_comparison_and_nothing_stays_running(vector_sets: list[str], runs: Path) -> None:
@@ -91,8 +129,10 @@ def test_workers_end_with_a_comparison_and_nothing_stays_running(vector_sets: li
     _, told = process.communicate(timeout=60)
     assert process.returncode == 143
     assert "Traceback" not in told
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)  # nobody is left of the group
+    deadline = time.monotonic() + 2
+    while living(process.pid):
+        assert time.monotonic() < deadline, living(process.pid)
+        time.sleep(0.05)
     assert statuses(runs) == {"KILLED": 3}  # two cells and their parent
 
 
