@@ -430,7 +430,7 @@ def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.u
 
 def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
     with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
-        bits: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+        bits: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:
         raise NegbenchError(
             f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"

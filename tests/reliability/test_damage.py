@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 import torch
@@ -22,6 +25,7 @@ from negbench.files import SUMS, DamagedError, read_json
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.curves import Curves
+from negbench.mining.mine import _read_pools
 from negbench.report.build import read_rows
 from negbench.runfolder import RunFolder
 from negbench.study.storage import open_storage
@@ -240,3 +244,48 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
         file.write(b'{"torn')
     sums.write_bytes(content)
     assert [trial.value for trial in opened().get_trials()] == want
+
+
+# --- malice -----------------------------------------------------------------------------------------------------------
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("name", [*READERS, "checkpoint.pt", "pools-00.bits"])
+def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_path: Path, name: str) -> None:
+    """With the list of hashes forged, too."""
+    copy, marker = RunFolder(tmp_path / finished.run_id), tmp_path / "marker"
+    shutil.copytree(finished.path, copy.path)
+    (copy.path / SUMS).unlink()
+    readers = {
+        **READERS,
+        "checkpoint.pt": lambda folder: folder.checkpoint(),
+        "pools-00.bits": lambda folder: _read_pools(folder.path / "pools-00.bits", (1, 1)),
+    }
+    for content in (pickle.dumps(Malicious(marker)), zipped(Malicious(marker)), array_of(Malicious(marker))):
+        (copy.path / name).write_bytes(content)
+        try:
+            readers[name](copy)
+        except NegbenchError:
+            continue
+    assert not marker.exists()
+
+
+def zipped(value: object) -> bytes:
+    """As torch.save writes it."""
+    buffer = io.BytesIO()
+    torch.save({"state": value}, buffer)
+    return buffer.getvalue()
+
+
+def array_of(value: object) -> bytes:
+    """As numpy.save writes an array of objects."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
+    return buffer.getvalue()

@@ -65,8 +65,8 @@ WAITING = """
 import sys, time
 import negbench.cli.main as main
 def command(**given):
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     finally:
         time.sleep(0.5)  # what is closed in order takes a moment
