@@ -94,6 +94,12 @@ class BlipFamily(Composed):
         dropout_calls: how many dropout masks were drawn; kept with the weights, so that a resumed run goes on alike.
     """
 
+    recommended: ClassVar[Mapping[str, float | int]] = {
+        "lr": 5e-6,  # QuRe with BLIP-2 on FashionIQ: cosine to 5e-8 (CIRR: 1e-5, 50 epochs); it prints none for BLIP
+        "weight_decay": 0.05,
+        "batch_size": 32,
+        "epochs": 30,
+    }
     advice: ClassVar[Advice]
     published: ClassVar[Sizes]
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights

@@ -67,12 +67,6 @@ class Blip(BlipFamily):
     Use `load`; the constructor leaves the parameters on the meta device.
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 5e-6,  # QuRe's values for BLIP-2: it publishes no others for BLIP
-        "weight_decay": 0.05,
-        "batch_size": 32,
-        "epochs": 30,
-    }
     advice = Advice(
         backbone="blip",
         hub_id="Salesforce/blip-itm-base-coco",

@@ -76,12 +76,6 @@ class Blip2(BlipFamily):
         query_tokens: [1, Q, H].
     """
 
-    recommended: ClassVar[Mapping[str, float | int]] = {
-        "lr": 5e-6,  # QuRe on FashionIQ: cosine to 5e-8; CIRR: 1e-5 and 50 epochs
-        "weight_decay": 0.05,
-        "batch_size": 32,
-        "epochs": 30,
-    }
     advice = Advice(
         backbone="blip2",
         hub_id="Salesforce/blip2-itm-vit-g",

@@ -186,6 +186,7 @@ class Tiny(TwoTowers):
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
         self.fusion = make_fusion(fusion, WIDTH, generator, fusion_init)
+        self.stackable = self.fusion.stackable
         self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
         self._feature_key = key_sha256(
@@ -266,10 +267,15 @@ class Tiny(TwoTowers):
     def _reference(self, features: Tensor) -> Tensor:
         return self.candidates(features)[:, 0]
 
+    @torch.no_grad()
+    def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """With "pooled" [B, WIDTH], and "words" [B, S, WIDTH] where there are attribute weights."""
+        words, pooled = self.encoders.text(tokens["ids"])
+        return {**tokens, "pooled": pooled, **({} if self.attributes is None else {"words": words})}
+
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            words, pooled = self.encoders.text(tokens["ids"])
-        return unit(self.project_text(pooled)), words
+        known = tokens if "pooled" in tokens else self.frozen_text(tokens)
+        return unit(self.project_text(known["pooled"])), known.get("words", known["pooled"])
 
 
 def _near_identity(generator: torch.Generator) -> nn.Linear:

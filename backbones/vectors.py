@@ -96,10 +96,10 @@ class Vectors(GivenFeatures):
         cls,
         *,
         dim: int = 64,
-        tokens: int = 1,
-        noise: float = 0.5,
+        tokens: int = 4,
+        noise: float = 0.7,
         decay: float = 0.9,
-        alignment: float = 0.9,
+        alignment: float = 0.3,
         hidden: int = 256,
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
@@ -173,9 +173,14 @@ class Vectors(GivenFeatures):
         compounds = [["-".join(phrase) or None for phrase, _ in tokens] for tokens in found]
         return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
 
+    def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """With "pooled" [B, C], and "words" [B, S, C] where there are attribute weights."""
+        words = self.text_table[tokens["ids"]]
+        return {**tokens, "pooled": words.sum(1), **({} if self.attributes is None else {"words": words})}
+
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        features = self.text_table[tokens["ids"]]
-        return unit(self.text_projection(features.sum(1))), features
+        known = tokens if "pooled" in tokens else self.frozen_text(tokens)
+        return unit(self.text_projection(known["pooled"])), known.get("words", known["pooled"])
 
 
 def _phrases_of(text: str) -> list[tuple[tuple[str, ...], int]]:

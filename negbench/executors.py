@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from negbench.signals import Stopped, stop_on_signals
 
@@ -35,7 +35,12 @@ class Event:
 
 
 class Executor(Protocol):
-    """Computes tasks somewhere."""
+    """Computes tasks somewhere, so many at a time."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are computed at a time."""
+        ...
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """Compute ``function(task, report)`` for every task.
@@ -58,6 +63,8 @@ def executor_of(workers: int) -> Executor:
 @dataclass(frozen=True)
 class Here:
     """In this process, in the order given."""
+
+    workers: ClassVar[int] = 1
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; notes come with their task's end."""
@@ -188,14 +195,19 @@ class _Worker:
 
 
 def _outcome(function: Function, index: int, task: Any, report: Report) -> Event:
-    from negbench.errors import NegbenchError
-
     try:
         return Event(index, "done", function(task, report))
-    except NegbenchError as error:
-        return Event(index, "failed", str(error))
     except Exception as error:
-        return Event(index, "failed", f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Event(index, "failed", *told_of(error))
+
+
+def told_of(error: Exception) -> tuple[str, str]:
+    """One line, and the traceback where it is a fault of ours."""
+    from negbench.errors import NegbenchError
+
+    if isinstance(error, NegbenchError):
+        return str(error), ""
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
 
 
 def _serve(function: Function, pipe: Connection) -> None:

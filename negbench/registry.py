@@ -13,22 +13,25 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from negbench import syntax
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
 from negbench.files import checked_name
 
 MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
+COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
 _PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
@@ -99,6 +102,11 @@ class Registry:
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
 
+    def parts(self, kind: str, name: str) -> list[Plugin]:
+        """The plug-ins that a name stands for: one, or those of a strategy made of strategies (`a+b`, `a:5>b`)."""
+        names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
+        return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
+
     def reader_of(self, path: str) -> str | None:
         """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
         ending = Path(path).suffix.lower()
@@ -112,7 +120,10 @@ class Registry:
     def get(self, kind: str, name: str) -> type:
         """Class of this name, imported now if it was not before."""
         key = (kind, name)
-        if key not in self._classes:
+        if key not in self._classes and is_composite(kind, name):
+            compose = importlib.import_module(COMPOSITES).compose
+            self._classes[key] = compose(name, lambda part: self.get(kind, part))
+        elif key not in self._classes:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
@@ -155,6 +166,11 @@ class Registry:
 
 
 registry = Registry()
+
+
+def is_composite(kind: str, name: str) -> bool:
+    """Whether a name is that of a strategy made of strategies."""
+    return kind == "strategies" and ("+" in name or ">" in name)
 
 
 # --- options -----------------------------------------------------------------------------------------------------
@@ -316,6 +332,7 @@ def _built_ins(kind: str) -> list[Plugin]:
     ]
 
 
+@cache
 def _holds_plugin(kind: str, file: Path) -> bool:
     """Whether a module defines a public class of its kind; one that cannot be read is taken for it, and told of."""
     try:
@@ -328,11 +345,17 @@ def _holds_plugin(kind: str, file: Path) -> bool:
     return any(syntax.derives(tree, f"{_PACKAGES[kind]}.{file.stem}", name, bases) for name in classes)
 
 
-def _entry_points(kind: str) -> list[Plugin]:
-    return [
+def _entry_points(kind: str) -> tuple[Plugin, ...]:
+    return _entry_points_on(kind, tuple(sys.path))
+
+
+@cache
+def _entry_points_on(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    """Those of the packages on `path`, which is `sys.path`; reading what is installed takes some time."""
+    return tuple(
         Plugin(kind, point.name, point.module, None, point.dist.name if point.dist else point.value)
         for point in importlib.metadata.entry_points(group=_PACKAGES[kind])
-    ]
+    )
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -374,6 +397,7 @@ def _plugin_class(plugin: Plugin) -> type:
         module = importlib.import_module(plugin.module)
     except Exception as error:  # whatever a plug-in's file does when it is read is told in one line
         problem = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = (missing_package(error) if isinstance(error, ImportError) else None) or problem
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {problem}"
         ) from error

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ def default_uri(root: Path) -> str:
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
+@cache
 def git_commit() -> str:
     """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
     here = Path(__file__).parent

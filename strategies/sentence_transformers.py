@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, highest, is_whole, places
+from negbench.metrics.ranks import top_columns
+from negbench.strategies._ranked import at_least_float32, is_whole
 from negbench.strategies._scores import is_number
 
 PAPER = "sentence-transformers, mine_hard_negatives"
@@ -70,9 +72,10 @@ class SentenceTransformers(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        with_target = view.allowed.scatter(1, view.target[:, None], True)
-        left = highest(view, with_target, self.window + 1) & view.allowed
-        scores, positive = at_least_float32(view.scores), at_least_float32(view.positive)[:, None]
+        columns = top_columns(view.scores, self.window + 1, view.allowed.scatter(1, view.target[:, None], True))
+        at = columns.clamp(min=0)
+        left = (columns >= 0) & (columns != view.target[:, None])
+        scores, positive = at_least_float32(view.scores).gather(1, at), at_least_float32(view.positive)[:, None]
         if self.absolute_margin is not None:
             left &= ~(scores + self.absolute_margin > positive)
         if self.relative_margin is not None:
@@ -81,7 +84,8 @@ class SentenceTransformers(Strategy):
             left &= ~(scores > self.max_score)
         if self.min_score is not None:
             left &= ~(scores < self.min_score)
-        place = places(view, left)
+        place = left.cumsum(1) - 1
         stop = self.range_min + self.num_negatives if self.sampling_strategy == "top" else self.window
-        pool: Tensor = left & (place >= self.range_min) & (place < stop)
-        return pool
+        left &= (place >= self.range_min) & (place < stop)
+        # a window's columns are distinct, but for those behind a short row's end, which add nothing
+        return torch.zeros_like(view.scores, dtype=torch.int8).scatter_add_(1, at, left.to(torch.int8)) > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from negbench import scene
 from negbench.api import make_strategy
 from negbench.audit.audit import audit
 from negbench.audit.subject import AuditOptions, open_subject
+from negbench.backbones.precomputed import Precomputed
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.executors import executor_of
@@ -113,6 +115,50 @@ def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path)
         opened = open_run(config, Display(), scenes)
         want = opened.backbone.features_of(opened.scene.train.dataset.images[:5])
         torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
+
+
+def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options may read texts otherwise under the same features, and a dev part leaves another train split."""
+    monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
+    (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
+    found = np.load(texts.partition("=")[2].strip("'"))
+    turned = {name: found[name][::-1] for name in found.files}  # the same vectors, in other rows
+    np.savez(tmp_path / "texts.npz", **turned)
+    options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
+    scenes, rows = Scenes(), []
+    for more in options:
+        (config,) = configs([*vector_sets, *more], "in-batch")
+        opened = open_run(config, Display(), scenes)
+        assert opened.scene.train.dataset is opened.splits.train
+        rows.append(opened.scene.train.tokens["row"])
+        assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
+    assert len(rows[1]) < len(rows[0])
+    assert not torch.equal(rows[2], rows[3])
+
+
+def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None:
+    first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
+    (config,) = configs(first, "in-batch")
+    before = plan_run(config, Scenes()).hash
+    assert plan_run(config, Scenes()).hash == before
+    images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
+    images.write_bytes(others.read_bytes())
+    assert plan_run(config, Scenes()).hash != before
+
+
+def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
+    """Runs of one process share a part only where they carve it alike."""
+    scenes, found = Scenes(), list[list[str]]()
+    for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
+        (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
+        shared, alone = (plan_run(config, each).splits.dev for each in (scenes, Scenes()))
+        assert shared is not None
+        assert alone is not None
+        found.append([query.id for query in shared.queries])
+        assert found[-1] == [query.id for query in alone.queries]
+    assert len({tuple(ids) for ids in found}) == 3
 
 
 def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.nn import functional
 
 from negbench.config import PluginConfig, ResolvedConfig
-from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.mining.curves import Curves, file_name
-from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, Splits, device_of, load_backbone, load_split, open_scene, threads
 from negbench.scoring.scorers import Encoded, encode_run
@@ -82,14 +79,6 @@ class Run:
     def ranks(self) -> QueryRanks:
         """Of the reported split."""
         return QueryRanks.from_frame(self.folder.ranks())
-
-    @property
-    def dataset_class(self) -> type[Dataset]:
-        """Declares the metrics."""
-        for path in self.folder.config.plugins:
-            registry.add_file(Path(path))
-        found: type[Dataset] = registry.get("datasets", self.folder.config.dataset.name)
-        return found
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """0-based epochs, and the values logged then, of a training curve."""

@@ -24,7 +24,7 @@ from negbench.metrics.relevant import false_negatives_by_rank, other_recall_at_k
 from negbench.metrics.similarity import look_alikes, semantic_separation
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
-from negbench.scoring.stored import preferences_of
+from negbench.scoring.stored import preferences_of, values_of
 
 SET_SIZE = 5  # images of a set that people, or simulated ones, judge
 _ROWS = 256  # queries scored at once
@@ -90,10 +90,10 @@ class Recall(Measure):
     def of(self, run: Run) -> Values:
         """[Q]."""
         main = run.result["main_metric"]
-        found = run.dataset_class.per_query(run.ranks, [main])
+        found = values_of([run.folder], [main])
         if main not in found:
             raise Untestable(f"the main metric {main} is no mean over queries")
-        return Values(found[main].values, found[main].strata)
+        return Values(found[main].values[0], found[main].strata)
 
 
 @dataclass(frozen=True)
@@ -339,18 +339,10 @@ class Cirqrs(Measure):
 
 
 @dataclass(frozen=True)
-class CirqrsFall(Measure):
+class CirqrsFall(Cirqrs):
     """CIRQRS@k minus CIRQRS@last, per query."""
 
-    unit = Unit("cosine")
-    scorer: str
-    k: int = 10
     last: int = 50
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The scorer."""
-        return (self.scorer,)
 
     def of(self, run: Run) -> Values:
         """[Q]."""

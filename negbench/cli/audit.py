@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     strategy: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as top-k:k=50 [default: all, or the run's].")
+        str | None,
+        typer.Option(
+            help="'all' (that need no guide), or names by comma; options as top-k:k=50 [default: all, or the run's]."
+        ),
     ] = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -38,9 +41,12 @@ def audit(
     split: Annotated[str, typer.Option("--split", help="Whose queries and corpus.")] = "train",
     judge: Annotated[
         str | None,
-        typer.Option(metavar="BACKBONE[:OPTION=VALUE]", help="Calls images that look like the target false negatives."),
+        typer.Option(
+            metavar="BACKBONE[:OPTION=VALUE]|FILE",
+            help="Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
+        ),
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Cosine to the target above which the judge does so.")] = 0.9,
+    threshold: Annotated[float, typer.Option(help="Cosine to the target (or score) above which it does so.")] = 0.9,
     queries: Annotated[int, typer.Option(help="Queries sampled; 0 takes all.")] = 1000,
     draws: Annotated[int, typer.Option(help="Negatives drawn for each query.")] = 10,
     refresh: Annotated[int, typer.Option(help="Which refresh strategies with a schedule are told, from 0.")] = 0,
@@ -70,6 +76,7 @@ def audit(
     layers += [options.named("backbone", backbone), *set_layers(sets)]
     folder = run_to_audit(run, runs_dir, backbone, layers)
     console = options.console()
+    layers += [] if judge is None else [{"mining": {"judge": judge}}]
     config, strategies = configured(console, strategy, folder, layers, seed)
     found = _audit(console, config, strategies, chosen, split, folder, judge, threshold, strategy is None)
     _print(console, found)
@@ -152,19 +159,21 @@ def _audit(
     skip_oracles: bool,
 ) -> Audit:
     from negbench.audit.audit import audit
-    from negbench.audit.subject import open_judge, open_subject
-    from negbench.config import PluginConfig
+    from negbench.audit.subject import judge_of, open_subject
+    from negbench.config import is_score_file
     from negbench.contracts import check_option
     from negbench.display import Display
-    from negbench.grid.axes import expand
+    from negbench.mining.planes import planes_read
 
-    sections = () if judge is None else expand("backbones", judge)
-    check_option("--judge", judge, judge is None or len(sections) == 1, "one backbone")
-    check_option("--threshold", threshold, -1 <= threshold <= 1, "a cosine, -1 to 1")
+    cosine = judge is None or not is_score_file(judge)
+    check_option("--threshold", threshold, not cosine or -1 <= threshold <= 1, "a cosine, -1 to 1")
+    reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
     display = Display(console)
     with display.live("audit"):
-        subject = open_subject(config, split, chosen, display, folder)
-        judged = open_judge(PluginConfig(**sections[0]), threshold, subject, display) if sections else None
+        subject = open_subject(
+            config, split, chosen, display, folder, reads=reads | ({"judge"} if judge is not None else set())
+        )
+        judged = None if judge is None else judge_of(subject, threshold)
         with display.stage("mine"):
             return audit(subject, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
 

@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     strategies: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+        str | None,
+        typer.Option(
+            help="'all' (that need no guide), or names by comma; options as qure:variant=release [default: all]."
+        ),
     ] = None,
     losses: Annotated[str | None, typer.Option(help="As --strategies [default: bradley-terry].")] = None,
     backbones: Annotated[str | None, typer.Option(help="As --strategies [default: tiny].")] = None,
@@ -183,7 +186,23 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
         f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
         highlight=False,
     )
+    for line in _stacked(cells):
+        console.print(line, highlight=False)
     return cells
+
+
+def _stacked(cells: list[Cell]) -> list[str]:
+    """How the cells go into stacks, where they are asked for, and why some do not."""
+    from collections import Counter
+
+    from negbench.grid.cells import stacks
+
+    together = [cell for cell in cells if cell.config.train.stacked]
+    alone = Counter(cell.alone for cell in cells if cell.alone)
+    if not together and not alone:
+        return []
+    lines = [f"{len(together)} cells in {len(stacks(together, 1))} stacks"]
+    return lines + [f"{count} cells by themselves: {reason}" for reason, count in alone.items()]
 
 
 def _audit(console: Any, cells: list[Cell], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -40,12 +40,8 @@ def encode(
     from negbench.systems.system import with_system
 
     console = options.console()
-    flags: dict[str, Any] = {
-        "strategy": {"name": "all-corpus"},  # a configuration needs one; it plays no part here
-        **options.plugin_layer(plugin),
-        **options.named("backbone", backbone),
-        **options.dataset_layer(dataset, data_root, allow_missing),
-    }
+    flags = options.plugin_flags(plugin, {"backbone": backbone}, dataset, data_root, allow_missing)
+    flags["strategy"] = {"name": "all-corpus"}  # a configuration needs one; it plays no part here
     whole, remarks = with_system([recipe_settings(recipe), flags, *map(set_layer, sets or ())], Scenes())
     options.notes(console, remarks)
     config = resolved(build_config([whole]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import takewhile
 from typing import Annotated
 
 import typer
@@ -13,14 +15,14 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "list",
-        help="List strategies, losses, backbones, datasets, systems: a line, paper, ranges. With a NAME: its options.",
+        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. With a NAME: its options.",
         epilog="Example: negbench list backbones precomputed",
     )(list_)
 
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="strategies, losses, backbones, datasets or systems [default: all]")
+        str | None, typer.Argument(help="strategies, losses, backbones, datasets, systems or recipes [default: all]")
     ] = None,
     name: Annotated[str | None, typer.Argument(help="One of them, of which every option is explained.")] = None,
     plugin: options.Plugins = None,
@@ -30,10 +32,11 @@ def list_(
     from negbench.registry import KINDS
 
     options.plugin_layer(plugin)
-    if kind is not None and kind not in (*KINDS, "systems"):
-        raise UnknownNameError("kind of plug-in", kind, (*KINDS, "systems"))
-    if kind == "systems":
-        _systems(name)
+    others = {"systems": _systems, "recipes": _recipes}
+    if kind is not None and kind not in (*KINDS, *others):
+        raise UnknownNameError("kind of plug-in", kind, (*KINDS, *others))
+    if kind in others:
+        others[kind](name)
         return
     if kind is not None and name is not None:
         _one(kind, name)
@@ -42,9 +45,27 @@ def list_(
         if kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
         _all(each)
-    if kind is None:
-        typer.echo("\nsystems")
-        _systems(None)
+    for title, show in others.items() if kind is None else ():
+        typer.echo(f"\n{title}")
+        show(None)
+
+
+def _recipes(name: str | None) -> None:
+    """All recipes with the first sentence of their comment, or the file of one."""
+    from negbench.config import recipes
+    from negbench.errors import UnknownNameError
+
+    found = recipes()
+    if name is not None:
+        if name not in found:
+            raise UnknownNameError("recipe", name, found)
+        typer.echo(found[name].read_text(encoding="utf-8"), nl=False)
+        return
+    width = max(map(len, found), default=0)
+    for each, file in found.items():
+        comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+        text = " ".join(line.removeprefix("# ") for line in comment)
+        typer.echo(f"  {each:{width}}  {re.split(r'[.] (?=[A-Z`])', text)[0].removesuffix('.')}")
 
 
 def _systems(name: str | None) -> None:

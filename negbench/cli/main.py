@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from negbench import __version__
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, missing_package
 from negbench.signals import Stopped, stop_on_signals
 
 app = typer.Typer(
@@ -78,6 +78,11 @@ def run(arguments: list[str] | None = None) -> int:
         code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
+    except ImportError as error:
+        mend = missing_package(error)
+        if mend is None:
+            raise
+        return _fail(mend)
     except TyperException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if context is not None and message == context.get_help():  # no command was named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +35,9 @@ AllowMissing = Annotated[
 System = Annotated[
     str | None, typer.Option("--system", help="A published system whole (see `list systems`); other flags beat it.")
 ]
-Recipe = Annotated[Path | None, typer.Option("--recipe", help="TOML file of settings; flags beat it.")]
+Recipe = Annotated[
+    Path | None, typer.Option("--recipe", help="TOML file of settings, or a name (see `list recipes`); flags beat it.")
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key, e.g. train.epochs=12.")
 ]
@@ -116,6 +118,14 @@ def named(section: str, given: str | None) -> dict[str, Any]:
     from negbench.registry import SECTIONS
 
     return {section: plugin_section(SECTIONS[section], given)}
+
+
+def plugin_flags(
+    plugin: list[Path] | None, given: Mapping[str, str | None], dataset: str | None, root: Path | None, missing: bool
+) -> dict[str, Any]:
+    """`--plugin` (first: a flag may name what its files define), plug-in flags by section, and the data set's flags."""
+    layers = [plugin_layer(plugin), *(named(section, text) for section, text in given.items())]
+    return {key: value for layer in [*layers, dataset_layer(dataset, root, missing)] for key, value in layer.items()}
 
 
 def folder_name(name: str | None) -> str | None:

@@ -46,15 +46,9 @@ def run(
     from negbench.systems.system import load_config
 
     console = options.console()
-    flags: dict[str, Any] = {
-        **options.plugin_layer(plugin),  # first: another flag may name what they define
-        **options.named("strategy", strategy),
-        **options.named("backbone", backbone),
-        **options.named("loss", loss),
-        **options.dataset_layer(dataset, data_root, allow_missing),
-        "seed": seed,
-        "system": system,
-    }
+    named = {"strategy": strategy, "backbone": backbone, "loss": loss}
+    flags: dict[str, Any] = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)
+    flags |= {"seed": seed, "system": system}
     given = {key for key, value in flags.items() if value is not None}
     if resume is not None and (given or recipe or sets):
         from negbench.errors import OptionError

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from negbench.config import RunConfig
     from negbench.grid.cells import Outcome
     from negbench.study.book import Book
+    from negbench.study.claimed import BestWorld
     from negbench.study.final import Final
     from negbench.study.spec import StudySpec
     from negbench.study.trials import Job
@@ -46,6 +47,12 @@ def study(
     search: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=LOW:HIGH", help="Set or add a range; :log behind it, or KEY=a|b|c for a choice."),
+    ] = None,
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            help="Search worlds in which these claims hold (numbers, or qure, cirqrs, dqe, hycole, by comma)."
+        ),
     ] = None,
     fix: Annotated[
         list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Do not search this key; leave it, or set it.")
@@ -81,18 +88,14 @@ def study(
     """Read the settings, compute, print."""
     from negbench import files
 
-    flags: dict[str, Any] = {
-        **options.plugin_layer(plugin),  # first: another flag may name what they define
-        **options.named("strategy", strategy),
-        **options.named("backbone", backbone),
-        **options.named("loss", loss),
-        **options.dataset_layer(dataset, data_root, allow_missing),
-        **({} if seed is None else {"seed": seed}),
-    }
+    named = {"strategy": strategy, "backbone": backbone, "loss": loss}
+    flags = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)
+    flags |= {} if seed is None else {"seed": seed}
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
-    told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None}
+    told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None, "claims": claims}
     asked = read_study(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
-    title = name or f"study-{asked.base.strategy.name}-{asked.spec.digest}"
+    what = "claims" if asked.spec.claims else asked.base.strategy.name
+    title = name or f"study-{what}-{asked.spec.digest}"
     _compute(asked, files.runs_dir(runs_dir), title, storage, workers, tracking_uri)
 
 
@@ -118,6 +121,7 @@ _DEFAULTS: dict[str, Any] = {
     "sampler": "tpe",
     "pruner": "median",
     "final_seeds": None,
+    "claims": None,
 }
 
 
@@ -140,7 +144,10 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
         if key not in _DEFAULTS:
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
     chosen = {**_DEFAULTS, **table, **told}
-    below = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    numbers = _claims(chosen["claims"])
+    below: dict[str, Any] = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    if numbers:
+        below = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     whole, remarks = with_system([below, layers, flags, *map(set_layer, sets)], Scenes())
     layered = [whole]
     known = list(resolved(build_config(layered)).flat()) if chosen["fix"] else []
@@ -150,7 +157,13 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     if points and (chosen["search"] or fixed or "sampler" in told):
         raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
     space = build_space(
-        base, search=chosen["search"], fix=list(fixed), points=points, grid=grid, force=bool(chosen["force"])
+        base,
+        search=chosen["search"],
+        fix=list(fixed),
+        points=points,
+        grid=grid,
+        force=bool(chosen["force"]),
+        worlds=bool(numbers),
     )
     spec = StudySpec.of(
         base,
@@ -159,6 +172,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
         minimise=chosen["minimise"],
         sampler="grid" if points else chosen["sampler"],
         pruner=chosen["pruner"],
+        claims=numbers,
     )
     final = chosen["final_seeds"]
     if final is None:
@@ -168,8 +182,16 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     return AskedStudy(base, spec, trials, final, remarks)
 
 
+def _claims(given: str | None) -> tuple[int, ...]:
+    """Numbers of the claims that are asked for."""
+    from negbench.claims.claim import chosen
+
+    return tuple(claim.number for claim in chosen(given, "--claims")) if given else ()
+
+
 def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, workers: int, uri: str | None) -> None:
     from negbench.report.study import finish, header
+    from negbench.study.final import Final
     from negbench.study.work import open_study, run_study
     from negbench.tracking import Tracker
 
@@ -185,13 +207,13 @@ def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, wor
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         typer.echo(f"[{ended}/{trials}] {time.monotonic() - started:6.1f} s  {text}")
 
-    if workers > 1:
+    if workers > 1 and not asked.spec.claims:
         _encode(asked)
     with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
         run_study(job, workers, report)
     typer.echo(f"{trials} trials, {time.monotonic() - started:.1f} s of this command")
     final = _final(asked, book, job, workers, started) if asked.final_seeds else None
-    finish(console, runs, book, final, uri)
+    finish(console, runs, book, final if isinstance(final, Final) else None, uri)
 
 
 def _encode(asked: AskedStudy) -> None:
@@ -203,16 +225,18 @@ def _encode(asked: AskedStudy) -> None:
     open_run(asked.spec.space.corners(asked.base)[0], Display(), SCENES)
 
 
-def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | None:
+def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | BestWorld | None:
     from negbench.executors import executor_of
+    from negbench.study.claimed import best_world
     from negbench.study.final import compare_best
 
     def progress(outcome: Outcome, done: int) -> None:
         cell = outcome.cell
         what = f"{cell.labels['strategy']} seed {cell.seed}" + f" FAILED: {outcome.error}" * (outcome.error is not None)
-        typer.echo(f"[{done}/{2 * asked.final_seeds}] {time.monotonic() - started:6.1f} s  {what}")
+        total = "" if asked.spec.claims else f"/{2 * asked.final_seeds}"
+        typer.echo(f"[{done}{total}] {time.monotonic() - started:6.1f} s  {what}")
 
-    return compare_best(
+    return (best_world if asked.spec.claims else compare_best)(
         book,
         job.runs,
         executor_of(workers),

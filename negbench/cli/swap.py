@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -50,11 +50,7 @@ def swap(
 
     chosen = options.overwrite_of(overwrite)
     console = options.console()
-    flags: dict[str, Any] = {
-        **options.plugin_layer(plugin),
-        **options.named("backbone", backbone),
-        **options.dataset_layer(dataset, data_root, allow_missing),
-    }
+    flags = options.plugin_flags(plugin, {"backbone": backbone}, dataset, data_root, allow_missing)
     layers = config_layers(recipe=recipe, flags=flags, sets=sets or ())
     base = [{key: value for key, value in layer.items() if key != "system"} for layer in layers]  # each row is its own
     names = list(known()) if systems == "all" else [part.strip() for part in systems.split(",") if part.strip()]
@@ -72,8 +68,7 @@ def swap(
             display=display,
             scenes=SCENES,
         )
-    for remark in matrix.remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
+    options.notes(console, matrix.remarks)
     distinct = list({cell.hash: cell for cell in matrix.cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
     console.print(

@@ -29,7 +29,7 @@ from negbench.datasets._read import Reader, find_root, get, image_id, list_files
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
-from negbench.errors import DataError, NegbenchError
+from negbench.errors import DataError
 from negbench.metrics.metric import Metric
 from negbench.metrics.preference import agreement, clustered_interval, preference_rate, set_scores, spearman
 from negbench.metrics.query_ranks import QueryRanks
@@ -41,7 +41,6 @@ SPLIT = "val"  # the queries are FashionIQ's
 GROUP = "all"
 SET_SIZE = 5
 LIKERT = range(1, 6)
-EXPECTED = {SPLIT: {GROUP: Counts(3050, 5553)}}  # QuRe table 1; images that its file names
 FLAGGED = 307  # by participants, "modality redundancy check" (QuRe sec. 4); the file does not hold the flags
 MEASURES = (
     "preference_rate",
@@ -56,7 +55,6 @@ MEASURES = (
     "spearman",
     "spearman_p",
 )
-TEMPLATE = "the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, blanks collapsed"
 
 _LISTS = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
 _MARKS = {"dotmark": ".", "questionmark": "?", "andmark": "&"}
@@ -94,9 +92,23 @@ class PreferenceSource:
     name: str
 
 
-def metrics_of(parts: Iterable[str]) -> tuple[str, ...]:
-    """Names as `PreferenceFormat.judge` returns them."""
-    return tuple(f"{part}/{name}" for part in parts for name in MEASURES)
+def card_of(name: str, *, source: str, citation: str, parts: Iterable[str], main: str) -> DatasetCard:
+    """Card of a data set in this format, measured on these parts of its judgements."""
+    return DatasetCard(
+        name=name,
+        protocol="sets-of-5",
+        version="1",
+        source=source,
+        licence="none is stated with the file; the images are FashionIQ's",
+        citation=citation,
+        gallery="two sets of five images per judgement",
+        exclude_reference=False,  # no set holds its query's reference
+        text_template="the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, "
+        "blanks collapsed",
+        metrics=tuple(f"{part}/{measure}" for part in parts for measure in MEASURES),
+        main=main,
+        expected={SPLIT: {GROUP: Counts(3050, 5553)}},  # QuRe table 1; images that its file names
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,32 +120,35 @@ class PreferenceFormat(Dataset):
     Args:
         judgements: query id -> judgement.
 
-    Subclasses name the `parts` of the judgements that are measured: "all", and "consistent" where the paper drops what
-    fails its sanity check.
+    Subclasses name the `parts` of the judgements that are measured ("all", and "consistent" where the paper drops what
+    fails its sanity check), their card (`card_of`), and the files that may hold them, the preferred one first.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("all",)
+    sources: ClassVar[tuple[PreferenceSource, ...]]
+    published: ClassVar[DatasetCard]
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
 
     @classmethod
-    def from_files(
-        cls,
-        root: Path | None,
-        card: DatasetCard,
-        sources: Sequence[PreferenceSource],
-        *,
-        split: str,
-        images: bool,
-        allow_missing: bool,
+    def load(
+        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
     ) -> Self:
-        """Read the first of `sources` that is there.
+        """Read the first of `sources` that is there; a remark tells where that is not the data set's own file.
 
-        Images are looked for below the file's folder and below `fashioniq` beside it.
+        Args:
+            root: folder that holds the file of judgements (`hpfiq.json`, or `hsfiq.json` of hs-fashioniq), or the one
+                above it, where it lies under `hp_fashioniq` or `hs_fashioniq`; None takes NEGBENCH_DATA.
+            split: val.
+            images: whether the image files must be there: FashionIQ's, in any folder below that of the file, or below
+                `fashioniq` beside it.
+            allow_missing: leave out judgements that name a missing image and mark the result partial, instead of
+                DataError.
 
         Raises:
             DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
             OptionError: another split than val.
         """
+        card, sources = cls.published, cls.sources
         check_option("split", split, split == SPLIT, f"{SPLIT} ({card.name} has nothing to train on)")
         folder, source = _find(root, card, sources)
         reader = Reader(folder)
@@ -217,13 +232,7 @@ class PreferenceFormat(Dataset):
         Raises:
             NegbenchError: a table of another shape, or a score of a set that is not finite.
         """
-        scores = torch.as_tensor(scores)
-        want = (len(self.queries), len(self.images))
-        if scores.shape != want or not scores.is_floating_point():
-            raise NegbenchError(
-                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
-                f"got {tuple(scores.shape)} {scores.dtype}"
-            )
+        scores = self.checked_table(scores)
         return self.judge(set_scores(scores, self.sets).cpu())
 
     def score_sets(self, score_block: ScoreBlock) -> Tensor:

@@ -59,7 +59,8 @@ class Spec:
         near_misses: mean over the queries of the number of images that miss exactly one of the target's attributes,
             >= 0, met to within 0.05 or 2 %; None leaves it to chance (4.6 a train query by default).
         label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: an image of the same corpus
-            that does not satisfy the query, while the text still asks for the right one. Val labels are right.
+            that does not satisfy the query, while the text still asks for the right one. Val labels are right; a dev
+            part carved from train has its share of the noise.
 
     Raises:
         OptionError: a value out of range; fewer than 8 images or 1 query, or `twins` outside 1 .. a quarter of the

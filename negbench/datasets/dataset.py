@@ -465,13 +465,7 @@ class Dataset(ABC):
             NegbenchError: a table of another shape, or one with NaN.
             DataError: the labels of this split are closed.
         """
-        scores = torch.as_tensor(scores)
-        want = (len(self.queries), len(self.images))
-        if scores.shape != want or not scores.is_floating_point():
-            raise NegbenchError(
-                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
-                f"got {tuple(scores.shape)} {scores.dtype}"
-            )
+        scores = self.checked_table(scores)
         self.require_labels()
         device = scores.device
         return self.summarise(self.rank(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)]))
@@ -484,6 +478,17 @@ class Dataset(ABC):
     def measure(self, score_block: ScoreBlock) -> dict[str, float]:
         """The benchmark's metrics of a model, from its scores (as for `rank`)."""
         return self.summarise(self.rank(score_block))
+
+    def checked_table(self, scores: Tensor) -> Tensor:
+        """A full score table as a tensor; NegbenchError where it is none of this data set's queries and images."""
+        scores = torch.as_tensor(scores)
+        want = (len(self.queries), len(self.images))
+        if scores.shape != want or not scores.is_floating_point():
+            raise NegbenchError(
+                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
+                f"got {tuple(scores.shape)} {scores.dtype}"
+            )
+        return scores
 
     @classmethod
     def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:

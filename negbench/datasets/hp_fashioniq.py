@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from negbench.datasets._preferences import (
-    EXPECTED,
-    FLAGGED,
-    TEMPLATE,
-    Judgement,
-    PreferenceFormat,
-    PreferenceSource,
-    metrics_of,
-)
+from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, PreferenceSource, card_of
 from negbench.datasets.card import DatasetCard
 
 PAPER = "QuRe sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
@@ -37,25 +28,14 @@ class HPFashionIQ(PreferenceFormat):
 
     parts: ClassVar[tuple[str, ...]] = ("all", "consistent")
 
-    @classmethod
-    def load(
-        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
-    ) -> Self:
-        """Read `hpfiq.json` as it is published.
-
-        Args:
-            root: folder that holds `hpfiq.json`, or the one above it named `hp_fashioniq`; None takes NEGBENCH_DATA.
-            split: val.
-            images: whether the image files must be there: FashionIQ's, in any folder below that of `hpfiq.json`, or
-                below `fashioniq` beside it.
-            allow_missing: leave out judgements that name a missing image and mark the result partial, instead of
-                DataError.
-
-        Raises:
-            DataError: the file or images missing, or not in the format.
-            OptionError: another split.
-        """
-        return cls.from_files(root, card(), (SOURCE,), split=split, images=images, allow_missing=allow_missing)
+    sources = (SOURCE,)
+    published: ClassVar[DatasetCard] = card_of(
+        "hp-fashioniq",
+        source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
+        citation=_CITATION,
+        parts=parts,
+        main="all/preference_rate",  # QuRe table 4, by the released evaluation
+    )
 
     @classmethod
     def filter_remarks(cls, judgements: Sequence[Judgement]) -> tuple[str, ...]:
@@ -67,21 +47,3 @@ class HPFashionIQ(PreferenceFormat):
             f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
             "redundancy, and the file does not hold the flags",
         )
-
-
-def card() -> DatasetCard:
-    """Card of HP-FashionIQ."""
-    return DatasetCard(
-        name="hp-fashioniq",
-        protocol="sets-of-5",
-        version="1",
-        source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
-        licence="none is stated with the file; the images are FashionIQ's",
-        citation=_CITATION,
-        gallery="two sets of five images per judgement",
-        exclude_reference=False,  # no set holds its query's reference
-        text_template=TEMPLATE,
-        metrics=metrics_of(HPFashionIQ.parts),
-        main="all/preference_rate",  # QuRe table 4, by the released evaluation
-        expected=EXPECTED,
-    )

@@ -97,7 +97,8 @@ class Vectors(Dataset):
             near_misses: mean number of images per query that miss exactly one of the target's six attributes, >= 0;
                 None leaves it to chance. How many there can be depends on images and twins: an error says it.
             label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: it does not satisfy the
-                query, while the text still asks for the right one. Val labels are right.
+                query, while the text still asks for the right one. Val labels are right; a dev part carved from train
+                has its share of the noise.
             train_images: size of the mining corpus, 8 .. 5280.
             train_queries: how many, >= 1.
             val_images: size of the gallery, 8 .. 5280.

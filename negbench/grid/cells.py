@@ -13,10 +13,10 @@ from pathlib import Path
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.executors import Executor, Report
+from negbench.executors import Executor, Report, told_of
 from negbench.grid.axes import labels_of
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.registry import registry
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
+from negbench.loop.stacked import most_of, stack_key
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
 
@@ -25,7 +25,8 @@ from negbench.scene import Scenes
 class Cell:
     """One cell: its resolved configuration, hash, and the folder that holds it so far, if any.
 
-    `data` names the data set and the frozen part of the backbone: cells of one value share features.
+    `data` names the data set and the frozen part of the backbone: cells of one value share features. `alone` says why
+    it is trained by itself though `train.stacked` is asked for.
     """
 
     config: ResolvedConfig
@@ -33,6 +34,7 @@ class Cell:
     labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
     data: str
     folder: str | None = None
+    alone: str = ""
 
     @property
     def seed(self) -> int:
@@ -76,7 +78,7 @@ def plan(
             seen.add(place)
             held = best_of(runs, planned.hash)
             folder = None if held is None else held.run_id
-            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder))
+            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.alone))
             advance(1)
     return cells
 
@@ -136,16 +138,39 @@ class Task:
 SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
 
 
-def compute_cell(task: Task, report: Report) -> tuple[str, bool]:
-    """Compute one cell, go on with it, or find it finished; (run id, whether it was finished before)."""
-    for path in task.config.plugins:
-        registry.add_file(Path(path))
-    found = run_config(
-        task.config,
-        Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags),
-        overwrite=task.overwrite,
-    )
-    return found.run_id, found.reused
+@dataclass(frozen=True)
+class Done:
+    """What became of a task: as `Outcome`, and the traceback of a fault of ours."""
+
+    run_id: str | None
+    reused: bool
+    error: str | None = None
+    detail: str = ""
+
+
+def compute_tasks(tasks: Sequence[Task], report: Report) -> list[Done]:
+    """Compute one cell, or several as a stack; go on with them, or find them finished."""
+    benches = [Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags) for task in tasks]
+    if len(tasks) == 1:
+        only = run_config(tasks[0].config, benches[0], overwrite=tasks[0].overwrite)
+        return [Done(only.run_id, only.reused)]
+    return [
+        Done(found.run_id, found.reused) if isinstance(found, RunResult) else Done(None, False, *told_of(found))
+        for found in run_stack([task.config for task in tasks], benches, overwrite=tasks[0].overwrite)
+    ]
+
+
+def stacks(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
+    """The cells that are computed together, in the order of the first of each; enough of them for all workers."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        key = stack_key(cell.config, cell.data) if cell.config.train.stacked else cell.hash
+        groups.setdefault(key, []).append(cell)
+    found = list[list[Cell]]()
+    for group in groups.values():
+        size = min(most_of(group[0].config), -(-len(group) // workers))
+        found += [group[start : start + size] for start in range(0, len(group), size)]
+    return found
 
 
 def compute(
@@ -184,11 +209,16 @@ def compute(
             yield Outcome(cell, None, f"{status} before, and --overwrite never", False), ""
         else:
             todo.append(cell)
-    tasks = [Task(cell.config, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in todo]
-    for event in executor.run(compute_cell, tasks):
-        cell = todo[event.index]
+    together = stacks(todo, executor.workers)
+    tasks = [
+        [Task(cell.config, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
+        for group in together
+    ]
+    for event in executor.run(compute_tasks, tasks):
+        group = together[event.index]
         if event.kind == "done":
-            run_id, reused = event.value
-            yield Outcome(cell, run_id, None, reused), ""
+            for cell, done in zip(group, event.value, strict=True):
+                yield Outcome(cell, done.run_id, done.error, done.reused), done.detail
         elif event.kind == "failed":
-            yield Outcome(cell, None, event.value, False), event.detail
+            for cell in group:
+                yield Outcome(cell, None, event.value, False), event.detail

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from negbench.config import ResolvedConfig
+from negbench.config import ResolvedConfig, RunConfig
 from negbench.errors import NegbenchError
 from negbench.scene import device_of
 
@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
+def precision_of(config: RunConfig) -> str:
+    """fp32, bf16 or fp16."""
+    precision = config.train.precision
+    if precision == "auto":
+        precision = "bf16" if device_of(config).type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return precision
+
+
 def accelerator_of(config: ResolvedConfig) -> Accelerator:
     """Device and precision of a run."""
     from accelerate import Accelerator, DistributedDataParallelKwargs  # here, as planning a grid does without it
     from accelerate.state import AcceleratorState
 
-    precision = config.train.precision
-    on_gpu = device_of(config).type == "cuda"
-    if precision == "auto":
-        precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    precision, on_gpu = precision_of(config), device_of(config).type == "cuda"
     AcceleratorState._reset_state()  # a process may compute runs of different precision
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
     mixed = "no" if precision == "fp32" else precision

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
 from negbench.datasets.dataset import QueryRanks
-from negbench.loop.checkpoint import State
 from negbench.mining import curves
 from negbench.mining.mine import MiningTask
 from negbench.mining.regime import regime
 from negbench.mining.task import mining_task
-from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
-    from negbench.loop.checkpoint import Log
-    from negbench.loop.runs import OpenRun
+    from negbench.loop.train import Loop
 
 MOVES_SCORES = False  # looks on
 
@@ -32,33 +30,34 @@ def card_epochs(config: ResolvedConfig) -> set[int]:
     return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
 
 
-def note_regime(run: OpenRun, state: State, log: Log, task: MiningTask, ranks: QueryRanks | None) -> None:
+def note_regime(loop: Loop, ranks: QueryRanks | None, task: MiningTask | None = None) -> None:
     """Take the card of the model as it is, for the log and for result.json.
 
     Args:
-        run: that is trained.
-        state: whose epoch it is the card of.
-        log: takes what is known of it as `regime/...`.
-        task: the train queries as the model sees them now.
+        loop: of the run that is trained.
         ranks: of the model as it is now on the scored split; None ranks it here.
+        task: the train queries as the model sees them now; None embeds them here.
     """
+    run, state = loop.run, loop.state
     with run.display.stage("regime", note=f"epoch {state.epoch}"):
-        val = ranks if ranks is not None else evaluation.score(run.backbone, run.scene, run.scene.val)
-        found = regime(task, val).summary()
+        found = regime(
+            task or mining_task(run.backbone, loop.mined_scene(), run.config.mining),
+            ranks or evaluation.score(run.backbone, run.scene, run.scene.val),
+        ).summary()
     state.regime.append({"epoch": float(state.epoch), **found})
-    known = {f"regime/{name}": value for name, value in found.items() if value == value}
-    log(known, state.step, state.epoch)
+    known = {f"regime/{name}": value for name, value in found.items() if not math.isnan(value)}
+    loop.log(known, state.step, state.epoch)
 
 
-def keep_curves(run: OpenRun, folder: RunFolder, strategy: Strategy, refresh: int, moment: str) -> None:
-    """Score curves of a sample of train queries, once per moment; draws from no stream of the run.
+def keep_curves(loop: Loop, moment: str) -> None:
+    """Score curves of a sample of train queries, once for each of `curves.MOMENTS`; draws from no stream of the run.
 
     A study's trials, of which nothing is reported, keep none.
     """
-    path = folder.path / curves.file_name(moment)
+    run, path = loop.run, loop.folder.path / curves.file_name(moment)
     if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
         return
     with run.display.stage("curves", note=moment):
-        task = mining_task(run.backbone, run.scene, run.config.mining)
-        marked = strategy if strategy.scope == "corpus" else None
-        curves.score_curves(task, marked, refresh=max(refresh, 0)).save(path)
+        marked = loop.strategy if loop.strategy.scope == "corpus" else None
+        task = loop.task(run.scene, marked)
+        curves.score_curves(task, marked, refresh=max(loop.state.refresh, 0)).save(path)

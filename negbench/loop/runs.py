@@ -6,26 +6,32 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import hashlib
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench import files
-from negbench.config import ResolvedConfig, RunConfig, resolved
+from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.objective import check_objective
+from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import train
+from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
-from negbench.tracking import Pruned, Tracker
+from negbench.tracking import Pruned, RunLog, Tracker
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -45,19 +51,21 @@ class PlannedRun:
         splits: its data sets.
         data: names the splits and the frozen part of the backbone: runs of one value share features.
         hash: of the configuration, the code, and `data`.
+        alone: why it is trained by itself though `train.stacked` asks for a stack; '' otherwise.
     """
 
     config: ResolvedConfig
     splits: Splits
     data: str
     hash: str
+    alone: str
 
     @property
     def name(self) -> str:
         """Folder name: the parts by name, the seed, the hash's beginning."""
         c = self.config
-        dataset = Path(c.dataset.name).stem
-        return f"{c.strategy.name}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
+        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +87,28 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     full = resolved(config)
     backbone = scenes.backbone(full)
     splits = scenes.splits(full, backbone)
+    alone = obstacle(full, backbone, splits.train) if full.train.stacked else ""
+    if alone:  # it is the run that it would be without the switch
+        full = full.model_copy(update={"train": full.train.model_copy(update={"stacked": False})})
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     check_objective(loss, full.hybrid, backbone, splits.train)
-    data = f"{splits.identity} {backbone.feature_key}"
-    return PlannedRun(full, splits, data, config_hash(full, data=data))
+    planes_read(registry.make("strategies", full.strategy.name, **full.strategy.options), full.mining)
+    data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
+    return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
+
+
+def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
+    """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
+    named = [scenes.backbone(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
+    files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+    return [f"{other.feature_key} {other.identity.sha256}" for other in named] + [_digest(Path(file)) for file in files]
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NegbenchError(f"mining: file of scores {path}: {error.strerror or error}") from error
 
 
 def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
@@ -93,7 +119,7 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         accelerator = accelerator_of(planned.config)
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
-    return OpenRun(planned.config, planned.splits, planned.data, planned.hash, backbone, scene, accelerator, display)
+    return OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -240,15 +266,29 @@ def _replay(folder: RunFolder, watch: Watch) -> None:
 
 def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None = None) -> RunResult:
     """Compute an opened run in its folder, new or interrupted, whose lock is held; arguments as `run_config`."""
+    if run.config.train.stacked:
+        (found,) = _compute_stack([run], [folder], [bench], watch)
+        if isinstance(found, Exception):
+            raise found
+        return found
     if not run.accelerator.is_main_process:  # the main process writes for all
         with threads(run.config.compute.threads):
             return RunResult(folder, train(run, folder, lambda values, step, epoch: None))
-    (folder.path / "error.txt").unlink(missing_ok=True)
     with (
         threads(run.config.compute.threads),
-        bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live,
+        _recorded(run, folder, bench, watch) as (log, live),
         run.display.live(folder.run_id),
     ):
+        details = train(run, folder, log)
+        live.artifacts(details)
+    return RunResult(folder, details, tracking_error=live.error)
+
+
+@contextmanager
+def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None) -> Iterator[tuple[Log, RunLog]]:
+    """What takes the points of a run's curves, and its MLflow copy; what ends the block stands in error.txt."""
+    (folder.path / "error.txt").unlink(missing_ok=True)
+    with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
             live.metrics(values, step)
@@ -256,7 +296,7 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | No
                 watch(epoch, values, True)
 
         try:
-            details = train(run, folder, log)
+            yield log, live
         except NegbenchError as error:
             with suppress(NegbenchError):  # on a full disk the first message counts
                 folder.write_error(str(error))
@@ -266,5 +306,64 @@ def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | No
         except Exception as error:
             folder.write_error(f"{type(error).__name__}: {error}")
             raise
-        live.artifacts(details)
-    return RunResult(folder, details, tracking_error=live.error)
+
+
+# --- stacks --------------------------------------------------------------------------------------------------------
+
+
+def run_stack(
+    configs: Sequence[RunConfig], benches: Sequence[Bench], *, overwrite: Overwrite = "failed"
+) -> list[RunResult | Exception]:
+    """Compute runs of one `negbench.loop.stacked.stack_key` together; those that are finished are read.
+
+    Args:
+        configs: of the runs.
+        benches: of each; they differ in their tags only.
+        overwrite: see `Overwrite`.
+
+    Returns:
+        What each run came to: its result, or what ended it.
+    """
+    runs = [open_run(config, Display(), bench.scenes) for config, bench in zip(configs, benches, strict=True)]
+    found: dict[int, RunResult | Exception] = {}
+    folders: dict[int, RunFolder] = {}
+    with ExitStack() as claims:
+        # in one order everywhere, so that no two processes wait for each other
+        for index in sorted(range(len(runs)), key=lambda i: runs[i].hash):
+            run = runs[index]
+            claim = claimed(benches[index].runs, run.name, run.hash, overwrite, partial(record.manifest, run))
+            folder, step = claims.enter_context(claim)
+            if step == "reuse":
+                found[index] = RunResult(folder, folder.result, reused=True)
+            elif step == "leave":
+                found[index] = RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
+            else:
+                folders[index] = folder
+                if step == "resume":
+                    folder.write_metrics([])  # a stack begins again
+        todo = sorted(folders)
+        if todo:
+            computed = _compute_stack([runs[i] for i in todo], [folders[i] for i in todo], [benches[i] for i in todo])
+            found |= dict(zip(todo, computed, strict=True))
+    return [found[index] for index in range(len(runs))]
+
+
+def _compute_stack(
+    runs: Sequence[OpenRun], folders: Sequence[RunFolder], benches: Sequence[Bench], watch: Watch | None = None
+) -> list[RunResult | Exception]:
+    """Compute opened runs in their folders, whose locks are held."""
+    if runs[0].accelerator.num_processes > 1:
+        raise NegbenchError("train.stacked trains in one process: leave it out, or start without `accelerate launch`")
+
+    def course(index: int) -> Generator[None, None, RunResult]:
+        folder = folders[index]
+        with _recorded(runs[index], folder, benches[index], watch) as (log, live):
+            details = yield from stack.course(index, folder, log)
+            live.artifacts(details)
+        return RunResult(folder, details, tracking_error=live.error)
+
+    display = benches[0].display
+    with threads(runs[0].config.compute.threads), display.live(folders[0].run_id):
+        stack = Stack(runs, display)
+        results: list[RunResult | Exception] = train_together(stack, [course(index) for index in range(len(runs))])
+    return results

@@ -8,12 +8,16 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
@@ -22,9 +26,10 @@ from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
-from negbench.loop.schedule import cosine
+from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import Mined, mine
+from negbench.mining.mine import Mined, MiningTask, mine
+from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
@@ -33,6 +38,8 @@ from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
+
+Together = tuple[torch.optim.Optimizer, LambdaLR]  # what the runs of a stack share
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -43,43 +50,60 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         folder: where checkpoint, metrics, ranks and weights go.
         log: called with (values by name, step, epoch) for each point of a curve.
     """
+    with closing(course(run, folder, log)) as epochs:
+        while True:
+            try:
+                loop = next(epochs)
+            except StopIteration as end:
+                return dict(end.value)
+            loop.train_epoch()
+
+
+def course(
+    run: OpenRun, folder: RunFolder, log: Log, together: Together | None = None
+) -> Generator[Loop, None, dict[str, Any]]:
+    """All of `train` but the epochs themselves: stops where one is due, for whoever trains it; arguments as `train`.
+
+    Args:
+        together: the run is one of a stack, which keeps no checkpoints.
+    """
     config, backbone, scene = run.config, run.backbone, run.scene
     epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
-    groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-    optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
-    schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
-    # the schedule is not prepared: accelerate would step it once per process, and it counts batches
-    model, optimizer = run.accelerator.prepare(objective, optimizer)
+    # before a checkpoint is read: the plane "initial" is of the weights as loaded
+    offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
+    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
+    model: Any = objective
+    if together is not None:
+        optimizer, schedule = together
+    else:
+        groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+        optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+        schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
+        # the schedule is not prepared: accelerate would step it once per process, and it counts batches
+        model, optimizer = run.accelerator.prepare(objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     moving = Moving(objective, optimizer, schedule, streams)
-    with own_randomness(config.seed, run.accelerator.device):
-        state = moving.restore(folder) or State()
+    with nullcontext() if together is not None else own_randomness(config.seed, run.accelerator.device):
+        state = State() if together is not None else moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
         loop = Loop(run, folder, state.noting(log), strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = loop.untrained()
-            loop.keep_curves("start")
+            observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
-        observed = observe.card_epochs(config)
         while state.epoch < epochs:
-            if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
-                if state.epoch > 0 and state.refresh == -1:
-                    loop.keep_curves("warm")
-                loop.refresh(ranks)
-            elif state.epoch in observed:
-                loop.note_regime(ranks)
-            loop.train_epoch()
+            loop.begin_epoch(ranks)
+            yield loop
             state.epoch += 1
             due = state.epoch % config.eval.every == 0 or state.epoch == epochs
             ranks = loop.score() if due else None
-            if main:
+            if main and together is None:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
-        loop.note_regime(ranks)
-        loop.keep_curves("end")
+        observe.note_regime(loop, ranks)
+        observe.keep_curves(loop, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
@@ -108,43 +132,76 @@ class Loop:
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
-    def refresh(self, ranks: QueryRanks | None) -> None:
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """All of the run."""
+        return stages_of(self.strategy, self.run.config)
+
+    @property
+    def stage(self) -> Stage:
+        """That of the epoch."""
+        return next(stage for stage in self.stages if self.state.epoch < stage.end)
+
+    def begin_epoch(self, ranks: QueryRanks | None) -> None:
+        """Take up the epoch's strategy, and define pools where that is due; `ranks` of the model as it is, if known."""
+        stage, state = self.stage, self.state
+        self.moving.objective.take(stage.strategy)
+        if stage.strategy.scope == "batch":
+            state.negatives = None
+        if state.epoch in stage.refreshes:
+            if stage.kept and state.epoch > 0 and state.refresh == -1:
+                observe.keep_curves(self, "warm")
+            self.refresh(stage, ranks)
+        elif state.epoch in observe.card_epochs(self.run.config):
+            observe.note_regime(self, ranks)
+
+    def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
         """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
         run, state, config = self.run, self.state, self.run.config
-        epoch = state.epoch
-        end = min((b for b in config.schedule.boundaries if b > epoch), default=config.train.epochs)
-        warming = epoch not in config.schedule.refresh_epochs
-        state.refresh += 0 if warming else 1
+        epoch, count = state.epoch, int(config.train.num_negatives or 1)
+        end = next((b for b in stage.refreshes if b > epoch), stage.end)
+        state.refresh += 1 if stage.kept else 0
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
-        scene = self._mined_scene()
+        scene = self.mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = mining_task(run.backbone, scene, config.mining)
+            task = self.task(scene, stage.mined)
             mined = mine(
                 task,
-                used,
-                refresh=max(state.refresh, 0),
-                draws=(end - epoch) * int(config.train.num_negatives or 1),
-                per_epoch=config.train.num_negatives if config.mining.replacement else None,
+                stage.mined,
+                refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
+                draws=(end - epoch) * count,
+                per_epoch=count if config.mining.replacement else None,
                 generator=self.moving.streams["draws"],
                 previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
-                pools=self._pools_file(state.refresh) if main and not warming else None,
+                pools=self._pools_file(state.refresh) if main and stage.kept else None,
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
         summary = mined.summary()
-        if not warming:
+        if stage.kept:
             state.behaviour.append({"epoch": float(epoch), **summary})
             if main:
                 self._write_mined(mined)
         self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-        observe.note_regime(run, state, self.log, task, ranks)
+        observe.note_regime(self, ranks, task)
 
-    def _mined_scene(self) -> Scene:
+    def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
         run, redraws = self.run, self.run.scene.train.dataset.redraws
         return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
+
+    def task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
+        """The train split as the model sees it now, with the planes that the strategy reads."""
+        run, objective = self.run, self.moving.objective
+        return mining_task(
+            run.backbone,
+            scene,
+            run.config.mining,
+            reads=() if strategy is None else planes_read(strategy, run.config.mining),
+            offline=objective.offline,
+            temperature=objective.divisor,
+        )
 
     def _pools_file(self, refresh: int) -> Path:
         return self.folder.path / f"pools-{refresh:02d}.bits"
@@ -155,27 +212,17 @@ class Loop:
         if self.state.refresh > 1:
             self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
 
-    def note_regime(self, ranks: QueryRanks | None) -> None:
-        """The regime card where nothing is mined."""
-        run = self.run
-        with run.display.stage("regime"):
-            task = mining_task(run.backbone, self._mined_scene(), run.config.mining)
-            observe.note_regime(run, self.state, self.log, task, ranks)
-
-    def keep_curves(self, moment: str) -> None:
-        """Score curves of one of `curves.MOMENTS`."""
-        observe.keep_curves(self.run, self.folder, self.strategy, self.state.refresh, moment)
-
     # --- training ----------------------------------------------------------------------------------------------------
 
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        scene, draws = self._scene(), self._draws()
+        scene, draws = self._scene(), self.draws()
         self.moving.objective.see(scene)
         tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
-        kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+        # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
+        kept = config.train.num_negatives if draws is None and self.strategy.scope == "batch" else None
         base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
@@ -192,7 +239,15 @@ class Loop:
                 if result.statistics:
                     found.append(result.statistics)
                 advance(1)
-        mean = float(run.accelerator.gather(torch.stack(losses)).mean())
+        self.log_epoch(float(run.accelerator.gather(torch.stack(losses)).mean()), found)
+
+    def log_epoch(self, mean: float, found: list[dict[str, float]]) -> None:
+        """Points of an epoch that was trained: the mean of its losses, and the statistics of its batches.
+
+        Raises:
+            NegbenchError: the loss is not finite.
+        """
+        run, state = self.run, self.state
         if not math.isfinite(mean):
             raise NegbenchError(
                 f"the loss is {mean} in epoch {state.epoch + 1}: lower train.lr or set train.max_grad_norm"
@@ -232,7 +287,7 @@ class Loop:
         self.state.behaviour.append({"epoch": float(self.state.epoch), **behaviour})
         return {f"mining/{name}": value for name, value in behaviour.items()}
 
-    def _draws(self) -> Tensor | None:
+    def draws(self) -> Tensor | None:
         """[Q, num_negatives] columns of this epoch; None for a batch strategy."""
         state, count = self.state, int(self.run.config.train.num_negatives or 1)
         start = (state.epoch - state.interval_start) * count
@@ -241,7 +296,7 @@ class Loop:
     def _scene(self) -> Scene:
         """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
         run, state, data = self.run, self.state, self.run.scene.train.dataset
-        kept = data.redraws and self.strategy.scope == "corpus"
+        kept = data.redraws and self.stage.strategy.scope == "corpus"
         return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 Paper: Radenovic et al., DiHT (arXiv:2301.02280), as CoVR's released code has it: lucas-ventura/CoVR
 src/model/blip/loss.py and configs/model/loss/hn_nce.yaml (2025-04-08), alpha 1, beta 0.5.
-Departures: the released loss adds the same term from targets to queries, which a loss does not see here. The mean of
-the released weights is 1 over the negatives of a query, however many they are.
+Departures: the released loss adds the same term from targets to queries, which a loss does not see here; and its code
+divides the weight of row i and column j by the sum of row j, a broadcast, where the formula has that of row i, as here.
 """
 
 from __future__ import annotations

@@ -47,15 +47,3 @@ def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     precision = torch.where(ranks.values <= k, found.double() / ranks.values, 0.0)
     total = torch.zeros(len(ranks), dtype=torch.float64).index_add_(0, row, precision)
     return total / lengths.clamp(max=k)
-
-
-def map_at_k(relevant_ranks: Ragged, k: int) -> float:
-    r"""Mean of `average_precision_at_k` over the queries.
-
-    .. math:: mAP@k = \frac{1}{Q} \sum_i AP@k_i
-
-    Example:
-        >>> map_at_k(Ragged.of([[1], [2]]), 5)
-        0.75
-    """
-    return float(average_precision_at_k(relevant_ranks, k).mean())

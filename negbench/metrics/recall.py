@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,8 +63,15 @@ def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -
         >>> expected_hits_at_k(torch.tensor([2, 2]), torch.tensor([3, 2]), 1, 2)
         tensor([0.5000, 0.0000], dtype=torch.float64)
     """
-    from scipy.stats import hypergeom  # half a second
-
     check_option("k", k, k >= 1, ">= 1")
-    found = hypergeom.cdf(k - 1, gallery_size.numpy() - 1, ranks.numpy() - 1, size - 1)
-    return torch.from_numpy(np.asarray(found, dtype=np.float64))
+    kept = torch.arange(min(k, size), dtype=torch.float64)  # images before the target that stay
+    ahead, behind = (ranks - 1)[:, None].double(), (gallery_size - ranks)[:, None].double()
+    ways = _log_choose(ahead, kept) + _log_choose(behind, size - 1 - kept) - _log_choose(ahead + behind, size - 1.0)
+    return ways.exp().sum(1)
+
+
+def _log_choose(total: Tensor, chosen: Tensor | float) -> Tensor:
+    """Logarithm of the binomial coefficient; -inf where there is no way to choose."""
+    chosen = torch.as_tensor(chosen, dtype=torch.float64)
+    found = torch.lgamma(total + 1) - torch.lgamma(chosen + 1) - torch.lgamma((total - chosen).clamp(min=0) + 1)
+    return torch.where(chosen <= total, found, -torch.inf)

@@ -29,7 +29,7 @@ PALETTE = (
 GREY = PALETTE[7]
 MARKERS = ("o", "s", "D", "^", "P", "X")
 _DASHES = ("-", "--", ":", "-.")
-_GLYPHS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚", "X": "✖", "|": "|"}
+GLYPHS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚", "X": "✖", "|": "|"}
 _STROKES = {"-": "━", "--": "╍", ":": "┅", "-.": "┅"}
 _TEXT, _GRID = "#1d2329", "#dfe4e8"  # of a PNG; the page puts its own in their place
 _RC: Any = {  # matplotlib's own type names every key
@@ -120,7 +120,7 @@ def png(chart: Chart) -> bytes:
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(across * _WIDE, sum(heights)))
         handles: dict[str, Any] = {
-            name: Line2D([], [], color=color, marker=next((m for m, g in _GLYPHS.items() if g == glyph), ""))
+            name: Line2D([], [], color=color, marker=next((m for m, g in GLYPHS.items() if g == glyph), ""))
             for glyph, color, name in chart.legend
         }
         for row, (panels, height) in enumerate(zip(rows, heights, strict=True)):
@@ -167,7 +167,7 @@ def _key(handle: Any) -> tuple[str, str]:
 
     if hasattr(handle, "get_marker"):
         marker, stroke = str(handle.get_marker()), str(handle.get_linestyle())
-        return (_GLYPHS.get(marker) or _STROKES.get(stroke, "━")), to_hex(handle.get_color())
+        return (GLYPHS.get(marker) or _STROKES.get(stroke, "━")), to_hex(handle.get_color())
     if hasattr(handle, "get_facecolor"):
         color = handle.get_facecolor()
         return "▇", to_hex(color[0] if getattr(color, "ndim", 1) == 2 else color)

@@ -14,7 +14,7 @@ import numpy as np
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
-from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
+from negbench.report.charts import GLYPHS, GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
 from negbench.report.leader import equally_many
 from negbench.report.verdicts import VerdictRow
 from negbench.report.words import bracket, label_of, listed, spread
@@ -129,8 +129,7 @@ def forest(runs: Runs) -> Chart | None:
         f"{100 * first.margin:g} points. Numbers to the right: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
     )
-    glyphs = {"^": "▲", "v": "▼", "s": "■", "o": "●"}
-    legend = tuple((glyphs[marker], color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
+    legend = tuple((GLYPHS[marker], color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
     return Chart(runs.key("forest"), f"{name} against the baseline", text, tuple(panels), legend=legend)
 
 
@@ -421,10 +420,7 @@ def trade_offs(runs: Runs) -> Chart | None:
         points = [(group, x) for group in runs.groups if (x := value_of(group)) is not None and math.isfinite(x)]
         if points:
             panels.append(Panel(title, _points(runs, points, label, f"{name} (%)")))
-    losses = tuple(
-        ({"o": "●", "s": "■", "D": "◆", "^": "▲", "P": "✚", "X": "✖"}[MARKERS[i % len(MARKERS)]], GREY, loss)
-        for i, loss in enumerate(runs.losses)
-    )
+    losses = tuple((GLYPHS[MARKERS[i % len(MARKERS)]], GREY, loss) for i, loss in enumerate(runs.losses))
     text = (
         f"Each point is a strategy under a loss, {runs.size}: colour is the strategy, marker the loss, bars are one "
         "standard deviation over seeds. Up and to the left is better. Seconds depend on the machine and its load."

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.runs import open_run
-from negbench.registry import registry
 from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
@@ -151,8 +149,6 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 
 def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Any]:
     """Rebuild the run's model and look at the picked queries; also returns its scene."""
-    for path in folder.config.plugins:
-        registry.add_file(Path(path))
     cell = open_run(folder.config, Display(), scenes)
     load_weights(cell.backbone, folder)
     mapped = _sample(len(cell.scene.val.dataset.queries))

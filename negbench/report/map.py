@@ -22,8 +22,9 @@ from negbench.grid.map import Design, Dial, point_label
 from negbench.report.charts import Chart, Panel, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.swap import records
-from negbench.report.verdicts import Values, negatives_of, values_of
+from negbench.report.verdicts import negatives_of
 from negbench.report.words import label_of, listed, signed
+from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
 
 if TYPE_CHECKING:
@@ -139,8 +140,10 @@ def results_of(runs: Path, name: str, *, alpha: float = 0.05) -> MapResults:
     queries: dict[str, tuple[str, ...]] = {}
     for group in groups:
         point, strategy = group.labels["point"], group.labels["strategy"]
-        found = values_of(group, [metric], queries).get(metric)
+        dataset = group.labels["dataset"]
+        found = values_of(group.runs, [metric], queries.get(dataset, ())).get(metric)
         if found is not None:
+            queries[dataset] = found.queries
             tables.setdefault(point, {})[strategy] = found
             cards = [group.values("regime", key) for key in ("target_first", "band_start_top")]
             facts[point, strategy] = (

@@ -23,8 +23,8 @@ READ = (
     "of one size. FN: share known to be relevant among random images and among the 10 right above and right below the "
     "target. Tail: reach of the top 1 % of the scores above their median, in robust deviations (normal: 2.3). Drops: "
     "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: where "
-    "targets stand far from first and bands start low, a method that relies on fitted targets and drops near the head "
-    "is not in the world that it was made for."
+    "targets stand far from first and bands start far down, a method that relies on fitted targets and drops near the "
+    "head is not in the world that it was made for."
 )
 
 # field, title, factor, digits; the order of tables

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.console import Console
 
 from negbench import statistics
@@ -20,12 +19,16 @@ from negbench.grid.comparison import Group, groups_of
 from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
-from negbench.report.verdicts import negatives_of, values_of
+from negbench.report.verdicts import negatives_of
 from negbench.report.words import bracket, label_of, listed, markdown, signed
+from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
 
 SIGNS = {"better": "▲", "worse": "▼", "tied": "=", "underpowered": "?"}
 _SEED = 0x5A4A  # of the resamples: the same runs give the same intervals
+
+
+Place = tuple[str, str]  # system, strategy
 
 
 @dataclass(frozen=True)
@@ -109,99 +112,63 @@ def results_of(runs: Path, name: str, matrix: Matrix, *, alpha: float = 0.05, ma
         RunError: no finished cell, or ranks of other queries.
     """
     groups = groups_of(runs, name)
-    metric = str(groups[0].results[0]["main_metric"])
-    queries: dict[str, tuple[str, ...]] = {}
-    values: dict[tuple[str, str], NDArray[np.float64]] = {}
-    seeds: dict[tuple[str, str], tuple[int, ...]] = {}
-    strata: NDArray[Any] | None = None
-    of: dict[tuple[str, str], Group] = {}
+    metric, queries = str(groups[0].results[0]["main_metric"]), tuple[str, ...]()
+    found: dict[Place, Values] = {}
     for group in groups:
-        place = (group.labels["system"], group.labels["strategy"])
-        found = values_of(group, [metric], queries).get(metric)
-        if found is not None:
-            of[place], values[place], seeds[place], strata = group, found.values, found.seeds, found.strata
-    rows = (_row(system, matrix, of, values, seeds, strata, metric, alpha, margin) for system in matrix.systems)
-    cells = [cell for row in rows for cell in row]
-    gains = [gain for system in matrix.corners for gain in _gains(system, matrix, values, seeds, strata, alpha)]
-    shape = next(iter(values.values())).shape
+        mine = values_of(group.runs, [metric], queries).get(metric)
+        if mine is not None:
+            found[group.labels["system"], group.labels["strategy"]], queries = mine, mine.queries
+    of = {(group.labels["system"], group.labels["strategy"]): group for group in groups}
+    cells = [cell for system in matrix.systems for cell in _row(system, matrix.own[system], of, found, alpha, margin)]
+    gains = [gain for system, corners in matrix.corners.items() for gain in _gains(system, corners, found, alpha)]
+    shape = next(iter(found.values())).values.shape
     return Results(metric, shape[0], shape[1], tuple(cells), tuple(gains))
 
 
 def _row(
-    system: str,
-    matrix: Matrix,
-    of: Mapping[tuple[str, str], Group],
-    values: Mapping[tuple[str, str], NDArray[np.float64]],
-    seeds: Mapping[tuple[str, str], tuple[int, ...]],
-    strata: NDArray[Any] | None,
-    metric: str,
-    alpha: float,
-    margin: float,
+    system: str, own: str, of: Mapping[Place, Group], found: Mapping[Place, Values], alpha: float, margin: float
 ) -> list[Swapped]:
-    own = matrix.own[system]
-    mine = {strategy: table for (where, strategy), table in values.items() if where == system}
+    mine = {strategy: values for (where, strategy), values in found.items() if where == system}
     if own not in mine:
         return []
     tests = statistics.compare_table(
-        mine,
+        {strategy: values.values for strategy, values in mine.items()},
         own,
         generator=np.random.default_rng(_SEED),
-        strata=strata,
-        seeds={strategy: seeds[system, strategy] for strategy in mine},
+        strata=mine[own].strata,
+        seeds={strategy: values.seeds for strategy, values in mine.items()},
         margin=margin,
         alpha=alpha,
     )
-    by_name = {test.name: test for test in tests}
-    found = []
+    tested = {test.name: test for test in tests}
+    cells = []
     for strategy in sorted(mine):
-        group = of[system, strategy]
-        mean, count = float(np.mean(group.values("metrics", metric))), negatives_of(group)
-        if strategy == own:
-            found.append(Swapped(system, strategy, True, count, mean))
-            continue
-        test = by_name[strategy]
-        found.append(
-            Swapped(
-                system,
-                strategy,
-                False,
-                count,
-                mean,
-                test.difference,
-                test.interval.low,
-                test.interval.high,
-                test.p_adjusted,
-                test.minimum_detectable,
-                test.verdict,
-            )
-        )
-    return found
+        group, test = of[system, strategy], tested.get(strategy)
+        count, mean = negatives_of(group), float(np.mean(group.values("metrics", group.results[0]["main_metric"])))
+        cell = Swapped(system, strategy, test is None, count, mean)
+        if test is not None:
+            tested_by = (test.difference, test.interval.low, test.interval.high, test.p_adjusted)
+            cell = Swapped(system, strategy, False, count, mean, *tested_by, test.minimum_detectable, test.verdict)
+        cells.append(cell)
+    return cells
 
 
 def _gains(
-    system: str,
-    matrix: Matrix,
-    values: Mapping[tuple[str, str], NDArray[np.float64]],
-    seeds: Mapping[tuple[str, str], tuple[int, ...]],
-    strata: NDArray[Any] | None,
-    alpha: float,
+    system: str, corners: Mapping[frozenset[str], str], found: Mapping[Place, Values], alpha: float
 ) -> list[Gain]:
-    corners = matrix.corners[system]
-    places = {factors: next((p for p in values if p[0] == label), None) for factors, label in corners.items()}
-    if any(place is None for place in places.values()):
+    by_label = {label: values for (label, _), values in found.items()}
+    cells = {factors: by_label[label] for factors, label in corners.items() if label in by_label}
+    if len(cells) < len(corners) or len({values.seeds for values in cells.values()}) > 1:
         return []
-    known = {factors: place for factors, place in places.items() if place is not None}
-    if len({seeds[place] for place in known.values()}) > 1:
-        return []
-    found = statistics.factorial(
-        {factors: values[place] for factors, place in known.items()},
+    parts = statistics.factorial(
+        {factors: values.values for factors, values in cells.items()},
         generator=np.random.default_rng(_SEED),
-        strata=strata,
+        strata=next(iter(cells.values())).strata,
         alpha=alpha,
     )
-    parts = {"total": found.total, **found.shares}
-    parts |= {" x ".join(term): effect for term, effect in found.terms.items() if len(term) > 1}
-    return [Gain(system, part, e.value, e.interval.low, e.interval.high, e.p_adjusted) for part, e in parts.items()]
+    shown = {"total": parts.total, **parts.shares}
+    shown |= {" x ".join(term): effect for term, effect in parts.terms.items() if len(term) > 1}
+    return [Gain(system, part, e.value, e.interval.low, e.interval.high, e.p_adjusted) for part, e in shown.items()]
 
 
 # --- words, figure, files ------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from numpy.typing import NDArray
 
 from negbench import statistics
 from negbench.contracts import check_option
-from negbench.errors import RunError, UnknownNameError
+from negbench.errors import UnknownNameError
 from negbench.grid.comparison import Group
-from negbench.metrics.query_ranks import QueryRanks
-from negbench.registry import registry
 from negbench.report.words import label_of
+from negbench.scoring.stored import Values, values_of
 
 Array = NDArray[np.float64]
 
@@ -163,15 +161,6 @@ def _finite(value: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
-    """Per-query values of one strategy on one metric: `values` [S, Q], the seed of each row, [Q] strata or None."""
-
-    values: Array
-    seeds: tuple[int, ...]
-    strata: NDArray[np.str_] | None
-
-
-@dataclass(frozen=True, eq=False)
 class VerdictTable:
     """What shares a test: the strategies of one data set, loss and backbone.
 
@@ -233,40 +222,12 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[VerdictTa
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, mine in values_of(group, metrics, queries).items():
+            for name, mine in values_of(group.runs, metrics, queries.get(dataset, ())).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
+                queries[dataset] = mine.queries
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(VerdictTable(dataset, loss, backbone, main, values, negatives))
     return tables
-
-
-def values_of(group: Group, metrics: Sequence[str], queries: dict[str, tuple[str, ...]]) -> dict[str, Values]:
-    """Metric -> per-query values of a group's runs.
-
-    Args:
-        group: all seeds of one setting.
-        metrics: means over queries; others are left out.
-        queries: data set -> ids of its queries; filled here, so that all groups are checked to hold the same.
-
-    Raises:
-        RunError: two runs of one data set whose stored ranks are of different queries.
-    """
-    config = group.runs[0].config
-    for path in config.plugins:
-        registry.add_file(Path(path))
-    data: Any = registry.get("datasets", config.dataset.name)
-    rows: dict[str, list[Array]] = {}
-    strata: dict[str, NDArray[np.str_] | None] = {}
-    for run in group.runs:
-        ranks = QueryRanks.from_frame(run.ranks())
-        if queries.setdefault(group.labels["dataset"], ranks.query) != ranks.query:
-            raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
-        for metric, found in data.per_query(ranks, metrics).items():
-            rows.setdefault(metric, []).append(found.values)
-            strata[metric] = found.strata
-    seeds = tuple(run.config.seed for run in group.runs)
-    whole = {metric: own for metric, own in rows.items() if len(own) == len(seeds)}
-    return {metric: Values(np.stack(own), seeds, strata[metric]) for metric, own in whole.items()}
 
 
 # --- testing -----------------------------------------------------------------------------------------------------

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from negbench.config import PluginConfig, merged
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError, RunError
 from negbench.files import parsed_json
+from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.registry import registry
@@ -102,6 +106,49 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
 def rankings_of(path: Path, dataset: Dataset) -> dict[str, Ranking]:
     """The rankings of a file; those of the queries that a part of a data set leaves out are dropped."""
     return _of_queries(read_rankings(path), dataset)
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Per-query values of some runs on one metric.
+
+    `values` [S, Q], the seed of each row, [Q] strata or None, ids of the data set's queries.
+    """
+
+    values: NDArray[np.float64]
+    seeds: tuple[int, ...]
+    strata: NDArray[np.str_] | None
+    queries: tuple[str, ...] = ()
+
+
+def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[str, ...] = ()) -> dict[str, Values]:
+    """Metric -> per-query values of finished runs of one data set, a row each.
+
+    Args:
+        runs: one for each seed.
+        metrics: means over queries; others are left out.
+        queries: ids that the ranks must be of; by default those of the first run.
+
+    Raises:
+        RunError: stored ranks of other queries.
+    """
+    config, metrics = runs[0].config, list(metrics)
+    for path in config.plugins:
+        registry.add_file(Path(path))
+    data: Any = registry.get("datasets", config.dataset.name)
+    read: list[dict[str, PerQuery]] = []
+    for run in runs:
+        ranks = QueryRanks.from_frame(run.ranks())
+        queries = queries or ranks.query
+        if ranks.query != queries:
+            raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
+        read.append(data.per_query(ranks, metrics))
+    seeds = tuple(run.config.seed for run in runs)
+    return {
+        name: Values(np.stack([found[name].values for found in read]), seeds, read[-1][name].strata, queries)
+        for name in metrics
+        if all(name in found for found in read)
+    }
 
 
 def read_ranks(path: Path) -> QueryRanks:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import statistics
@@ -18,8 +17,8 @@ from negbench.errors import NegbenchError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.metrics.query_ranks import QueryRanks
 from negbench.runfolder import RunFolder
+from negbench.scoring.stored import values_of
 from negbench.study.book import Book
 
 _RESAMPLES_SEED = 0  # of the bootstrap: a table is the same bytes each time it is written
@@ -84,9 +83,12 @@ def _tested(
     Raises:
         NegbenchError: a main metric that is no mean over queries.
     """
-    values, strata = dict[str, NDArray[np.float64]](), None
-    for name, folders in runs.items():
-        values[name], strata = _per_query(folders)
+    metric = next(iter(runs.values()))[0].result["main_metric"]
+    found = {name: values_of(folders, [metric]) for name, folders in runs.items()}
+    if not all(found.values()):
+        raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
+    values = {name: own[metric].values for name, own in found.items()}
+    strata = next(iter(found.values()))[metric].strata
 
     def generator() -> np.random.Generator:
         return np.random.default_rng(_RESAMPLES_SEED)
@@ -96,20 +98,6 @@ def _tested(
         return means, {}
     tests = statistics.compare_table(values, baseline, generator=generator(), strata=strata)
     return means, {test.name: test for test in tests}
-
-
-def _per_query(folders: Sequence[RunFolder]) -> tuple[NDArray[np.float64], NDArray[np.str_] | None]:
-    """[S, Q] values of the main metric of S runs on the same queries, and the groups that it averages over."""
-    from negbench.registry import registry
-
-    config, metric = folders[0].config, folders[0].result["main_metric"]
-    for path in config.plugins:
-        registry.add_file(Path(path))
-    data: Any = registry.get("datasets", config.dataset.name)
-    read = [data.per_query(QueryRanks.from_frame(folder.ranks()), [metric]) for folder in folders]
-    if not all(metric in found for found in read):
-        raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
-    return np.stack([found[metric].values for found in read]), read[0][metric].strata
 
 
 def listed_points(book: Book) -> list[ListedPoint]:

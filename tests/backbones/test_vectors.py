@@ -21,7 +21,7 @@ OTHER = "dress-train-0-a31202-00019"  # another print
 
 
 def load(**options: Any) -> Vectors:
-    return Vectors.load(**{"dim": 64, "hidden": 0, **options})
+    return Vectors.load(**{"tokens": 1, "noise": 0.5, "hidden": 0, **options})
 
 
 def features(ids: tuple[str, ...] = TWINS, **options: Any) -> torch.Tensor:
@@ -104,6 +104,9 @@ def test_phrases_are_found_in_sentences() -> None:
     one, other, third = backbone.text_queries(texts).detach()
     torch.testing.assert_close(one, other)
     assert one @ third < 0.9
+    longer = backbone.tokenize(["has longer sleeves", "is longer"])["ids"]  # of the sleeves, and of the length
+    assert longer.shape == (2, 1)
+    assert longer[0] != longer[1]
     assert not torch.equal(backbone.text_queries(["is velvet"]), backbone.text_queries(["is denim"]))
 
 

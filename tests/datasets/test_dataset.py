@@ -17,7 +17,7 @@ from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.metrics.average_precision import map_at_k
+from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.metric import Metric, hits, precision
 
 
@@ -172,7 +172,7 @@ def test_evaluate_is_rank_then_summarise() -> None:
     ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
     want = {
         "recall_at_1": sum(loop_rank(data, scores, i)[0] == 1 for i in range(25)) / 25,
-        "map_at_2": map_at_k(ranks.relevant_ranks, 2),
+        "map_at_2": float(average_precision_at_k(ranks.relevant_ranks, 2).mean()),
     }
     assert data.evaluate(scores) == pytest.approx(want)
     assert data.evaluate(scores.double()) == pytest.approx(want)

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from negbench.datasets._preferences import PreferenceFormat, metrics_of
+from negbench.datasets._preferences import MEASURES, PreferenceFormat
 from negbench.datasets.hp_fashioniq import HPFashionIQ
 from negbench.errors import DataError, NegbenchError, OptionError
 
 Files = dict[str, Any]
 FILE = "hpfiq.json"
-METRICS = metrics_of(("all", "consistent"))
+METRICS = tuple(f"{part}/{name}" for part in ("all", "consistent") for name in MEASURES)
 
 
 def path(number: int) -> str:

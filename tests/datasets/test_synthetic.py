@@ -146,6 +146,15 @@ def test_a_picture_depends_on_its_own_name_only() -> None:
     assert garment(TINY, one, 7) == garment(dataclasses.replace(TINY, train_images=90), other, 7)
 
 
+@pytest.mark.parametrize("near_misses", [0.0, 2.0, 10.0])
+def test_near_misses_is_the_mean_number_of_images_that_miss_one_attribute(near_misses: float) -> None:
+    part = plan(Spec(near_misses=near_misses), "val", "shirt")
+    codes = np.array([dataclasses.astuple(attributes) for attributes in part.attributes])
+    equal = (codes[[target for _, target in part.queries]][:, None] == codes[None]).sum(2)
+    assert (equal == 6).sum(1).mean() == pytest.approx(near_misses, rel=0.05, abs=0.1)  # the category is equal too
+    assert (equal == 7).sum(1).mean() == pytest.approx(4.5, rel=0.02)
+
+
 def test_too_many_different_garments() -> None:
     with pytest.raises(OptionError, match=r"different garments of category dress .* more twins"):
         plan(Spec(twins=1, train_images=6000), "train", "dress")
@@ -153,8 +162,11 @@ def test_too_many_different_garments() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("seed", -1), ("twins", float("nan"))],
-)
+    [
+        ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("seed", -1), ("twins", float("nan")),
+        ("near_misses", -1.0), ("near_misses", float("inf")), ("label_noise", 1.1), ("label_noise", float("nan")),
+    ],
+)  # fmt: skip
 def test_spec_quotes_a_bad_value(option: str, value: float) -> None:
     with pytest.raises(OptionError, match=rf"{option} must be .* got {value}"):
         dataclasses.replace(TINY, **{option: value})
@@ -340,6 +352,26 @@ def test_it_loads(folder: Path) -> None:
     assert len(data.queries) == 3 * TINY.val_queries
     assert data.open_image(data.images[0]).size == (64, 64)
     assert Synthetic.load(root=folder.parent, split="val").identity == data.identity
+
+
+def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
+    spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, seed=5)
+    synthesize(tmp_path / "noisy", spec)
+    told = read(tmp_path / "noisy" / "attributes.json")
+    assert isinstance(told, dict)
+    data = Synthetic.load(root=tmp_path / "noisy", split="train", label_noise=0.2)
+    wrong = [query for query in data.queries if any(told[i] != told[query.target] for i in query.relevant)]
+    assert len(wrong) == 3 * 6
+    for query in wrong:
+        assert query.relevant[0] == query.target
+        assert all(told[image] == told[query.relevant[1]] != told[query.target] for image in query.relevant[1:])
+    val = Synthetic.load(root=tmp_path / "noisy", split="val")
+    assert all(told[image] == told[query.target] for query in val.queries for image in query.relevant)
+    assert val.card.protocol == "twins2.5-seed5-40x30x24x20-near3-noise0.2"
+    assert spec.folder == "synthetic-v1-seed5-twins2.5-40-30-24-20-near3-noise0.2"
+    assert TINY.folder == "synthetic-v1-seed0-twins2.5-40-30-24-20"
+    with pytest.raises(OptionError, match=r"near_misses = 2.0, but the data set at .* has 3.0"):
+        Synthetic.load(root=tmp_path / "noisy", near_misses=2.0)
 
 
 def test_relevant_columns_are_brute_force(folder: Path) -> None:

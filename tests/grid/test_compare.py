@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Processes, executor_of
 from negbench.files import read_json
+from negbench.grid import cells as cells_module
 from negbench.grid.axes import Grid, parse_seeds
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
@@ -101,6 +103,24 @@ def test_a_failing_cell_stops_nothing_and_runs_again(
     assert [(o.error, o.reused) for o in mended] == [(None, False), (None, True)]
 
 
+def test_a_fault_of_ours_is_kept_with_its_traceback(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_runs, "train", lambda *_: 1 / 0)
+    (outcome,) = compute(grid_of(vector_sets, "in-batch", seeds="1"), tmp_path)
+    assert outcome.error == "ZeroDivisionError: division by zero"
+    (kept,) = (tmp_path / "c").glob("fault-*.txt")
+    assert kept.read_text(encoding="utf-8").startswith("Traceback")
+
+
+def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    monkeypatch.setattr(cells_module, "open_run", lambda config, *_: opened.append(config))
+    cells: list[Any] = [SimpleNamespace(data=data, config=place) for place, data in enumerate("aabcb")]
+    cells_module.encode(cells, Display(), Scenes())
+    assert opened == [0, 2, 3]
+
+
 def test_interrupted_and_continued_gives_the_same_table(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +188,7 @@ def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets: list[str], tm
 def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path: Path) -> None:
     outcomes = compute(grid_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
+    assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"

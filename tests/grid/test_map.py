@@ -16,7 +16,7 @@ from negbench.errors import OptionError
 from negbench.files import read_json
 from negbench.grid.map import Design, Dial, parse_dial, point_label
 from negbench.report import map as report
-from negbench.report.verdicts import Values
+from negbench.scoring.stored import Values
 from negbench.statistics import Pairs, pairs
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")

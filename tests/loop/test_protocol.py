@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -28,10 +29,10 @@ from negbench.display import Display
 from negbench.files import atomic_write
 from negbench.loop import record as made
 from negbench.loop import train as loop
-from negbench.loop.checkpoint import stream
+from negbench.loop.checkpoint import State, stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.schedule import cosine
+from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.train import Loop
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
@@ -111,6 +112,15 @@ class Everything(Nearest):
 
 
 @dataclass(frozen=True)
+class First(Nearest):
+    """The first k images of the corpus, whatever they score."""
+
+    def pool(self, view: ScoreView) -> Tensor:
+        super().pool(view)
+        return view.allowed & (view.allowed.cumsum(1) <= self.k)
+
+
+@dataclass(frozen=True)
 class Once(Nearest):
     n_def: ClassVar[int] = 1
 
@@ -136,6 +146,14 @@ class Dropping(Precomputed):
         return functional.normalize(functional.dropout(super().queries(features, text), 0.3, self.training), dim=-1)
 
 
+class Narrow(Precomputed):
+    """All its queries point nearly the same way."""
+
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        found = super().queries(features, text)
+        return functional.normalize(0.01 * found + torch.eye(found.shape[1])[0], dim=-1)
+
+
 @dataclass(frozen=True, eq=False)
 class Varied(Triplets):
     """Each epoch, every query has another query's text."""
@@ -147,9 +165,9 @@ class Varied(Triplets):
 
 
 PLUGINS = {
-    "strategies": {"nearest": Nearest, "everything": Everything, "once": Once, "oracle": Oracle},
+    "strategies": {"nearest": Nearest, "everything": Everything, "first": First, "once": Once, "oracle": Oracle},
     "losses": {"watched": Watched},
-    "backbones": {"dropping": Dropping},
+    "backbones": {"dropping": Dropping, "narrow": Narrow},
     "datasets": {"varied": Varied},
 }
 
@@ -174,9 +192,9 @@ def recording() -> Iterator[Tape]:
         tape.steps.append(Step(batch.rows, batch.negatives, batch.tokens, random=torch.initial_seed()))
         return forward(self, batch)
 
-    def watched_task(backbone: Backbone, *rest: Any) -> Any:
+    def watched_task(backbone: Backbone, *rest: Any, **more: Any) -> Any:
         current.append(backbone)
-        return mining_task(backbone, *rest)
+        return mining_task(backbone, *rest, **more)
 
     def before_step(optimizer: Any, *_: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -214,7 +232,7 @@ def config_of(sets: list[str], *more: str, strategy: str = "nearest", loss: str 
 
 def with_plugin(sets: list[str], name: str) -> list[str]:
     """The same files, read by a plug-in of this test."""
-    stands_for = {"dropping": "precomputed", "varied": "triplets"}[name]
+    stands_for = {"dropping": "precomputed", "narrow": "precomputed", "varied": "triplets"}[name]
     return [text.replace(f".name={stands_for}", f".name={name}") for text in sets]
 
 
@@ -450,6 +468,9 @@ def test_curves_are_kept_at_their_moments(story: Story, record: Tape, vector_set
     assert kept == ["curves-end.npz", "curves-start.npz", "curves-warm.npz"]
     files = {name: Curves.load(story.result.path / f"curves-{name}.npz") for name in ("start", "warm", "end")}
     targets = {name: curves.target.tolist() for name, curves in files.items()}
+    for curves in files.values():  # three images of the four with the highest scores: one of these may be the target
+        first, last = curves.pool.T
+        assert ((first >= 0) & (first < last) & (last <= 3)).all()
     assert len({str(value) for value in targets.values()}) == 3
     for name, weights in (
         ("start", story.tape.refreshes[0].weights),
@@ -656,7 +677,8 @@ def test_schedules(vector_sets: list[str], record: Tape) -> None:
         (("schedule.refresh_epochs=[]",), [0]),
     ):
         bare = [text for text in vector_sets if not text.startswith("schedule")]
-        assert resolved(config_of(bare, *sets)).schedule.boundaries == want
+        stages = stages_of(Nearest(), resolved(config_of(bare, *sets)))
+        assert [epoch for stage in stages for epoch in stage.refreshes] == want
 
 
 def test_batch_strategies_are_never_mined(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
@@ -690,6 +712,46 @@ def test_only_an_oracle_is_shown_what_is_relevant(
             kept_out = {name for name, there in zip(names, view.allowed[row].tolist(), strict=True) if not there}
             further = {"none": (), "exclude_relevant": query.relevant, "exclude_reference": (query.reference,)}[option]
             assert kept_out == {query.target, *further}
+
+
+# --- what a run remarks and sums up ----------------------------------------------------------------------------------
+
+
+def test_a_refresh_that_moves_no_pool_is_remarked(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    sets = ("train.epochs=3", "schedule.refresh_epochs=[0,1,2]")
+    with pytest.warns(UserWarning, match="stale pools"):
+        result = run(config_of(vector_sets, *sets, strategy="first"), tmp_path)
+    told = "the refresh left every pool as it was"
+    assert result.details["remarks"] == [f"epoch 1: {told}", f"epoch 2: {told}"]
+    assert [row["stale"] for row in result.details["behaviour_by_refresh"]] == [0, 1, 1]
+
+
+def test_a_collapsed_model_is_remarked_once(vector_sets: list[str], story: Story, tmp_path: Path) -> None:
+    with recording():
+        config = config_of(with_plugin(vector_sets, "narrow"), "train.epochs=2", strategy="in-batch", loss="info-nce")
+        result = run(config, tmp_path)
+    (remark,) = result.details["remarks"]
+    assert remark.startswith("epoch 1: collapsed, all queries point the same way (")
+    assert story.result.details["remarks"] == []
+    for found in (result, story.result):
+        last = [p["val/query_concentration"] for p in found.folder.metrics() if "val/query_concentration" in p][-1]
+        if found is story.result:
+            backbone = backbone_at(story.config, found.folder.weights())
+            with torch.no_grad():
+                mean = torch.stack(composed(backbone, story.val)).mean(0)
+            assert last == pytest.approx(float(mean.norm()), rel=1e-4)
+        else:
+            assert last > 0.98
+
+
+def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
+    """A batch without a value counts as 0; what no batch knows stays unknown."""
+    state = State(epoch=2)
+    found = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
+    logged = Loop._batch_behaviour(SimpleNamespace(state=state), found)  # type: ignore[arg-type]
+    assert (logged["mining/a"], logged["mining/c"]) == (0.5, 4.0)
+    assert math.isnan(logged["mining/b"])
+    assert (state.behaviour[0]["epoch"], state.behaviour[0]["a"]) == (2.0, 0.5)
 
 
 # --- texts, gradients ------------------------------------------------------------------------------------------------
@@ -769,6 +831,30 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert kept.keys() == want.keys()
         assert all(torch.equal(kept[name], want[name]) for name in want)
         assert not (resumed.path / "checkpoint.pt").exists()
+
+
+def test_the_time_before_an_interruption_counts(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Loop.train_epoch
+
+    def interrupted(self: Loop) -> None:
+        if self.state.epoch == 1:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce"), tmp_path)
+    monkeypatch.undo()
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert 0 < saved["state"]["seconds"]["train"] < 1000
+    saved["state"]["seconds"]["train"] += 1000
+    folder.write_checkpoint(saved)
+    seconds = resume(folder.run_id, Bench.open(tmp_path, "none")).details["seconds"]
+    assert seconds["train"] > saved["state"]["seconds"]["train"]
 
 
 # --- identity and durability -----------------------------------------------------------------------------------------

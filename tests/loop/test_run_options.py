@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from negbench.config import RunConfig
+from negbench.api import make_loss, make_strategy
+from negbench.config import RunConfig, resolved
+from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import runs
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
 from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
+from negbench.scene import Scenes
 from negbench.systems.system import load_config
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")
@@ -67,6 +70,17 @@ def test_own_temperatures_are_trained_and_written_down(tmp_path: Path, toy_sets:
     plain = run(config_of("hycole", toy_sets), tmp_path)
     assert list(plain.details["temperatures"]) == ["backbone"]
     assert len({p["train/temperature"] for p in plain.folder.metrics() if "train/temperature" in p}) == 3
+
+
+def test_temperatures_are_trained_at_the_full_rate_and_without_decay(toy_sets: list[str]) -> None:
+    config = resolved(config_of("hycole", toy_sets, *OWN))
+    opened = runs.open_run(config, Display(), Scenes())
+    strategy, loss = make_strategy("hycole"), make_loss("info-nce")
+    objective = Objective(opened.backbone, strategy, loss, opened.scene, config.mining, config.hybrid)
+    (group,) = torch.optim.AdamW(objective.parameter_groups(0.25), weight_decay=0.5).param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0)
+    assert {id(p) for p in group["params"]} == {id(p) for p in objective.temperatures.parameters()}
+    assert len(group["params"]) == 4
 
 
 def test_a_batch_strategy_keeps_as_many_negatives_as_it_is_told(tmp_path: Path, toy_sets: list[str]) -> None:

@@ -131,6 +131,26 @@ def test_a_diverged_model_is_one_line(tmp_path: Path, vector_sets: list[str]) ->
     assert str(error.value) in (folder.path / "error.txt").read_text(encoding="utf-8")
 
 
+def test_a_run_has_its_threads_and_a_resumed_one_is_failed_no_more(
+    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), list[tuple[str, int]]()
+
+    def stopped(opened: Any, folder: RunFolder, log: Any) -> Any:
+        seen.append((folder.status, torch.get_num_threads()))
+        raise NegbenchError("mend this")
+
+    monkeypatch.setattr(runs, "train", stopped)
+    with pytest.raises(NegbenchError, match="mend this"):
+        run(config_of("in-batch", vector_sets, f"compute.threads={before + 1}"), tmp_path)
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    assert folder.status == "failed"
+    with pytest.raises(NegbenchError, match="mend this"):
+        resume(folder.run_id, tmp_path)
+    assert seen == [("interrupted", before + 1)] * 2
+    assert torch.get_num_threads() == before
+
+
 def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with folder.lock(), pytest.raises(RunError, match="by another process"), folder.lock():

@@ -18,8 +18,8 @@ def test_closed_form() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
-def test_the_rows_of_a_batch_as_released(alpha: float, beta: float) -> None:
-    """CoVR's loss, query to target, over a batch's own matrix."""
+def test_the_rows_of_a_batch(alpha: float, beta: float) -> None:
+    """Query to target, over a batch's own matrix; `test_released` has a number of CoVR's code."""
     scores = 2 * torch.rand(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1
     rows = []
     for i in range(6):

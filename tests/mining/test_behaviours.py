@@ -48,7 +48,8 @@ def finished(
     return folder
 
 
-def marks(folder: RunFolder) -> list[tuple[bool | None, float]]:
+def marks(folder: RunFolder) -> list[Any]:
+    """(shown, value) of each."""
     return [(found.shown, found.value) for found in published_behaviours(folder)]
 
 

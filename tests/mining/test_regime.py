@@ -157,6 +157,9 @@ def test_expected_hits_against_every_smaller_gallery() -> None:
         want = sum(sum(part) < k for part in kept) / len(kept)
         found = expected_hits_at_k(torch.tensor([rank]), torch.tensor([images]), k, size)
         assert float(found[0]) == pytest.approx(want)
+    ranks, sizes = torch.tensor([1, 7, 30, 900, 25_000]), torch.full((5,), 25_000)
+    want = stats.hypergeom.cdf(9, sizes.numpy() - 1, ranks.numpy() - 1, 599)
+    np.testing.assert_allclose(expected_hits_at_k(ranks, sizes, 10, 600), want, rtol=1e-8, atol=1e-12)
     ranks, sizes = torch.tensor([1, 10, 11, 50]), torch.full((4,), 50)
     assert torch.equal(expected_hits_at_k(ranks, sizes, 10, 50), hits_at_k(ranks, 10).double())
 

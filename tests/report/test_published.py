@@ -101,8 +101,8 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
     cards = {
         "fashioniq": fashioniq.card(FashionIQOptions("val")),
         "cirr": cirr.card("val"),
-        "hp-fashioniq": hp_fashioniq.card(),
-        "hs-fashioniq": hs_fashioniq.card(),
+        "hp-fashioniq": hp_fashioniq.HPFashionIQ.published,
+        "hs-fashioniq": hs_fashioniq.HSFashionIQ.published,
     }
     shown = {f"{part}/cirqrs{k}" for part in ("dress", "shirt", "toptee", "average") for k in ("", "_at_10", "_at_50")}
     for row in published_rows():

@@ -22,8 +22,9 @@ from negbench.ragged import Ragged
 from negbench.registry import registry
 from negbench.report.answer import answers
 from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame
-from negbench.report.verdicts import Rules, Values, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
+from negbench.report.verdicts import Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.runfolder import RunFolder
+from negbench.scoring.stored import Values
 
 SUMMARISE = registry.get("datasets", "fashioniq").summarise  # type: ignore[attr-defined]
 

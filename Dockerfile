@@ -1,0 +1,15 @@
+# docker build -t negbench . && docker run -v "$PWD/runs:/runs" negbench
+# runs the demo; other commands stand behind the image's name: docker run negbench list
+FROM python:3.11-slim
+
+WORKDIR /src
+COPY . .
+RUN pip install --no-cache-dir '.[full]' -c constraints.txt
+
+RUN useradd --create-home negbench && install --directory --owner negbench /runs
+USER negbench
+WORKDIR /home/negbench
+ENV NEGBENCH_RUNS=/runs OMP_NUM_THREADS=1
+VOLUME /runs
+ENTRYPOINT ["negbench"]
+CMD ["compare", "--strategies", "all", "--losses", "bradley-terry", "--seeds", "3", "--workers", "2", "--name", "demo"]

@@ -1,0 +1,444 @@
+"""Runs that differ in seed, negatives and schedule only, trained as one computation: a stack of M models.
+
+Every trained parameter of the M models is one tensor [M, ...]; `torch.func.vmap` carries a step's scores and losses
+over it, and one fused AdamW takes the step. All else is each run's own and as in a run by itself: initial weights,
+batches, draws, refreshes, scoring, records, its folder (`train.course`, with the run's weights copied into its
+backbone). What no training changes of the texts is computed once for all (`Backbone.frozen_text`).
+
+The numbers are those of the runs one by one but for rounding: a batched product may add in another order. The same
+stack computed twice gives the same bits; with other runs in it, a run's numbers agree to rounding. A run that fails
+leaves the stack, the others go on. Nothing is saved on the way: what is killed begins again, with all of its stack.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from negbench.config import ResolvedConfig
+from negbench.contracts import AspectScores, Backbone, Loss, Slot, Strategy, paired_relevance, relevance
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.loop.accelerator import precision_of
+from negbench.loop.checkpoint import Log
+from negbench.loop.hybrid import Temperatures
+from negbench.loop.objective import Batch, Objective, Told
+from negbench.loop.schedule import cosine
+from negbench.loop.slots import Beside, Corrupted, loss_of_slots
+from negbench.loop.train import Loop, course
+from negbench.mining.draws import splitmix
+from negbench.mining.filters import Filters
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
+from negbench.scene import Scene, Split, Tokens, batches, trained_state
+from negbench.scoring.evaluation import EMBED_BATCH
+
+if TYPE_CHECKING:
+    from negbench.loop.runs import OpenRun
+
+MOST = 32  # runs in a stack
+_MOST_CROSSED = 4  # where every reference meets every text in a step: the arithmetic takes the time, and much memory
+
+
+# --- what can be stacked ---------------------------------------------------------------------------------------------
+
+
+def obstacle(config: ResolvedConfig, backbone: Backbone, train: Dataset) -> str:
+    """Why a run is trained by itself, as a clause; '' where it can be stacked."""
+    strategy, loss = _strategy(config), _loss(config)
+    if not (backbone.frozen_images and backbone.stackable):
+        return f"backbone '{config.backbone.name}' with these options cannot be stacked"
+    if not loss.stackable:
+        return f"loss '{config.loss.name}' does not say that it can be stacked"
+    if loss.candidate_set == "corpus":
+        return "the loss takes the whole corpus in every step"
+    if config.hybrid.active or Temperatures.of(config.hybrid, loss).log:
+        return "it has hybrid terms or temperatures of its own"
+    if strategy.beside is not None or strategy.switches:
+        return f"strategy '{config.strategy.name}' is made of others"
+    if strategy.scope == "batch" and (strategy.reads or Filters.of(config.mining).active):
+        return "planes and filters of a batch are made in every step"
+    if "triple" in strategy.corrupts:
+        return f"strategy '{config.strategy.name}' takes all triples of a batch"
+    if precision_of(config) != "fp32":
+        return f"train.precision is {precision_of(config)}, and a stack is trained in fp32"
+    if train.redraws or any(train.at_epoch(epoch, config.seed) is not train for epoch in range(config.train.epochs)):
+        return "the data set has other texts or pairs in every epoch"
+    return ""
+
+
+def stack_key(config: ResolvedConfig, data: str) -> str:
+    """Runs of one key can be one stack; `data` is `PlannedRun.data`."""
+    strategy = _strategy(config)
+    form = "corpus" if strategy.scope == "corpus" else f"batch {strategy.corrupts}"
+    same = config.model_dump_json(exclude={"strategy": True, "seed": True, "schedule": True, "eval": {"dev_seed"}})
+    return f"{data} {form} {same}"
+
+
+def most_of(config: ResolvedConfig) -> int:
+    """How many runs of this kind a stack holds at most."""
+    strategy = _strategy(config)
+    return MOST if strategy.scope == "corpus" or strategy.corrupts == ("target",) else _MOST_CROSSED
+
+
+def _strategy(config: ResolvedConfig) -> Strategy:
+    found: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
+    return found
+
+
+def _loss(config: ResolvedConfig) -> Loss:
+    found: Loss = registry.make("losses", config.loss.name, **config.loss.options)
+    return found
+
+
+# --- scores of a model, without its masks ----------------------------------------------------------------------------
+
+
+class _Scored(nn.Module):
+    """Scores of a step as tensors alone, for `vmap`: what is chosen of them is decided outside.
+
+    Args:
+        objective: of any of the stack's runs; its backbone's parameters are the ones that are replaced.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, reference: Tensor, tokens: Tokens, images: Tensor) -> dict[str, Any]:
+        """Of one model.
+
+        Args:
+            reference: [B, L, C] features.
+            tokens: of the modifications, first dimension B.
+            images: [B, 1 + K, L, C], the target first, then the drawn negatives; K = 0 for a batch strategy.
+
+        Returns:
+            "temperature" scalar; "positive" [B]; "slots" {slot: [B, K or B]}; "aspects" {name: (positive [B], negatives
+            [B, K or B], weight scalar, present [B])}; "candidates" [B, B] where the loss takes the batch's targets.
+        """
+        objective, backbone = self.objective, self.objective.backbone
+        query = backbone.queries(reference, tokens).float()
+        embedded = backbone.candidates(images.flatten(0, 1)).float().unflatten(0, images.shape[:2])
+        target, drawn = embedded[:, 0], images.shape[1] > 1
+        subs = backbone.sub_queries(reference, tokens) if objective.loss.uses_aspects else {}
+        found: dict[str, Any] = {"temperature": backbone.temperature, "aspects": {}}
+        if drawn:
+            scores = paired_relevance(query, embedded)
+            found |= {"positive": scores[:, 0], "slots": {"target": scores[:, 1:]}}
+        else:
+            slots = objective.slot_scores(reference, tokens, query, target)
+            found |= {"positive": slots["target"].diagonal(), "slots": slots}
+        for name, sub in subs.items():
+            embeddings = sub.embeddings.float()
+            own = paired_relevance(embeddings, embedded) if drawn else relevance(embeddings, target)
+            pair = (own[:, 0], own[:, 1:]) if drawn else (own.diagonal(), own)
+            found["aspects"][name] = (*pair, sub.weight, sub.present)
+        if objective.loss.candidate_set == "batch":
+            found["candidates"] = relevance(query, target)
+        return found
+
+
+def _value(objective: Objective, found: Mapping[str, Any], chosen: Mapping[str, Any]) -> Tensor:
+    """Loss of one model: `found` of `_Scored`, `chosen` of `Stack._chosen`."""
+    scores, weights = found["slots"], chosen["weights"]
+    slots: dict[Slot, Corrupted] = {s: Corrupted(scores[s], m, weights.get(s)) for s, m in chosen["masks"].items()}
+    aspects = [AspectScores(name, *parts) for name, parts in found["aspects"].items()]
+    beside = Beside(aspects, found.get("candidates"), chosen.get("candidates"))
+    return loss_of_slots(objective.loss, objective.slots, found["positive"], slots, found["temperature"], beside)
+
+
+# --- the stack -------------------------------------------------------------------------------------------------------
+
+
+class Stack:
+    """M models, their optimiser, and an epoch of all of them.
+
+    Args:
+        runs: of one `stack_key`, each opened, so that its backbone is in its initial state now or, where runs share
+            one, was; not more than `most_of`.
+        display: shows the training.
+    """
+
+    def __init__(self, runs: Sequence[OpenRun], display: Display) -> None:
+        first = runs[0]
+        self.display, self.alive = display, list(range(len(runs)))
+        scene = _with_frozen_text(first.scene, first.backbone)
+        self.raw = first.scene  # texts as they are tokenised: two of them are compared by their words
+        self.runs = [replace(run, scene=scene, display=Display()) for run in runs]
+        self.loops: dict[int, Loop] = {}
+        self.epoch: dict[int, tuple[float, list[dict[str, float]]]] = {}  # mean loss, statistics of its batches
+        self.trained = self._initial()
+        config = first.config
+        names = {id(parameter): name for name, parameter in first.backbone.named_parameters()}
+        groups = [
+            {**group, "params": [self.trained[names[id(parameter)]] for parameter in group["params"]]}
+            for group in first.backbone.parameter_groups(config.train.lr, config.train.weight_decay)
+        ]
+        self.optimizer = torch.optim.AdamW(groups, fused=True)
+        queries = len(scene.train.dataset.queries)
+        self.schedule = cosine(self.optimizer, config, -(-queries // config.train.batch_size))
+        self.scored = _Scored(self._objective(first))
+
+    def _initial(self) -> dict[str, Tensor]:
+        """Name -> [M, ...] leaf of every trained parameter.
+
+        Raises:
+            NegbenchError: what is frozen is not the same in all.
+        """
+        states = [trained_state(run.backbone) for run in self.runs]
+        trains = [name for name, parameter in self.runs[0].backbone.named_parameters() if parameter.requires_grad]
+        for run in self.runs[1:]:
+            for name, value in run.backbone.state_dict().items():
+                if name not in trains and not torch.equal(value, self.runs[0].backbone.state_dict()[name]):
+                    raise NegbenchError(
+                        f"backbone '{run.config.backbone.name}': {name} is frozen and hangs on the seed"
+                    )
+        return {name: torch.stack([state[name] for state in states]).requires_grad_() for name in trains}
+
+    def _objective(self, run: OpenRun) -> Objective:
+        config = run.config
+        return Objective(run.backbone, _strategy(config), _loss(config), self.raw, config.mining, config.hybrid)
+
+    def course(self, index: int, folder: RunFolder, log: Log) -> Generator[None, None, dict[str, Any]]:
+        """All that run `index` does but train; it stops where an epoch of all is to be trained.
+
+        Returns:
+            What result.json holds.
+        """
+        steps = course(self.runs[index], folder, log, (self.optimizer, self.schedule))
+        while True:
+            try:
+                self.loops[index] = next(steps)
+            except StopIteration as end:
+                return dict(end.value)
+            yield
+            self.loops[index].log_epoch(*self.epoch[index])
+
+    def load(self, index: int) -> None:
+        """Copy the weights of run `index` into its backbone."""
+        place, backbone = self.alive.index(index), self.runs[index].backbone
+        with torch.no_grad():
+            for name, parameter in backbone.named_parameters():
+                if name in self.trained:
+                    parameter.copy_(self.trained[name][place])
+
+    def keep(self, alive: list[int]) -> None:
+        """Go on with these runs only."""
+        if alive == self.alive or not alive:
+            return
+        places = torch.tensor([self.alive.index(index) for index in alive])
+        for group in self.optimizer.param_groups:
+            for number, old in enumerate(group["params"]):
+                new = old.detach()[places.to(old.device)].requires_grad_()
+                moments = self.optimizer.state.pop(old, {})
+                self.optimizer.state[new] = {
+                    name: value[places.to(value.device)] if value.shape == old.shape else value
+                    for name, value in moments.items()
+                }
+                group["params"][number] = new
+                self.trained = {name: new if value is old else value for name, value in self.trained.items()}
+        self.alive = list(alive)
+
+    # --- an epoch ----------------------------------------------------------------------------------------------------
+
+    def train_epoch(self) -> None:
+        """One pass of every run over the train queries, each in its own order; `epoch` holds what came of it."""
+        loops = [self.loops[index] for index in self.alive]
+        config, started = loops[0].run.config, time.perf_counter()
+        queries, size = len(self.raw.train.dataset.queries), config.train.batch_size
+        orders = torch.stack([torch.randperm(queries, generator=loop.moving.streams["batches"]) for loop in loops])
+        draws = [own for loop in loops if (own := loop.draws()) is not None]
+        drawn = torch.stack(draws) if draws else None
+        kept = config.train.num_negatives if drawn is None else None
+        bases = [torch.randint(2**63 - 1, (1,), generator=loop.moving.streams["draws"]) for loop in loops if kept]
+        statistics: list[list[dict[str, float]]] = [[] for _ in loops]
+        losses = list[Tensor]()
+        for loop in loops:
+            loop.run.backbone.train()
+        note = f"epoch {loops[0].state.epoch + 1}/{config.train.epochs}"
+        with self.display.stage("train", total=-(-queries // size), note=note) as advance:
+            for rows in orders.split(size, dim=1):
+                found = self._scores(rows, drawn)
+                seeds = [splitmix(base, own) for base, own in zip(bases, rows, strict=True)] if kept else None
+                chosen = self._chosen(rows, drawn, found, (kept, seeds), statistics)
+                losses.append(self._step(found, chosen))
+                counts = torch.stack([mask.flatten(1).sum(1) for mask in chosen["masks"].values()]).sum(0).tolist()
+                for loop, count in zip(loops, counts, strict=True):
+                    loop.state.step += 1
+                    loop.state.negatives_seen += count
+                advance(1)
+        means = torch.stack(losses).mean(0).tolist()
+        self.epoch = dict(zip(self.alive, zip(means, statistics, strict=True), strict=True))
+        for loop in loops:
+            seconds = loop.run.display.seconds
+            seconds["train"] = seconds.get("train", 0.0) + (time.perf_counter() - started) / len(loops)
+
+    def _scores(self, rows: Tensor, drawn: Tensor | None) -> dict[str, Any]:
+        """What `_Scored` returns, with a first dimension M; `rows` [M, B], `drawn` [M, Q, K]."""
+        scene = self.runs[0].scene
+        split, device = scene.train, next(iter(self.trained.values())).device
+        columns = split.dataset.target_columns[rows][..., None]
+        if drawn is not None:
+            columns = torch.cat([columns, drawn[torch.arange(len(rows))[:, None], rows]], dim=-1)
+        images = scene.source(split.images[columns].flatten()).unflatten(0, columns.shape)
+        reference = scene.source(split.references[rows].flatten()).unflatten(0, rows.shape)
+        tokens = {name: value[rows].to(device) for name, value in split.tokens.items()}
+        parameters = {f"objective.backbone.{name}": value for name, value in self.trained.items()}
+
+        def of_one(own: dict[str, Tensor], reference: Tensor, tokens: Tokens, images: Tensor) -> dict[str, Any]:
+            found: dict[str, Any] = functional_call(self.scored, own, (reference, tokens, images))
+            return found
+
+        stacked: dict[str, Any] = vmap(of_one)(parameters, reference, tokens, images)
+        return stacked
+
+    def _chosen(
+        self,
+        rows: Tensor,
+        drawn: Tensor | None,
+        found: Mapping[str, Any],
+        thinned: tuple[int | None, list[Tensor] | None],
+        statistics: list[list[dict[str, float]]],
+    ) -> dict[str, Any]:
+        """Which of the scores are negatives, and which candidates.
+
+        Returns:
+            "masks" {slot: [M, B, K or B] bool}, "weights" {slot: likewise, float >= 0} of slots that have any, and
+            "candidates" [M, B, B] bool where the loss takes the batch's targets; `statistics` are appended to.
+        """
+        device = found["positive"].device
+        if drawn is not None:
+            every = torch.ones_like(found["slots"]["target"], dtype=torch.bool)
+            chosen: dict[str, Any] = {"masks": {"target": every}, "weights": {}}
+        else:
+            parts = [
+                self._pools(place, rows[place], found, thinned, statistics[place]) for place in range(len(self.alive))
+            ]
+            chosen = {"masks": {}, "weights": {}}
+            for slot in parts[0]:
+                own = [part[slot] for part in parts]
+                chosen["masks"][slot] = torch.stack([part.mask for part in own])
+                if any(part.weights is not None for part in own):
+                    weights = [part.mask.float() if part.weights is None else part.weights for part in own]
+                    chosen["weights"][slot] = torch.stack(weights)
+        if "candidates" in found:
+            masks = [self._candidates(place, rows[place], drawn, chosen) for place in range(len(self.alive))]
+            chosen["candidates"] = torch.stack(masks).to(device)
+        return chosen
+
+    def _pools(
+        self,
+        place: int,
+        rows: Tensor,
+        found: Mapping[str, Any],
+        thinned: tuple[int | None, list[Tensor] | None],
+        statistics: list[dict[str, float]],
+    ) -> dict[Slot, Corrupted]:
+        """What a batch strategy chooses for the run at `place`, as `Objective` has it."""
+        objective, split = self.loops[self.alive[place]].moving.objective, self.raw.train
+        kept, seeds = thinned
+        tokens = {name: value[rows] for name, value in split.tokens.items()}
+        batch = Batch(rows, None, tokens, kept, None if seeds is None else seeds[place])
+        scores: dict[Slot, Tensor] = {slot: value[place].detach() for slot, value in found["slots"].items()}
+        allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
+        tau = objective.loss.tau
+        told = Told(
+            float(found["temperature"][place]) if tau is None else tau, objective.backbone.identity.embedding_dim
+        )
+        slots, values = objective.pools(batch, scores, allowed, split.batch_relevant(rows), told)
+        statistics.append(values)
+        return slots
+
+    def _candidates(self, place: int, rows: Tensor, drawn: Tensor | None, chosen: Mapping[str, Any]) -> Tensor:
+        """[B, B] bool: which of the batch's targets the run at `place` ranks the target against, each image once."""
+        split, mining = self.raw.train, self.runs[self.alive[place]].config.mining
+        targets = split.dataset.target_columns[rows]
+        same = targets[:, None] == targets
+        first = ~same.tril(-1).any(1)
+        if drawn is not None:
+            taken = (drawn[place][rows][:, :, None] == targets).any(1)
+        elif "target" in chosen["masks"]:
+            taken = (chosen["masks"]["target"][place].cpu().float() @ same.float()) > 0
+        else:
+            taken = torch.zeros_like(same)
+        return split.allowed_images(rows, targets, mining) & first & ~taken
+
+    def _step(self, found: dict[str, Any], chosen: dict[str, Any]) -> Tensor:
+        """[M] losses; every model takes a step."""
+        objective, limit = self.scored.objective, self.runs[0].config.train.max_grad_norm
+        losses: Tensor = vmap(lambda a, b: _value(objective, a, b))(found, chosen)
+        self.optimizer.zero_grad()
+        losses.sum().backward()
+        if limit is not None:
+            gradients = [value.grad for value in self.trained.values() if value.grad is not None]
+            norms = torch.stack([gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+            scale = (limit / (norms + 1e-6)).clamp(max=1.0)  # as `torch.nn.utils.clip_grad_norm_` of each model
+            for gradient in gradients:
+                gradient.mul_(scale.reshape(-1, *[1] * (gradient.ndim - 1)))
+        self.optimizer.step()
+        self.schedule.step()
+        return losses.detach()
+
+
+def train_together(stack: Stack, courses: Sequence[Generator[None, None, Any]]) -> list[Any]:
+    """Train a stack to its end.
+
+    Args:
+        stack: whose `course` each of the courses follows, in the order of its runs.
+        courses: what a run does before and after an epoch.
+
+    Returns:
+        What each course returned, or the exception that ended it.
+    """
+    results: dict[int, Any] = {}
+    try:
+        while len(results) < len(courses):
+            for index in stack.alive:
+                stack.load(index)
+                try:
+                    next(courses[index])
+                except StopIteration as end:
+                    results[index] = end.value
+                except Exception as error:
+                    results[index] = error
+            stack.keep([index for index in stack.alive if index not in results])
+            if len(results) < len(courses):
+                stack.train_epoch()
+    except BaseException as error:
+        for index in stack.alive:
+            try:
+                courses[index].throw(error)  # each writes down what ended it
+            except BaseException:  # the same; it is raised below, once
+                continue
+        raise
+    return [results[index] for index in range(len(courses))]
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _with_frozen_text(scene: Scene, backbone: Backbone) -> Scene:
+    """The scene with what no training changes of its texts computed."""
+    splits = {id(split): split for split in (scene.train, scene.val, scene.dev) if split is not None}
+    known = {key: replace(split, tokens=_frozen(split, backbone)) for key, split in splits.items()}
+    dev = None if scene.dev is None else known[id(scene.dev)]
+    return replace(scene, train=known[id(scene.train)], val=known[id(scene.val)], dev=dev)
+
+
+@torch.no_grad()
+def _frozen(split: Split, backbone: Backbone) -> Tokens:
+    device = backbone.temperature.device
+    backbone.eval()
+    parts = [
+        backbone.frozen_text({name: value[rows].to(device) for name, value in split.tokens.items()})
+        for rows in batches(len(split.references), EMBED_BATCH)
+    ]
+    return {name: torch.cat([part[name] for part in parts]).to("cpu") for name in parts[0]}

@@ -1,0 +1,1 @@
+"""The recipes, which `--recipe` takes by name: a package, so that an installed negbench has them too."""

@@ -1,0 +1,173 @@
+"""The package as others install it: what the wheel holds, that it works outside the checkout, and without [full]."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import negbench
+from negbench.config import read_recipe, recipes
+from negbench.errors import UnknownNameError, missing_package
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+# as if what the extra [full] brings were not installed
+_HIDE = """
+import importlib.machinery, sys
+from negbench.errors import _FULL
+
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in _FULL else super().find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+from negbench.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the unpacked sdist, as an index would."""
+    where = tmp_path_factory.mktemp("dist")
+    build = "import setuptools.build_meta as b, sys; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+
+    def built(kind: str, source: Path) -> Path:
+        command = [sys.executable, "-c", build, kind, str(where)]
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+        return where / done.stdout.splitlines()[-1]
+
+    with tarfile.open(built("build_sdist", ROOT)) as archive:
+        archive.extractall(where / "source", filter="data")
+    (source,) = (where / "source").iterdir()
+    return built("build_wheel", source)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, and the packages of this one behind it; the folder of its programs."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    behind = [str(Path(np.__file__).parents[1])]
+    # of their .pth files none is read: an editable negbench among them stays out
+    (site / "behind.pth").write_text("\n".join(behind), encoding="utf-8")
+    return home / "bin"
+
+
+def outside(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})
+
+
+def test_the_wheel_holds_what_is_read_at_run_time(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+        (metadata,) = (name for name in held if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+    shipped = {
+        "strategies": "negbench/strategies",
+        "backbones": "negbench/backbones",
+        "runs/recipes": "negbench/recipes",
+        "negbench": "negbench",
+    }
+    tracked = [path for top in shipped for path in (ROOT / top).rglob("*") if path.is_file()]
+    for path in tracked:
+        if path.suffix in (".pyc", ".lock"):
+            continue
+        top = next(top for top in shipped if path.is_relative_to(ROOT / top))
+        assert f"{shipped[top]}/{path.relative_to(ROOT / top)}" in held
+    assert {"negbench/py.typed", "negbench/backbones/tiny.safetensors"} <= held
+    assert not [name for name in held if name.startswith(("tests", "strategies", "runs"))]
+    assert f"Version: {negbench.__version__}\n" in text
+    assert re.search(r"^Requires-Dist: mlflow.*extra == .full.$", text, re.M)
+
+
+def test_an_installed_negbench_works_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+    python = [str(installed / "python"), "-m", "negbench"]
+    listed = outside([*python, "list"], tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    for name in ("qure", "bradley-terry", "blip2", "fashioniq", "hycole", "qure-fig4"):
+        assert re.search(rf"^  {name} ", listed.stdout, re.M), name
+    where = outside([str(installed / "python"), "-c", "import negbench; print(negbench.__file__)"], tmp_path)
+    assert Path(where.stdout.strip()).is_relative_to(installed.parent)
+    plan = [*python, "compare", "--recipe", "qure-fig4", "--datasets", "vectors", "--backbones", "vectors"]
+    dry = outside([*plan, "--seeds", "1", "--dry-run"], tmp_path)
+    assert dry.returncode == 0, dry.stderr
+    assert "4 cells (4 strategies" in dry.stdout
+    wrong = outside([*python, "run", "--recipe", "qure-fig5"], tmp_path)
+    assert wrong.returncode == 2
+    assert "unknown recipe 'qure-fig5': did you mean 'qure-fig4'?" in wrong.stderr
+
+
+def test_recipes_are_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(recipes()) == {path.stem for path in (ROOT / "runs" / "recipes").glob("*.toml")}
+    named = read_recipe(Path("qure-cirr"))  # which extends another
+    assert named == read_recipe(ROOT / "runs" / "recipes" / "qure-cirr.toml")
+    assert named["dataset"]["name"] == "cirr"
+    with pytest.raises(UnknownNameError, match="did you mean 'qure-cirr'"):
+        read_recipe(Path("qure-cir"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qure-cirr").write_text("seed = 7", encoding="utf-8")
+    assert read_recipe(Path("qure-cirr")) == {"seed": 7}  # a file of one's own
+
+
+def test_every_package_of_the_extra_is_known_by_its_module() -> None:
+    modules = {"open_clip_torch": "open_clip", "scikit-learn": "sklearn"}
+    extras = PROJECT["project"]["optional-dependencies"]
+    names = [re.split(r"[^\w-]", each)[0] for each in extras["full"]]
+    for name in names:
+        module = modules.get(name, name)
+        error = ModuleNotFoundError(f"No module named '{module}'", name=f"{module}.inner")
+        assert missing_package(error) == f"this needs {module}: pip install 'negbench[full]'"
+    assert missing_package(ModuleNotFoundError("No module named 'nothing'", name="nothing")) is None
+    assert "full" in extras["dev"][0]
+
+
+def test_without_the_extra_mining_and_training_work_and_the_rest_says_what_to_install(
+    vector_sets: list[str], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    for name, shape in (("q", (20, 8)), ("i", (40, 8))):
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
+    np.save(tmp_path / "t.npy", rng.integers(0, 40, 20))
+    hidden = [sys.executable, "-c", _HIDE]
+    files = ["--queries", "q.npy", "--images", "i.npy", "--targets", "t.npy"]
+    mined = outside([*hidden, "mine", *files, "--strategy", "qure", "--out", "n.parquet"], tmp_path)
+    assert mined.returncode == 0, mined.stderr
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    run = outside([*hidden, "run", "--strategy", "qure", *sets, "--tracking-uri", "none"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    study = outside([*hidden, "study", "--strategy", "qure", *sets], tmp_path)
+    assert study.returncode == 2
+    assert study.stderr == "negbench: error: this needs optuna: pip install 'negbench[full]'\n"
+
+
+def test_one_version_and_one_import_line() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {negbench.__version__}\n" in citation
+    assert "version" in PROJECT["project"]["dynamic"]
+    code = "import sys, negbench; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pandas', 'mlflow')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_docker_file_runs_the_demo_of_the_makefile() -> None:
+    import json
+
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.M)
+    (demo,) = re.findall(r"negbench (compare .*--name demo)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert json.loads(command) == demo.split()
