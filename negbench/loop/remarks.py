@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from negbench.contracts import Loss
 
 if TYPE_CHECKING:
@@ -63,13 +61,13 @@ def _collapsed(state: State) -> list[str]:
 
 
 def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
-    """The loss of equal scores (log 2, the margin, log of the number of candidates), and no way from it to the end."""
+    """The loss of equal scores, log 2 for a logistic one and the margin for a hinge, and no way from it to the end."""
     losses = [point["train/loss"] for point in state.points if "train/loss" in point]
-    if len(losses) < 4 or config.hybrid.active or loss.candidate_set != "pair":
+    if len(losses) < 4 or config.hybrid.active:
         return []
-    negatives = torch.zeros(1, int(config.train.num_negatives or config.train.batch_size - 1))
-    level = float(loss(torch.zeros(1), negatives))
+    margin = float(getattr(loss, "margin", 0.0))
     last = losses[-max(2, len(losses) // 4) :]
-    if level == 0 or any(abs(value - level) > _PINNED * level for value in last):
-        return []
-    return [f"the loss stays at {level:.3f}, its value where all scores are equal: nothing is learned"]
+    for level in (math.log(2), margin):
+        if level > 0 and all(abs(value - level) <= _PINNED * level for value in last):
+            return [f"the loss stays at {level:.3f}, its value where all scores are equal: nothing is learned"]
+    return []
