@@ -77,11 +77,12 @@ def map_(
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))
     with options.stages(console, "plan") as display:
-        cells = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+        cells, undefined = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+    options.notes(console, [f"there is no world at {label}: {reason}" for label, reason in undefined.items()])
     distinct = list({cell.hash: cell for cell in cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
     console.print(
-        f"{len(design.points)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(cells)} "
+        f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(cells)} "
         f"cells, {done} of them finished before",
         highlight=False,
     )
