@@ -86,6 +86,8 @@ def page(browser: Browser, server: str) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     own = (server, "data:", "blob:")
     context.route("**/*", lambda route: route.continue_() if route.request.url.startswith(own) else route.abort())
+    # MLflow opens its assistant over a quarter of the window on the first visit alone
+    context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     opened = context.new_page()
     opened.set_default_timeout(20_000)
     yield opened
@@ -131,8 +133,6 @@ def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, print
     for run in cells:  # unfolded, not under their parent
         page.get_by_role("link", name=run.info.run_name, exact=True).wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
-    if (close := page.get_by_label("Close Assistant")).count():
-        close.first.click()
     heads = heads_in_sight(page)
     wanted = ["strategy", "loss", "seed", "final/average/recall", "final/average/recall_at_10"]
     wanted += ["mined/false_negative_rate_draws", "mined/hardness", "used/train_seconds"]
@@ -152,7 +152,6 @@ def test_charts_are_made_ready(page: Page, printed: str, runs: Path) -> None:
         page.get_by_text(title, exact=True).first.wait_for()
     tops = [page.get_by_text(title, exact=True).first.bounding_box() for title in titles]
     assert all(box is not None and box["y"] < 1000 for box in tops)  # before the charts that MLflow makes
-    page.get_by_text("negbench (4)").wait_for()
     assert len(page.screenshot(path=runs / "charts.png")) > 30_000
 
 
