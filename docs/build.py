@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-
 import re
 import typing
 from collections.abc import Iterable, Iterator
