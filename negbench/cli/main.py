@@ -48,6 +48,8 @@ _COMMANDS = (
     "audit",
     "advise",
     "report",
+    "pack",
+    "merge",
     "evaluate",
     "encode",
     "mine",

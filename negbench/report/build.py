@@ -263,7 +263,7 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
     for cell in cells:
-        run = runs.get(cell["run"]) if cell["run"] else None
+        run = runs.get(Path(cell["run"]).name) if cell["run"] else None
         row = {name: cell[name] for name in KEY} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if run is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
