@@ -11,6 +11,7 @@ import pandas as pd
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
+from negbench.grid.tuning import SUFFIX as TUNED
 from negbench.report import figures
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
@@ -23,6 +24,7 @@ from negbench.report.published import rows_beside
 from negbench.report.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
 from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.report.tuned import tuned_section
 from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, percent
 from negbench.runfolder import RunFolder, find_run
@@ -72,7 +74,11 @@ def comparison_page(runs: Path, name: str, galleries: int) -> Page:
     groups = ordered(groups_of(runs, name), rows)
     cells = ComparisonFolder(runs / name).cells()
     parts = figures.parts_of(groups, rows)
-    sections = [_leader(groups, rows, cells, parts), _did(groups, rows), _regime(groups), _statistics(rows)]
+    sections = [
+        _leader(groups, rows, cells, parts),
+        tuned_section(runs, name, rows, read_rows(runs / f"{name}{TUNED}")),
+    ]
+    sections += [_did(groups, rows), _regime(groups), _statistics(rows)]
     sections.append(_audit(runs / name))
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
     found = answers(groups, rows)

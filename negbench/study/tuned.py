@@ -1,16 +1,15 @@
 """Equal tuning: every strategy of a comparison gets the same number of trials on a dev part of train.
 
-The budget is equal in trials; what differs is told (knobs, seconds). Negatives per query and step are not searched: they
-are what the strategies of a table have in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and
-Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
+The budget is equal in trials; what differs is told (knobs, seconds). Negatives per query and step are not searched:
+the strategies of a table have them in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and Gulrajani
+and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from negbench.config import RunConfig, resolved
 from negbench.errors import OptionError
@@ -72,7 +71,9 @@ def _spec(config: RunConfig, search: Sequence[str], seed: int) -> StudySpec | No
     base = config.model_copy(update={"seed": seed, "eval": chosen})
     knobs, _ = own_knobs(base, resolved(base))
     if any(text.partition("=")[0].strip() in (_NEGATIVES, "num_negatives") for text in search):
-        raise OptionError(f"--search {_NEGATIVES}: strategies are compared at equal numbers; --negatives makes them an axis")
+        raise OptionError(
+            f"--search {_NEGATIVES}: strategies are compared at equal numbers; --negatives makes them an axis"
+        )
     if not search and not set(knobs) - {_NEGATIVES}:
         return None
     space = build_space(base, search=search, fix=[_NEGATIVES], force=True)
@@ -108,7 +109,7 @@ def tune(
     jobs, places = list[Job](), list[int]()
     for place, each in enumerate(found):
         if each.spec is not None:
-            title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}"[-100:], "--name")
+            title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
             books[place], job = open_study(
                 runs, title, each.spec, trials=trials, storage=None, workers=workers, tracking_uri=tracking_uri
             )
@@ -129,16 +130,21 @@ def tune(
 def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
     if mine.spec is None or book is None:
         return Tuning(mine.labels), list(mine.configs)
-    done, spec, ended = finished(book), mine.spec, [t for t in book.frozen() if t.state.is_finished()]
-    knobs = tuple(knob.key for knob in spec.space.knobs)
-    spent = sum(trial.duration.total_seconds() for trial in ended if trial.duration is not None)
-    whole = {"study": book.name, "knobs": knobs, "trials": len(ended), "seconds": round(spent, 3)}
+    done, spec, counts = finished(book), mine.spec, book.counts()
+    spent = sum(t.duration.total_seconds() for t in book.frozen() if t.state.is_finished() and t.duration is not None)
+    tried = Tuning(
+        mine.labels,
+        study=book.name,
+        knobs=tuple(knob.key for knob in spec.space.knobs),
+        trials=counts["finished"] + counts["pruned"] + counts["failed"],
+        seconds=round(spent, 3),
+    )
     default = next((trial for trial in done if trial.number == 0), None)
     if error or default is None:
-        return Tuning(mine.labels, **whole, error=error or "its default was not computed"), []
-    best: Any = done[0]
+        return replace(tried, error=error or "its default was not computed"), []
+    best = done[0]
     configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in mine.configs]
     plain = spec.space.plain(spec.config, best.params)
     same = resolved(configs[0]).identity() == resolved(mine.configs[0]).identity()
-    values = {"default": float(default.values[0]), "best": float(best.values[0])}
-    return Tuning(mine.labels, **whole, **values, found={} if same else plain), configs
+    values = float(default.values[0]), float(best.values[0])
+    return replace(tried, default=values[0], best=values[1], found={} if same else plain), configs

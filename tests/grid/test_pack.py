@@ -227,7 +227,10 @@ def test_links_doubles_bombs_and_ruins_are_refused(runs: Path, tmp_path: Path, m
         archive.writestr(link, "/etc/passwd")
     with pytest.raises(RunError, match="is no file of a pack"):
         read_pack(tmp_path / "link.zip")
-    with zipfile.ZipFile(write(tmp_path / "twice.zip", members), "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+    with (
+        zipfile.ZipFile(write(tmp_path / "twice.zip", members), "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate"),
+    ):
         archive.writestr("comparison.json", b"{}")
     with pytest.raises(RunError, match="is no file of a pack"):
         read_pack(tmp_path / "twice.zip")
