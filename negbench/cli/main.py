@@ -48,6 +48,7 @@ _COMMANDS = (
     "audit",
     "advise",
     "report",
+    "aggregate",
     "pack",
     "merge",
     "evaluate",

@@ -13,6 +13,8 @@ from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
 from negbench.grid.tuning import SUFFIX as TUNED
 from negbench.report import figures
+from negbench.report.aggregate import FILE as AGGREGATE
+from negbench.report.aggregate import aggregate_page
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
@@ -53,6 +55,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "swap.json").exists():
         folder, page = runs / name, swap_page(runs / name)
+    elif (runs / name / AGGREGATE).exists():
+        folder, page = runs / name, aggregate_page(runs / name)
     elif (runs / name / MAP).exists():
         folder, page = runs / name, map_page(runs / name)
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):

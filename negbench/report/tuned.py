@@ -1,4 +1,4 @@
-"""A comparison at published defaults and at equal tuning, side by side: numbers, verdicts, what tuning gains and costs."""
+"""A comparison at published defaults and at equal tuning side by side: numbers, verdicts, gains and cost of tuning."""
 
 from __future__ import annotations
 

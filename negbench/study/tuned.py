@@ -1,8 +1,8 @@
 """Equal tuning: every strategy of a comparison gets the same number of trials on a dev part of train.
 
 The budget is equal in trials; what differs is told (knobs, seconds). Negatives per query and step are not searched:
-the strategies of a table have them in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and Gulrajani
-and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
+the strategies of a table have them in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and
+Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
 """
 
 from __future__ import annotations

@@ -32,6 +32,9 @@ def combined(
     return combinations(configs, plan(configs, tmp_path, Display(), Scenes()), search)
 
 
+OWN = {"strategy.k", "schedule.n_def", "schedule.warmup"}  # what top-k's search moves
+
+
 # --- what is searched ----------------------------------------------------------------------------------------------
 
 
@@ -42,7 +45,7 @@ def test_every_strategy_has_its_own_knobs_and_none_its_number_of_negatives(
     specs = {name: each.spec for name, each in found.items()}
     assert specs["all-corpus"] is None
     assert specs["in-batch"] is None
-    assert {k.key for k in specs["top-k"].space.knobs} == {"strategy.k", "schedule.n_def"}  # type: ignore[union-attr]
+    assert {k.key for k in specs["top-k"].space.knobs} == OWN  # type: ignore[union-attr]
     assert "train.num_negatives" not in {k.key for k in specs["dqe"].space.knobs}  # type: ignore[union-attr]
     assert [config.seed for config in found["dqe"].configs] == [0, 1]
 
@@ -67,7 +70,7 @@ def test_a_range_for_all_is_searched_by_all(
 ) -> None:
     found = combined(tmp_path, vector_sets, "top-k,all-corpus", ("train.lr=0.001:0.1:log",))
     keys = [{knob.key for knob in each.spec.space.knobs} for each in found if each.spec is not None]
-    assert keys == [{"strategy.k", "schedule.n_def", "train.lr"}, {"train.lr"}]
+    assert keys == [OWN | {"train.lr"}, {"train.lr"}]
     with pytest.raises(OptionError, match="compared at equal numbers"):
         combined(tmp_path, vector_sets, "top-k", ("num_negatives=1:5",))
     assert negbench(["compare", "--search", "train.lr=1:2", "--runs-dir", str(tmp_path), "--dry-run"]) == 2
