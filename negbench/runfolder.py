@@ -174,11 +174,16 @@ class RunFolder:
         with atomic_write(self.path / "model.safetensors", "wb") as file:
             file.write(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, dict(metadata)))
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it holds trained parameters: not where it came of a pack."""
+        return (self.path / "model.safetensors").exists()
+
     def weights(self) -> dict[str, torch.Tensor]:
         """What `write_weights` wrote."""
         from safetensors.torch import load_file
 
-        if not (self.path / "model.safetensors").exists():
+        if not self.has_weights:
             raise RunError(f"run {self.run_id} holds no weights")
         with self._intact("model.safetensors") as file:
             tensors: dict[str, torch.Tensor] = load_file(file)
