@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 
 from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import atomic_write, locked, read_json, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOVES_SCORES = False  # keeps what was computed
 
@@ -137,6 +139,8 @@ class RunFolder:
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""
+        import pandas as pd  # here, as training does without it
+
         return pd.read_parquet(self.path / "ranks.parquet")
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:

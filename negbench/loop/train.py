@@ -26,6 +26,7 @@ from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, MiningTask, mine
@@ -80,7 +81,7 @@ def course(
         optimizer, schedule = together
     else:
         groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-        optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+        optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
         schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
         # the schedule is not prepared: accelerate would step it once per process, and it counts batches
         model, optimizer = run.accelerator.prepare(objective, optimizer)
