@@ -1,4 +1,8 @@
-"""Scores to ranks: the only place that sorts. Ranks are taken in float32 and ties count against the model."""
+"""Scores to ranks: the only place that sorts. Ranks are taken in float32 and ties count against the model.
+
+A sort costs several times the product that the scores come from. What counts, thresholds or a selection tell is
+therefore told by them (`window`, `ranked_scores`, `target_ranks`); `places` sorts the few rows that ties leave open.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
 from negbench.ragged import Ragged
+
+_FEW_PLACES = 4  # of a row, which selection finds faster than a sort of its values
 
 
 def descending(scores: Tensor) -> Tensor:
@@ -19,6 +25,74 @@ def descending(scores: Tensor) -> Tensor:
     falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # as whole numbers, in the order of the negated scores
     keys = (falling.long() << 32) + torch.arange(scores.shape[-1])
     return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
+
+
+def count(mask: Tensor) -> Tensor:
+    """[B, N] bool -> [B] int64, how many are True."""
+    if mask.device.type != "cpu":
+        return mask.sum(1)
+    bits = np.packbits(mask.numpy(), axis=1)  # an eighth of the bytes to add up
+    return torch.from_numpy(np.bitwise_count(bits).sum(1, dtype=np.int64))
+
+
+def places(scores: Tensor, eligible: Tensor) -> Tensor:
+    """[B, N] int64: 0-based place of each eligible image among the eligible ones of its row, by descending score.
+
+    Ties are broken by column. Images that are not eligible are as if absent and hold the place N.
+    """
+    order = descending(scores)
+    ordered = eligible.gather(1, order)
+    place = (ordered.cumsum(1) - 1).masked_fill(~ordered, eligible.shape[1])
+    return torch.empty_like(place).scatter_(1, order, place)
+
+
+def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
+    """[B, N] float32 or wider: the eligible images' scores in descending order, -inf behind the last."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return _ascending(wide.neg().masked_fill_(~eligible, torch.inf)).neg_()
+
+
+def window(
+    scores: Tensor, eligible: Tensor, start: Tensor | int, stop: Tensor | int, ranked: Tensor | None = None
+) -> Tensor:
+    """[B, N] bool: the eligible images at the places start, start + 1, ..., stop - 1 (`places`), found by selection.
+
+    Args:
+        scores: [B, N] float of any sign and precision.
+        eligible: [B, N] bool.
+        start: >= 0, a number or [B] int64.
+        stop: the same; a row with stop <= start has none.
+        ranked: `ranked_scores` of these, where they are known.
+    """
+    rows, width = scores.shape
+    if not rows or not width:
+        return torch.zeros_like(eligible)
+    start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
+    first, last = start.clamp(max=width - 1), (stop - 1).clamp(min=0)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if ranked is None:
+        ranked = _selected(wide.masked_fill(~eligible, -torch.inf), first, last)
+    chosen = (wide >= ranked.gather(1, last[:, None])).logical_and_(eligible)
+    if bool((start > 0).any()):
+        chosen &= wide <= ranked.gather(1, first[:, None])
+    wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
+    crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
+    if len(crowded):
+        place = places(scores[crowded], eligible[crowded])
+        chosen[crowded] = (place >= start[crowded, None]) & (place < stop[crowded, None]) & eligible[crowded]
+    return chosen
+
+
+def _selected(values: Tensor, *places: Tensor) -> Tensor:
+    """[B, N] of which [i, places[i]] is what it is in row i sorted in descending order."""
+    wanted = torch.cat(places).unique()
+    if values.device.type != "cpu" or len(wanted) > _FEW_PLACES:
+        return _ascending(values).flip(1)
+    width = values.shape[1]
+    kth = [width - 1 - place for place in wanted.tolist()]
+    found = values.new_empty(values.shape)
+    found[:, wanted] = torch.from_numpy(np.partition(values.detach().numpy(), kth, axis=1)[:, kth])
+    return found
 
 
 def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:
@@ -46,16 +120,13 @@ def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor
     candidate = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device)
     if not k or not len(scores):
         return torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
-    masked = scores.masked_fill(~candidate, -torch.inf)
-    # topk does not say which of equal scores it takes: only its last value is used, the lowest columns fill the rest
-    last = masked.topk(k, dim=1).values[:, -1:]
-    above, equal = candidate & (masked > last), candidate & (masked == last)
-    chosen = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - above.sum(1, keepdim=True)))
+    chosen = window(scores, candidate, 0, k)
     rows, columns = chosen.nonzero(as_tuple=True)
-    place = chosen.cumsum(1, dtype=torch.int32)[rows, columns].long() - 1
+    size = count(chosen)
+    place = torch.arange(len(rows), device=scores.device) - (size.cumsum(0) - size)[rows]
     found = torch.full((len(scores), k), -1, dtype=torch.int64, device=scores.device)
     found[rows, place] = columns
-    own = masked.gather(1, found.clamp(min=0)).masked_fill(found < 0, -torch.inf)
+    own = scores.gather(1, found.clamp(min=0)).masked_fill(found < 0, -torch.inf)
     return found.gather(1, descending(own))
 
 
@@ -85,7 +156,7 @@ def target_ranks(scores: Tensor, target: Tensor, allowed: Tensor | None = None) 
     if allowed is not None:
         ahead &= allowed.to(scores.device)
     ahead.scatter_(1, column, False)
-    return torch.where(target >= 0, 1 + ahead.sum(1), 0)
+    return torch.where(target >= 0, 1 + count(ahead), 0)
 
 
 def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = None) -> Ragged:
@@ -156,8 +227,10 @@ def sorted_rows(ranks: Ragged) -> Ragged:
 def checked_scores(scores: Tensor) -> Tensor:
     """[B, N] scores as float32. Raises NegbenchError where one is NaN, naming its row and column."""
     scores = scores.float()
-    bad = scores.isnan()
-    if bad.any():
+    if scores.sum().isnan():  # or infinities of both signs
+        bad = scores.isnan()
+        if not bad.any():
+            return scores
         row, column = bad.nonzero()[0].tolist()
         raise NegbenchError(
             f"{int(bad.sum())} scores are NaN, first row {row}, column {column}: a diverged model cannot be ranked"
