@@ -98,10 +98,10 @@ class MiningConfig(Section):
     # false-negative filters, for every strategy (`negbench.mining.filters`): what is likely to satisfy the query is no
     # negative; s+ is the target's score
     exclude_subset: bool = False  # images of the query's own group of look-alikes (CIRR's image groups)
-    margin: float | None = None  # images with s > s+ - margin
-    relative_margin: float | None = Field(None, ge=0)  # images with s > s+ - relative_margin |s+|
-    guide_margin: float | None = None  # the same of the guide's scores: g > g+ - guide_margin
-    max_judge: float | None = None  # images that the judge scores above it
+    margin: float | None = Field(None, ge=-2, le=2)  # images with s > s+ - margin
+    relative_margin: float | None = Field(None, ge=0, le=1000)  # images with s > s+ - relative_margin |s+|
+    guide_margin: float | None = Field(None, ge=-1e6, le=1e6)  # the same of the guide's scores: g > g+ - guide_margin
+    max_judge: float | None = Field(None, ge=-1e6, le=1e6)  # images that the judge scores above it
     max_target: float | None = Field(None, ge=-1, le=1)  # images whose cosine to the target is above it
     max_reference: float | None = Field(None, ge=-1, le=1)  # the same of the reference image
 

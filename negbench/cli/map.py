@@ -37,7 +37,8 @@ def map_(
         int | None, typer.Option(min=1, help="So many of all combinations, drawn at random [default: all of them].")
     ] = None,
     strategies: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+        str | None,
+        typer.Option(help="Names by comma, options as qure:variant=release; cir: the papers'; all [default: cir]."),
     ] = None,
     loss: Annotated[str | None, typer.Option(help="Loss [default: the recipe's or system's, bradley-terry].")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model family [default: vectors].")] = None,

@@ -27,12 +27,13 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.hybrid import Temperatures
 from negbench.loop.objective import Batch, Objective, Told
 from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
-from negbench.loop.train import Log, Loop, course
+from negbench.loop.train import Loop, course
 from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry
@@ -351,7 +352,8 @@ class Stack:
         allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
         tau = objective.loss.tau
         told = Told(
-            float(found["temperature"][place]) if tau is None else tau, objective.backbone.identity.embedding_dim
+            float(found["temperature"][place].detach()) if tau is None else tau,
+            objective.backbone.identity.embedding_dim,
         )
         slots, values = objective.pools(batch, scores, allowed, split.batch_relevant(rows), told)
         statistics.append(values)
