@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.ranks import count
+from negbench.metrics.ranks import count, masked_scores
 from negbench.strategies._ranked import at_least_float32
 
 PAPER = "DQE-CIR eq. 3-4, table 4"
@@ -63,8 +63,8 @@ class Dqe(Strategy):
         gap: Tensor = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
         if self.scale == "absolute":
             return gap
-        low = gap.masked_fill(~view.allowed, torch.inf).amin(1, keepdim=True)
-        high = gap.masked_fill(~view.allowed, -torch.inf).amax(1, keepdim=True)
+        low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
+        high = masked_scores(gap, view.allowed).amax(1, keepdim=True)
         return torch.where(high > low, (gap - low) / (high - low), torch.nan)
 
     def _shares(self, view: ScoreView) -> Tensor:

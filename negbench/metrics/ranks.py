@@ -6,14 +6,17 @@ therefore told by them (`window`, `ranked_scores`, `target_ranks`); `places` sor
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
 from negbench.ragged import Ragged
 
-_FEW_PLACES = 4  # of a row, which selection finds faster than a sort of its values
+_CHUNK = 16  # images of a row that are looked at as one
 
 
 def descending(scores: Tensor) -> Tensor:
@@ -46,10 +49,19 @@ def places(scores: Tensor, eligible: Tensor) -> Tensor:
     return torch.empty_like(place).scatter_(1, order, place)
 
 
+def masked_scores(scores: Tensor, mask: Tensor, *, low: bool = True) -> Tensor:
+    """[B, N] float32 or wider: the scores where `mask`, elsewhere -inf, or inf where `low` is False.
+
+    As `masked_fill`, without a branch for each entry: several times faster where a mask has no pattern.
+    """
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    bound = mask.to(wide.dtype).sub_(0.5).mul_(torch.inf if low else -torch.inf)
+    return torch.minimum(wide, bound, out=bound) if low else torch.maximum(wide, bound, out=bound)
+
+
 def ranked_scores(scores: Tensor, eligible: Tensor) -> Tensor:
     """[B, N] float32 or wider: the eligible images' scores in descending order, -inf behind the last."""
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    return _ascending(wide.neg().masked_fill_(~eligible, torch.inf)).neg_()
+    return _ascending(masked_scores(scores, eligible).neg_()).neg_()
 
 
 def window(
@@ -64,17 +76,18 @@ def window(
         stop: the same; a row with stop <= start has none.
         ranked: `ranked_scores` of these, where they are known.
     """
-    rows, width = scores.shape
+    scores, (rows, width) = scores.detach(), scores.shape
     if not rows or not width:
         return torch.zeros_like(eligible)
+    head = isinstance(start, int) and start == 0 and isinstance(stop, int)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
-    first, last = start.clamp(max=width - 1), (stop - 1).clamp(min=0)
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if ranked is None:
-        ranked = _selected(wide.masked_fill(~eligible, -torch.inf), first, last)
-    chosen = (wide >= ranked.gather(1, last[:, None])).logical_and_(eligible)
-    if bool((start > 0).any()):
-        chosen &= wide <= ranked.gather(1, first[:, None])
+    if head and ranked is None:
+        chosen = masked_scores(scores, eligible)
+        chosen = (chosen >= _largest(chosen, int(stop[0]))).logical_and_(eligible)
+    else:
+        ranked = ranked_scores(scores, eligible) if ranked is None else ranked
+        first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
+        chosen = (scores >= last).logical_and_(scores <= first).logical_and_(eligible)
     wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
     crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
     if len(crowded):
@@ -83,16 +96,31 @@ def window(
     return chosen
 
 
-def _selected(values: Tensor, *places: Tensor) -> Tensor:
-    """[B, N] of which [i, places[i]] is what it is in row i sorted in descending order."""
-    wanted = torch.cat(places).unique()
-    if values.device.type != "cpu" or len(wanted) > _FEW_PLACES:
-        return _ascending(values).flip(1)
-    width = values.shape[1]
-    kth = [width - 1 - place for place in wanted.tolist()]
-    found = values.new_empty(values.shape)
-    found[:, wanted] = torch.from_numpy(np.partition(values.detach().numpy(), kth, axis=1)[:, kth])
-    return found
+def _largest(values: Tensor, k: int) -> Tensor:
+    """[B, 1] the k-th largest value of each row, 1 <= k <= N."""
+    if values.device.type != "cpu":
+        return values.topk(k).values[:, -1:]
+    found, (rows, width) = values.numpy(), values.shape
+    chunks = width // _CHUNK
+    if 2 * k > chunks:
+        return torch.from_numpy(_partitioned(found, k))
+    # k chunks of a row reach the k-th largest maximum of its chunks, so the k-th largest value does, and few others do
+    maxima = found[:, : chunks * _CHUNK].reshape(rows, _CHUNK, chunks).max(1)
+    reach = found >= _partitioned(maxima, k)
+    size = count(torch.from_numpy(reach)).numpy()
+    many = np.flatnonzero(size > 8 * k)  # most of these are rows with fewer than k images: half of the row is -inf
+    reach[many], size[many] = False, 0
+    few = np.full((rows, max(k, size.max())), -np.inf, found.dtype)
+    few[np.arange(few.shape[1]) < size[:, None]] = found.ravel()[np.flatnonzero(reach)]
+    largest = _partitioned(few, k)
+    largest[many] = _partitioned(found[many], k)
+    return torch.from_numpy(largest)
+
+
+def _partitioned(values: NDArray[Any], k: int) -> NDArray[Any]:
+    """[B, 1] the k-th largest value of each row."""
+    place = values.shape[1] - k
+    return np.partition(values, place, axis=1)[:, place, None]
 
 
 def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:

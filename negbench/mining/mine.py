@@ -35,7 +35,7 @@ from torch.nn import functional
 from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option, relevance
 from negbench.errors import NegbenchError
 from negbench.files import atomic_write, intact
-from negbench.metrics.ranks import count, descending, target_ranks
+from negbench.metrics.ranks import count, descending, masked_scores, target_ranks
 from negbench.mining.draws import draw, splitmix
 from negbench.ragged import Ragged
 
@@ -416,7 +416,7 @@ def _answer(strategy: Strategy, view: ScoreView) -> Tensor:
     if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
         raise NegbenchError(f"{name}.pool must return finite weights >= 0")
     wrong = _inside(answer) & ~view.allowed
-    if bool(wrong.any()):
+    if wrong.numpy(force=True).any():
         row, column = wrong.nonzero()[0].tolist()
         what = "the target itself" if column == int(view.target[row]) else "an excluded image"
         raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
@@ -436,13 +436,13 @@ def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     if not len(empty):
         return answer, code
     allowed, scores = view.allowed[empty], view.scores[empty]
-    allowed = torch.where(allowed.any(1, keepdim=True), allowed, scored.view.allowed[empty])  # filters left nothing
+    allowed = torch.where(count(allowed)[:, None] > 0, allowed, scored.view.allowed[empty])  # filters left nothing
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
     below = allowed & (scores < view.positive[empty, None])
-    nearest = scores.masked_fill(~below, -torch.inf).argmax(1, keepdim=True)  # of equal scores the first column
-    some = below.any(1)
+    nearest = masked_scores(scores, below).argmax(1, keepdim=True)  # of equal scores the first column
+    some = count(below) > 0
     single = torch.zeros_like(allowed).scatter_(1, nearest, True)
     answer = answer.clone()
     answer[empty] = torch.where(some[:, None], single, allowed).to(answer.dtype)
@@ -512,8 +512,8 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    low = view.scores.masked_fill(~pool, torch.inf).amin(1)
-    first = view.count_above(view.scores.masked_fill(~pool, -torch.inf).amax(1))
+    low = masked_scores(view.scores, pool, low=False).amin(1)
+    first = view.count_above(masked_scores(view.scores, pool).amax(1))
     last = room - 1 - count(view.allowed & (view.scores < low[:, None]))
     total = size * (first + last) // 2  # where every allowed image between the two is in the pool
     for_row = (last - first + 1 != size).nonzero().squeeze(1)
