@@ -83,7 +83,7 @@ def window(
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
     if head and ranked is None:
         chosen = masked_scores(scores, eligible)
-        chosen = (chosen >= _largest(chosen, int(stop[0]))).logical_and_(eligible)
+        chosen = (chosen >= _largest(chosen, max(1, int(stop[0])))).logical_and_(eligible)
     else:
         ranked = ranked_scores(scores, eligible) if ranked is None else ranked
         first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
