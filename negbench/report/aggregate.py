@@ -334,8 +334,8 @@ def charts_of(found: Aggregate) -> list[Chart]:
         Chart(
             "overall",
             "Elo and interquartile mean",
-            f"Elo with {facts['baseline']} at 1000, intervals ({level}) under other tables; interquartile mean of scaled "
-            f"scores, intervals under other seeds ({size}).",
+            f"Elo with {facts['baseline']} at 1000, intervals ({level}) under other tables; interquartile mean of "
+            f"scaled scores, intervals under other seeds ({size}).",
             (
                 Panel("Elo", _bars(found, "elo"), 0.2 * len(order) + 0.2, words_room(order)),
                 Panel("IQM, scaled", _bars(found, "iqm"), 0.2 * len(order) + 0.2, words_room(order)),
