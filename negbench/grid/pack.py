@@ -75,7 +75,7 @@ def write_pack(runs: Path, name: str, out: Path) -> int:
     members["comparison.json"] = _dumped({"name": name, "cells": kept})
     listed = {member: {"sha256": _digest(data), "bytes": len(data)} for member, data in sorted(members.items())}
     head = _dumped({"format": FORMAT, "negbench": __version__, "comparison": name, "members": listed})
-    with atomic_write(out, "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_write(out, "w+b") as target, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in [("manifest.json", head), *sorted(members.items())]:
             info = zipfile.ZipInfo(member)  # of 1980, so that the bytes do not depend on the clock
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
