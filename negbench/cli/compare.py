@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "compare",
         help="Compute every combination once and print the table. The same command goes on where it stopped.",
-        epilog="Example: negbench compare --strategies all --losses bradley-terry --seeds 3",
+        epilog="Example: negbench compare --strategies cir --losses bradley-terry --seeds 3",
     )(compare)
 
 
@@ -31,7 +31,8 @@ def compare(
     strategies: Annotated[
         str | None,
         typer.Option(
-            help="'all' (that need no guide), or names by comma; options as qure:variant=release [default: all]."
+            help="Names by comma, options as qure:variant=release; cir: the papers' and their opponents; all: every "
+            "one that needs no guide [default: cir]."
         ),
     ] = None,
     losses: Annotated[str | None, typer.Option(help="As --strategies [default: bradley-terry].")] = None,
@@ -146,7 +147,7 @@ def build_grid(
     negatives = parse_negatives(axes.get("negatives") or table.pop("negatives", []))
     objective = system(str(layers["system"])).objective if "system" in layers else {}
     defaults: dict[str, Any] = {
-        "strategies": "all",
+        "strategies": "cir",
         "losses": [merged([objective, layers]).get("loss", "bradley-terry")],
         "backbones": [layers.get("backbone", "tiny")],
         "datasets": [layers.get("dataset", "synthetic")],

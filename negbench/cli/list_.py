@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from negbench.cli import options
+
+if TYPE_CHECKING:
+    from negbench.registry import Description, Option
 
 
 def register(app: typer.Typer) -> None:
@@ -101,17 +104,22 @@ def _all(kind: str) -> None:
             typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
 
 
-def _one(kind: str, name: str) -> None:
-    """Every option with type, default, range and its lines of the docstring."""
-    import textwrap
-
+def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
+    """A plug-in's description, its section of a configuration, and the options that its user sets."""
     from negbench.config import by_run
     from negbench.registry import SECTIONS, options_of, registry
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
-    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     section = next(section for section, each in SECTIONS.items() if each == kind)
-    found = [option for option in options_of(kind, name) if option.name not in by_run(section)]
+    return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
+
+
+def _one(kind: str, name: str) -> None:
+    """Every option with type, default, range and its lines of the docstring."""
+    import textwrap
+
+    described, section, found = explained(kind, name)
+    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
     for option in found:
         text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)

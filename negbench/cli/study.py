@@ -193,6 +193,7 @@ def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, wor
     from negbench.report.study import finish, header
     from negbench.study.final import Final
     from negbench.study.work import open_study, run_study
+    from negbench.tracking import Tracker
 
     console, trials = options.console(), asked.trials
     options.notes(console, asked.remarks)
@@ -208,7 +209,8 @@ def _compute(asked: AskedStudy, runs: Path, title: str, storage: str | None, wor
 
     if workers > 1 and not asked.spec.claims:
         _encode(asked)
-    run_study(job, workers, report)
+    with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
+        run_study(job, workers, report)
     typer.echo(f"{trials} trials, {time.monotonic() - started:.1f} s of this command")
     final = _final(asked, book, job, workers, started) if asked.final_seeds else None
     finish(console, runs, book, final if isinstance(final, Final) else None, uri)
