@@ -14,7 +14,10 @@ import json
 import math
 import re
 import stat
+import struct
 import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +42,11 @@ _TABLES = ("answer.md", "table.csv", "statistics.json", "calibration.json", "beh
 _NAME = re.compile(rf"(manifest\.json|comparison\.json|tables/[a-z]+\.[a-z]+|cells/[0-9a-f]{{64}}/({'|'.join(_CELL)}))")
 _MEMBER, _WHOLE, _MEMBERS = 64 * 2**20, 2**30, 100_000  # bytes of a member and of all, unpacked; how many
 _PLACES = ("root", "file", "gallery", "allow_missing")  # options of a data set that say where it lies, not what it is
+_RESULT = {  # what tables read of result.json
+    **dict.fromkeys(("metrics", "baselines", "behaviour", "regime", "seconds", "peak_memory_mib"), dict),
+    **dict.fromkeys(("behaviour_by_refresh", "regime_by_refresh", "remarks"), list),
+    **dict.fromkeys(("negatives_seen", "steps", "images_encoded", "reported_epoch"), int),
+}
 _HELD = ("train", "loss", "backbone", "hybrid", "eval")  # sections that a table holds fixed
 _FOLDERS = re.compile(r"(?<![^=:'\"\s(\[|])~?/(?!/)[^,)\s'\"]*/")  # of a path of this machine within a text
 
@@ -67,7 +75,10 @@ def write_pack(runs: Path, name: str, out: Path) -> int:
     for row in rows:
         folder = runs / row["run"]
         for file in _CELL:
-            content = (folder / file).read_bytes()
+            try:
+                content = (folder / file).read_bytes()
+            except OSError as error:
+                raise RunError(f"cannot read {folder / file}: {error.strerror or error}") from error
             if file.endswith(".json"):
                 content = _dumped(_without_places(json.loads(content)))
             members[f"cells/{row['hash']}/{file}"] = content
@@ -75,7 +86,7 @@ def write_pack(runs: Path, name: str, out: Path) -> int:
     members["comparison.json"] = _dumped({"name": name, "cells": kept})
     listed = {member: {"sha256": _digest(data), "bytes": len(data)} for member, data in sorted(members.items())}
     head = _dumped({"format": FORMAT, "negbench": __version__, "comparison": name, "members": listed})
-    with atomic_write(out, "w+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_write(out, "w+b") as target, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in [("manifest.json", head), *sorted(members.items())]:
             info = zipfile.ZipInfo(member)  # of 1980, so that the bytes do not depend on the clock
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
@@ -122,7 +133,7 @@ class PackedCell:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """config.json."""
-        value: dict[str, Any] = _parsed(self.files["config.json"], f"{self.title}: config.json")
+        value: dict[str, Any] = _parsed(self.files["config.json"], "config.json")
         return value
 
     @cached_property
@@ -133,7 +144,7 @@ class PackedCell:
     @cached_property
     def result(self) -> dict[str, Any]:
         """result.json."""
-        value: dict[str, Any] = _parsed(self.files["result.json"], f"{self.title}: result.json")
+        value: dict[str, Any] = _parsed(self.files["result.json"], "result.json")
         return value
 
     @cached_property
@@ -144,7 +155,7 @@ class PackedCell:
         buffer = io.BytesIO(self.files["ranks.parquet"])
         rows = parquet.read_metadata(buffer).num_rows  # before the rows themselves are made
         if rows != self.manifest["dataset"]["val_queries"]:
-            raise RunError(f"{self.title}: {rows} rows of ranks, but {self.manifest['dataset']['val_queries']} queries")
+            raise RunError(f"{rows} rows of ranks, but {self.manifest['dataset']['val_queries']} queries")
         return QueryRanks.from_frame(pd.read_parquet(buffer))
 
     @property
@@ -167,14 +178,20 @@ class PackedCell:
                 "seed": self.config.seed == self.row["seed"],
                 "data set": self.manifest["dataset"]["val"] == self.row["dataset"],
                 "queries": len(set(self.ranks.query)) == len(self.ranks),
+                "data": bool(self.data and self.table and self.manifest["backbone"]["sha256"]),
+                "versions": isinstance(self.manifest["versions"], dict),
+                "main metric": self.result["main_metric"] in self.result["metrics"],
             }
+            lacking = [key for key, kind in _RESULT.items() if not isinstance(self.result.get(key), kind)]
+            if lacking:
+                raise RunError(f"result.json lacks {', '.join(lacking)}: compute it with this version")
             data: Any = registry.get("datasets", self.config.dataset.name)
             found, told = data.summarise(self.ranks), self.result["metrics"]
             agree["metrics"] = set(found) == set(told) and all(
                 math.isclose(found[k], told[k], abs_tol=1e-6) for k in told
             )
         except NegbenchError as error:
-            raise RunError(f"{self.title}: {error}".replace(f"{self.title}: {self.title}", self.title)) from error
+            raise RunError(f"{self.title}: {error}") from error
         except Exception as error:  # whatever a file holds that is not what a run writes
             raise RunError(
                 f"{self.title}: is not what a run writes: {type(error).__name__} {quoted(str(error))}"
@@ -195,17 +212,15 @@ def read_pack(path: Path) -> list[PackedCell]:
             members = dict(_members(archive, path))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError) as error:
         raise RunError(f"{path} is no pack, or damaged: {error}") from error
     head = _parsed(members.get("manifest.json", b"{}"), f"{path}: manifest.json")
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise RunError(f"{path}: no pack of format {FORMAT}: pack it with this version of negbench")
-    listed = head.get("members")
+    listed = head["members"] if isinstance(head.get("members"), dict) else {}
     found = {name: {"sha256": _digest(data), "bytes": len(data)} for name, data in members.items()}
     found.pop("manifest.json")
-    if not isinstance(listed, dict) or found != listed:
-        names = sorted({*found, *(listed or ())}, key=str)
-        wrong = [name for name in names if found.get(name) != (listed or {}).get(name)]
+    if wrong := [name for name in sorted({*found, *listed}) if found.get(name) != listed.get(name)]:
         raise RunError(f"{path} is damaged: {wrong[0]} is not what its manifest says ({len(wrong)} such members)")
     table = _parsed(members.get("comparison.json", b"{}"), f"{path}: comparison.json")
     return list(_cells(path, table, members))
@@ -214,12 +229,13 @@ def read_pack(path: Path) -> list[PackedCell]:
 def _members(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, bytes]]:
     """Name and content of every member, none of which is more than it says and than is allowed."""
     infos = archive.infolist()
-    names = [info.filename for info in infos]
-    if len(names) > _MEMBERS or sum(info.file_size for info in infos) > _WHOLE:
+    twice = {name for name, count in Counter(info.filename for info in infos).items() if count > 1}
+    if len(infos) > _MEMBERS or sum(info.file_size for info in infos) > _WHOLE:
         raise RunError(f"{path} is too large: at most {_MEMBERS:,} files and {_WHOLE // 2**20:,} MiB are read")
     for info in infos:
         kind = stat.S_IFMT(info.external_attr >> 16)
-        if not _NAME.fullmatch(info.filename) or kind not in (0, stat.S_IFREG) or names.count(info.filename) > 1:
+        plain = kind in (0, stat.S_IFREG) and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        if not _NAME.fullmatch(info.filename) or not plain or info.filename in twice:
             raise RunError(
                 f"{path} holds {quoted(info.filename)}, which is no file of a pack: nothing was taken from it"
             )
@@ -244,8 +260,8 @@ def _cells(path: Path, table: Any, members: Mapping[str, bytes]) -> Iterator[Pac
 
 
 def _is_label(value: Any) -> bool:
-    """One line for tables and terminals."""
-    return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable()
+    """One line for tables, terminals and pages."""
+    return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable() and not set(value) & set('<>"&')
 
 
 def _parsed(data: bytes, what: str) -> Any:

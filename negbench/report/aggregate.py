@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 FILE = "aggregate.json"
 _SEED = 0xA66  # of the resamples: the same runs give the same intervals
 _RESAMPLES = 2000
+_PART = 20  # resamples at a time
 _FEW = 5  # tables below which ranks and Elo can hardly tell
 _THRESHOLDS = np.linspace(-0.5, 1.5, 81)
 
@@ -166,40 +168,28 @@ def results_of(tables: Tables, rules: Rules, baseline: str) -> Aggregate:
     """All measures of the tables; `baseline` anchors Elo."""
     scores, names, alpha = tables.scores, tables.strategies, rules.alpha
     generator = np.random.default_rng(_SEED)
-    own = measures.scaled(scores)
+    own, won, ranks = measures.scaled(scores), measures.wins(scores), measures.table_ranks(scores)
     drawn = measures.resampled_seeds(own, _RESAMPLES, generator)
-    several = scores.shape[1] > 1
 
-    def interval(of: Callable[[Array], Array]) -> tuple[Array, Array]:
-        """Ends under other seeds; unknown with one."""
-        low, high = measures.middle(of(drawn), alpha)
-        return (low, high) if several else (np.full_like(low, np.nan), np.full_like(high, np.nan))
+    def ends(of: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """Under other seeds; unknown with one. In parts: pairs of runs are many."""
+        parts = np.array_split(drawn, max(1, len(drawn) // _PART))
+        low, high = measures.middle(np.concatenate([of(part) for part in parts]), alpha)
+        return (low, high) if scores.shape[1] > 1 else (np.full_like(low, np.nan), np.full_like(high, np.nan))
 
-    won, anchor = measures.wins(scores), names.index(baseline)
-    rating = measures.elo(won.sum(axis=0), anchor)
-    elo_low, elo_high = measures.middle(
-        measures.elo(measures.resampled_tables(won, _RESAMPLES // 4, generator), anchor, tolerance=1e-6), alpha
-    )
-    ranks = measures.table_ranks(scores)
+    games, anchor = measures.resampled_tables(won, _RESAMPLES // 4, generator), names.index(baseline)
+    columns = {
+        "iqm": measures.interquartile_mean(own),
+        **_two("iqm", ends(measures.interquartile_mean)),
+        "percent_iqm": measures.interquartile_mean(scores),
+        "elo": measures.elo(won.sum(axis=0), anchor),
+        **_two("elo", measures.middle(measures.elo(games, anchor, tolerance=1e-6), alpha)),
+        "win_rate": measures.win_rates(won.mean(axis=0)),
+        "rank": ranks.mean(axis=0),
+    }
     letters = measures.rank_pairs(names, ranks, alpha).letters()
-    iqm, (iqm_low, iqm_high) = measures.interquartile_mean(own), interval(measures.interquartile_mean)
-    plain, rates = measures.interquartile_mean(scores), measures.win_rates(won.mean(axis=0))
-    overall = [
-        Overall(
-            name, *map(float, (iqm[k], iqm_low[k], iqm_high[k], plain[k], rating[k], elo_low[k], elo_high[k])),
-            float(rates[k]), float(ranks[:, k].mean()), letters[name],
-        )
-        for k, name in enumerate(names)
-    ]  # fmt: skip
-    above, (low, high) = (
-        measures.profile(own, _THRESHOLDS),
-        interval(lambda each: measures.profile(each, _THRESHOLDS)),
-    )
-    profile = [
-        Above(name, float(tau), *map(float, (above[k, n], low[k, n], high[k, n])))
-        for k, name in enumerate(names)
-        for n, tau in enumerate(_THRESHOLDS)
-    ]
+    rows = [{key: float(column[k]) for key, column in columns.items()} for k in range(len(names))]
+    overall = [Overall(strategy=name, letters=letters[name], **row) for name, row in zip(names, rows, strict=True)]
     curves = {
         table: {name: [curve_of(run, metric) for run in mine[name].runs] for name in names}
         for (table, mine), metric in zip(tables.groups.items(), tables.metrics, strict=True)
@@ -214,22 +204,30 @@ def results_of(tables: Tables, rules: Rules, baseline: str) -> Aggregate:
         "critical_difference": measures.critical_difference(len(names), len(tables.tables), alpha),
         "notes": list(tables.notes),
     }
-    by_elo = sorted(overall, key=lambda each: (-each.elo, each.strategy))
     return Aggregate(
-        tuple(by_elo), tuple(_duels(scores, won, names, interval)), tuple(profile), tuple(selection(curves)), facts
+        tuple(sorted(overall, key=lambda each: (-each.elo, each.strategy))),
+        tuple(_duels(scores, won, names, ends(measures.improvement))),  # a table's own scale moves no order
+        tuple(_profile(own, names, ends(lambda each: measures.profile(each, _THRESHOLDS)))),
+        tuple(selection(curves)),
+        facts,
     )
 
 
-def _duels(
-    scores: Array, won: Array, names: Sequence[str], interval: Callable[[Callable[[Array], Array]], tuple[Array, Array]]
-) -> Iterator[Duel]:
+def _two(name: str, ends: tuple[Array, Array]) -> dict[str, Array]:
+    return {f"{name}_low": ends[0], f"{name}_high": ends[1]}
+
+
+def _duels(scores: Array, won: Array, names: Sequence[str], ends: tuple[Array, Array]) -> Iterator[Duel]:
     found, mean = measures.improvement(scores), won.mean(axis=0)
-    low, high = interval(measures.improvement)  # a table's own scale moves no order
-    for i, first in enumerate(names):
-        for j, second in enumerate(names):
-            if i != j:
-                ends = float(low[i, j]), float(high[i, j])
-                yield Duel(first, second, float(found[i, j]), *ends, float(mean[i, j]))
+    for i, j in permutations(range(len(names)), 2):
+        values = (float(array[i, j]) for array in (found, *ends, mean))
+        yield Duel(names[i], names[j], *values)
+
+
+def _profile(own: Array, names: Sequence[str], ends: tuple[Array, Array]) -> Iterator[Above]:
+    share = measures.profile(own, _THRESHOLDS)
+    for (k, name), (n, threshold) in product(enumerate(names), enumerate(_THRESHOLDS)):
+        yield Above(name, float(threshold), *(float(array[k, n]) for array in (share, *ends)))
 
 
 # --- words -------------------------------------------------------------------------------------------------------
@@ -317,7 +315,7 @@ def charts_of(found: Aggregate) -> list[Chart]:
     facts = found.facts
     size = f"{len(facts['tables'])} tables, {facts['seeds']} seeds"
     order = [each.strategy for each in found.overall]
-    won = {
+    won: dict[tuple[int, ...], tuple[float, str]] = {
         (order.index(each.first), order.index(each.second)): (each.wins, f"{100 * each.wins:.0f}")
         for each in found.duels
     }

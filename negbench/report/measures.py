@@ -29,7 +29,8 @@ def scaled(scores: Array) -> Array:
     means = np.round(scores.mean(axis=-2, keepdims=True), DIGITS)
     low, high = means.min(axis=-3, keepdims=True), means.max(axis=-3, keepdims=True)
     span = np.broadcast_to(high - low, scores.shape)
-    return np.divide(scores - low, span, out=np.full(scores.shape, 0.5), where=span > 0)
+    found = np.divide(scores - low, span, out=np.full(scores.shape, 0.5), where=span > 0)
+    return np.asarray(found, dtype=np.float64)
 
 
 def interquartile_mean(scores: Array) -> Array:

@@ -110,7 +110,7 @@ def selection_answer(rows: Sequence[Selected]) -> list[str]:
             if any(map(math.isnan, [*last, *mine])):
                 continue
             rises.append(float(np.mean(mine) - np.mean(last)))
-            taus.append(float(stats.kendalltau(last, mine).statistic))
+            taus.append(float(stats.kendalltau(last, mine).statistic) if len(mine) > 1 else math.nan)
             best += int(np.argmax(mine)) not in np.flatnonzero(np.array(last) == max(last))
         if not rises:
             lines.append(f"{rule}: its curve was not logged (--set eval.select=dev carves a dev part).")

@@ -80,6 +80,7 @@ def test_a_range_for_all_is_searched_by_all(
 # --- the command ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_at_equal_tuning(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
