@@ -11,6 +11,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
+    from negbench.config import RunConfig
     from negbench.grid.axes import Grid
     from negbench.grid.cells import Cell
     from negbench.report.verdicts import Rules
@@ -40,6 +41,18 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3].")] = None,
     negatives: Annotated[
         str | None, typer.Option(help="Per query and step, an axis: 1,5,63 [default: each strategy's own number].")
+    ] = None,
+    tuned: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Also compare at equal tuning: so many trials for every strategy, on a part of train."
+        ),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH", help="With --tuned: search this too, for every strategy (:log behind it)."
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -73,6 +86,7 @@ def compare(
     """Plan, compute, print."""
     from negbench import files
     from negbench.cli.cells import computed, raise_failed
+    from negbench.cli.tuned import at_equal_tuning, combinations_of
     from negbench.grid.comparison import ComparisonFolder, default_name
     from negbench.report.comparison import finish
     from negbench.report.verdicts import Rules
@@ -84,7 +98,8 @@ def compare(
     axes["negatives"] = negatives
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugin)
     runs = files.runs_dir(runs_dir)
-    cells = _plan(console, grid, runs, rules, chosen)
+    configs, cells = _plan(console, grid, runs, rules, chosen)
+    combinations = combinations_of(console, configs, cells, tuned, search)
     if dry_run:
         return
     folder = ComparisonFolder(runs / (name or default_name(cells)))
@@ -93,6 +108,18 @@ def compare(
         if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(console, cells, folder.path)
         finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
+    if tuned is not None:
+        outcomes += at_equal_tuning(
+            console,
+            combinations,
+            folder.path,
+            tuned,
+            rules,
+            workers=workers,
+            tracking_uri=tracking_uri,
+            overwrite=chosen,
+            report=report,
+        )
     raise_failed(outcomes)
 
 
@@ -164,8 +191,10 @@ def _with_sets(
     return tuple({**section, **extra} for section in sections)
 
 
-def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite) -> list[Cell]:
-    """All cells; says how many are there already."""
+def _plan(
+    console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite
+) -> tuple[list[RunConfig], list[Cell]]:
+    """All cells, and their configurations as read; says how many are there already."""
     from negbench.grid.cells import SCENES, plan
 
     notes = list[str]()
@@ -189,7 +218,7 @@ def _plan(console: Any, grid: Grid, runs: Path, rules: Rules, overwrite: Overwri
     )
     for line in _stacked(cells):
         console.print(line, highlight=False)
-    return cells
+    return configs, cells
 
 
 def _stacked(cells: list[Cell]) -> list[str]:
