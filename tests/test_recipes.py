@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
-from negbench.cli.study import read_study
+from negbench.commands.compare import build_grid
+from negbench.commands.study import read_study
 from negbench.config import RunConfig, read_recipe, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError

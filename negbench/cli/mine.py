@@ -50,9 +50,8 @@ def mine(
     dot: Annotated[bool, typer.Option("--dot", help="Score by dot products as they are, not by cosines.")] = False,
     device: Annotated[str, typer.Option("--device", help="Where scores are computed: cpu, cuda, ...")] = "cpu",
     plugin: options.Plugins = None,
-) -> None:
+) -> dict[str, Any]:
     """Read, mine, write, print."""
-    from negbench.display import Display
     from negbench.errors import OptionError
     from negbench.files import atomic_write
     from negbench.miner import Miner
@@ -65,8 +64,7 @@ def mine(
     known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
     labels = None if groups is None else _array("--groups", groups)
     console = options.console()
-    display = Display(console)
-    with display.live("mine"), display.stage("mine", total=len(table)) as advance:
+    with options.stages("mine") as display, display.stage("mine", total=len(table)) as advance:
         found = miner.refresh(
             _array("--queries", queries),
             _array("--images", images),
@@ -87,6 +85,7 @@ def mine(
         highlight=False,
     )
     console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+    return {"out": out, "queries": len(frame), "draws": draws, **summary}
 
 
 def _device(name: str) -> str:

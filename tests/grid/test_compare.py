@@ -13,8 +13,8 @@ from mlflow.tracking import MlflowClient
 from rich.console import Console
 
 from negbench.audit.audit import audit_cells
-from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
+from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Processes, executor_of
