@@ -39,6 +39,7 @@ def _root(
 
 # one file each; every file has `register(app)`
 _COMMANDS = (
+    "init",
     "run",
     "compare",
     "map",
