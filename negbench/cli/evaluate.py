@@ -318,7 +318,7 @@ def _write(console: Console, table: pd.DataFrame, out: Path | None) -> None:
 def _print(console: Console, found: Result) -> None:
     from negbench.scoring.result import PERCENT
 
-    options.notes(found.remarks)
+    options.remarks(console, found.remarks)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)

@@ -79,8 +79,14 @@ def console() -> Any:
     return found if found.is_terminal else Console(soft_wrap=True, quiet=silent)
 
 
+def remarks(console: Any, found: Iterable[str]) -> None:
+    """What a reader of a result must know, printed with it, a line each."""
+    for remark in found:
+        console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
+
+
 def notes(remarks: Iterable[str]) -> None:
-    """Remarks, a line each."""
+    """What was done beside what was asked for: told on standard error, a line each."""
     from negbench import display
 
     display.notes(remarks)

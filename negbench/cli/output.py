@@ -72,7 +72,7 @@ def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
         level = logging.DEBUG if chosen["verbose"] else logging.ERROR if chosen["quiet"] else logging.INFO
         logging.getLogger("negbench").setLevel(level)
         found = function(**given)
-        if _ASKED.json:
+        if _ASKED.json and found is not None:
             typer.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
 
     more = [

@@ -40,7 +40,7 @@ def run(
     overwrite: options.OverwriteFlag = "failed",
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Build the configuration, compute, print."""
     from negbench.display import Display, progress_console
     from negbench.systems.system import load_config
@@ -71,8 +71,9 @@ def run(
             result = resume_run(str(resume), bench)
         else:
             result = run_config(config, bench, overwrite=options.overwrite_of(overwrite))
-    if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks
-        _print(console, result, tracking_uri)
+    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks
+        return None
+    _print(console, result, tracking_uri)
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 
@@ -80,7 +81,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.report.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
-    options.notes([*manifest["dataset"]["remarks"], *result.details["remarks"]])
+    options.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))
