@@ -357,7 +357,13 @@ def audit(
     plugins = list[str]()
     named = _axis("strategies", strategies, plugins)
     below = {k: v for k, v in recipe_settings(None if recipe is None else Path(recipe)).items() if k != "seed"}
-    layers = [below, {"plugins": plugins} if plugins else {}, _layer({"backbone": backbone, "dataset": dataset})]
+    judged = {} if judge is None else {"mining": {"judge": judge}}
+    layers = [
+        below,
+        judged,
+        {"plugins": plugins} if plugins else {},
+        _layer({"backbone": backbone, "dataset": dataset}),
+    ]
     folder = None if run is None else find_run(files.runs_dir(runs_dir), run)
     config, chosen = configured(named, folder, [*layers, *map(set_layer, sets)], seed)
     options = AuditOptions(queries=queries, draws=draws, seed=seed)
@@ -367,7 +373,6 @@ def audit(
         options,
         split=split,
         folder=folder,
-        judge=judge,
         threshold=threshold,
         skip_oracles=strategies is None,
     )

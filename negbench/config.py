@@ -77,12 +77,45 @@ class ScheduleConfig(Section):
     refresh_epochs: tuple[int, ...] | None = None  # the explicit list; beats all above
 
 
+_ALWAYS = ("exclude_relevant", "exclude_reference", "replacement")  # keys of [mining] that every identity holds
+SCORE_FILES = (".trec", ".run", ".txt")  # endings of TREC run files
+
+
+def is_score_file(text: str) -> bool:
+    """Whether a guide or a judge is a TREC run file of scores, and no backbone."""
+    return Path(text).suffix in SCORE_FILES
+
+
 class MiningConfig(Section):
-    """What may be a negative at all, and how negatives are drawn."""
+    """What may be a negative at all, how negatives are drawn, and who else scores images (`negbench.mining.planes`)."""
 
     exclude_relevant: bool = False  # take known relevant images out for every strategy, not only the oracles
     exclude_reference: bool = False  # never draw a query's own reference image
     replacement: bool = False  # each epoch draws anew (QuRe, CIRQRS); false: no repeats until a pool is used up
+    # whose scores strategies may read beside the model's own: a backbone as for --backbone, or a TREC run file
+    guide: str | None = None  # of the query: its composed embedding, or scores of (query, image)
+    judge: str | None = None  # of likeness to the target image: its embedding of images, or scores of (query, image)
+    # false-negative filters, for every strategy (`negbench.mining.filters`): what is likely to satisfy the query is no
+    # negative; s+ is the target's score
+    exclude_subset: bool = False  # images of the query's own group of look-alikes (CIRR's image groups)
+    margin: float | None = Field(None, ge=-2, le=2)  # images with s > s+ - margin
+    relative_margin: float | None = Field(None, ge=0, le=1000)  # images with s > s+ - relative_margin |s+|
+    guide_margin: float | None = Field(None, ge=-1e6, le=1e6)  # the same of the guide's scores: g > g+ - guide_margin
+    max_judge: float | None = Field(None, ge=-1e6, le=1e6)  # images that the judge scores above it
+    max_target: float | None = Field(None, ge=-1, le=1)  # images whose cosine to the target is above it
+    max_reference: float | None = Field(None, ge=-1, le=1)  # the same of the reference image
+
+    @property
+    def follows_scores(self) -> bool:
+        """Whether what is filtered changes while the model trains."""
+        moving = (self.margin, self.relative_margin, self.max_target, self.max_reference)
+        return any(value is not None for value in moving)
+
+    @property
+    def backbones(self) -> tuple[PluginConfig, ...]:
+        """Those of guide and judge that are backbones."""
+        named = [text for text in (self.guide, self.judge) if text is not None and not is_score_file(text)]
+        return tuple(PluginConfig(**plugin_section("backbones", text)) for text in named)
 
 
 class HybridConfig(Section):
@@ -169,11 +202,6 @@ class ResolvedSchedule(ScheduleConfig):
     warmup: int = Field(ge=0, le=_MANY)
     refresh_epochs: tuple[int, ...]
 
-    @property
-    def boundaries(self) -> list[int]:
-        """Epochs before which negatives are drawn: the start and every refresh."""
-        return sorted({0, *self.refresh_epochs})
-
 
 class ResolvedEval(EvalConfig):
     """The seed of the dev part in place."""
@@ -194,6 +222,13 @@ class ResolvedConfig(RunConfig):
         The content of plug-in files is part of the code (`negbench.identity.code_version`), their place is not.
         """
         found = self.model_dump(mode="json", exclude={"compute", "plugins", "schedule"})
+        # where a file of scores lies is no part of it (its content is: `plan_run`), nor is a filter that is not there
+        found["mining"] = {
+            name: value
+            for name, value in found["mining"].items()
+            if name in _ALWAYS
+            or not (value is None or value is False or (isinstance(value, str) and is_score_file(value)))
+        }
         return {**found, "refresh_epochs": list(self.schedule.refresh_epochs)}
 
 
@@ -284,7 +319,7 @@ def parse_plugin(text: str) -> dict[str, Any]:
     A colon parts two options only where `KEY=` follows it, so that values may hold colons.
     """
     name, *options = re.split(r":(?=\s*\w+\s*=)", text)
-    if ":" in name and registry.reader_of(name) is None:
+    if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
         raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
     section: dict[str, Any] = {"name": name.strip()}
     for option in options:
@@ -414,6 +449,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 # --- resolving ---------------------------------------------------------------------------------------------------
 
+_FILTERED_N_DEF = 6  # what a strategy has unless it says otherwise (`negbench.contracts.Strategy`)
 _FALLBACKS: dict[str, float | int] = {"epochs": 30, "batch_size": 32, "lr": 1e-4, "weight_decay": 0.05}
 
 
@@ -425,6 +461,8 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     for path in config.plugins:
         registry.add_file(Path(path))
     sections = {section: _resolved_plugin(section, getattr(config, section)) for section in SECTIONS}
+    for other in config.mining.backbones:
+        _resolved_plugin("backbone", other)
     if not config.eval.reported and config.eval.select == "val":
         raise OptionError("eval.select = 'val' chooses on the reported split, which eval.reported = false keeps closed")
     train = config.train.model_dump()
@@ -472,20 +510,36 @@ def _plain(value: Any) -> Any:
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     strategy: Any = registry.get("strategies", config.strategy.name)
     rule = config.schedule.rule or strategy.schedule
-    if strategy.n_def == 1:  # defined once, before the first epoch; a batch strategy has no pools to define
-        once = (0,) if strategy.scope == "corpus" else ()
-        return {"rule": strategy.schedule, "n_def": 1, "warmup": 0, "refresh_epochs": once}
+    start = strategy.switches[-1] if strategy.switches else 0  # of the last stage: what comes before is its warm-up
+    if start:
+        told = config.schedule.warmup
+        if start >= epochs or told not in (None, start):
+            where = f"the run has {epochs} epochs" if start >= epochs else f"schedule.warmup says {told}: leave it out"
+            raise OptionError(
+                f"strategy {quoted(config.strategy.name)}: its last part starts at epoch {start}; {where}"
+            )
+    own = strategy.n_def  # of a pool that no score moves, 1: but a filter's scores may
+    if own == 1 and strategy.scope == "corpus" and config.mining.follows_scores:
+        own = _FILTERED_N_DEF
+    if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
+        once = (start,) if strategy.scope == "corpus" else ()
+        return {"rule": strategy.schedule, "n_def": 1, "warmup": start, "refresh_epochs": once}
     n_def, warmup, listed = (
-        config.schedule.n_def or strategy.n_def,
-        config.schedule.warmup,
+        config.schedule.n_def or own,
+        start or config.schedule.warmup,
         config.schedule.refresh_epochs,
     )
     if warmup is None:
         warmup = max(1, epochs // n_def)
     if listed is None:
-        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup)
+        listed = refresh_epochs(epochs, n_def, rule=rule, warmup=warmup) or ((start,) if start else ())
     elif list(listed) != sorted(set(listed)) or any(not 0 <= e < epochs for e in listed):
         raise OptionError(f"schedule.refresh_epochs must rise within 0..{epochs - 1}, got {quoted(list(listed))}")
+    if start and start not in listed[:1]:
+        raise OptionError(
+            f"schedule.refresh_epochs must begin with {start}, where the last part of strategy "
+            f"{quoted(config.strategy.name)} starts, got {quoted(list(listed))}"
+        )
     return {"rule": rule, "n_def": n_def, "warmup": warmup, "refresh_epochs": listed}
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,14 @@ from negbench.metrics.ranks import descending
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Slot = Literal["reference", "modification", "target", "triple"]  # what is corrupted; "triple": all three at once
+# what is corrupted; "triple": all three at once; "query": the target is kept and looks for its own among the queries
+Slot = Literal["reference", "modification", "target", "triple", "query"]
 Scope = Literal["corpus", "batch"]
 CandidateSet = Literal["pair", "batch", "corpus"]
+
+# second scores of every query and image, which a strategy declares in `reads` and a view hands out (`ScoreView.plane`)
+PlaneName = Literal["target", "reference", "text", "image", "initial", "guide", "judge"]
+PLANES: tuple[PlaneName, ...] = get_args(PlaneName)
 
 DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
 
@@ -99,6 +104,9 @@ class ScoreView:
             taken out, so after construction this is a tensor that strategies can use as it is.
         refresh: 0-based count of this refresh.
         relevant: [B, N] bool ground truth; only strategies that declare `reads_truth` are given it.
+        temperature: > 0, what the run's loss divides scores by at this moment (its `tau`, or the learned one).
+        dim: width D of the embeddings that the scores come from; 0 where they come from none (a table by hand).
+        planes: name -> [B, N] float, what the strategy declares in `reads`; read it with `plane`.
 
     Raises:
         ValueError: a shape or dtype that is not as above, or a target outside the columns.
@@ -109,6 +117,9 @@ class ScoreView:
     allowed: Tensor = None  # type: ignore[assignment]  # resolved below
     refresh: int = 0
     relevant: Tensor | None = None
+    temperature: float = DEFAULT_TEMPERATURE
+    dim: int = 0
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or not self.scores.is_floating_point():
@@ -130,6 +141,12 @@ class ScoreView:
                 raise ValueError(
                     f"{name} must be a {tuple(self.scores.shape)} bool tensor, got {tuple(mask.shape)} {mask.dtype}"
                 )
+        for name, plane in self.planes.items():
+            if plane.shape != self.scores.shape or not plane.is_floating_point():
+                raise ValueError(
+                    f"plane {name} must be a {tuple(self.scores.shape)} float tensor, "
+                    f"got {tuple(plane.shape)} {plane.dtype}"
+                )
         allowed = torch.ones_like(self.scores, dtype=torch.bool) if self.allowed is None else self.allowed.clone()
         allowed.scatter_(1, self.target[:, None], False)
         object.__setattr__(self, "allowed", allowed)
@@ -138,6 +155,28 @@ class ScoreView:
     def positive(self) -> Tensor:
         """[B], the target's score."""
         return self.scores.gather(1, self.target[:, None]).squeeze(1)
+
+    def plane(self, name: PlaneName) -> Tensor:
+        """[B, N] float: other scores of the same queries and images, in the order of `scores`.
+
+        - "target": cosine of each image to the query's target image; "reference": to its reference image. An image is
+          the normalised mean of its candidate tokens, under the current model.
+        - "text", "image": what the query scores by its text alone, and by its reference image alone, now.
+        - "initial": the composed query under the weights as loaded, before any training.
+        - "guide": under another backbone, or in a file of scores (`mining.guide`).
+        - "judge": cosine to the target image in the eyes of another backbone, or a file of scores (`mining.judge`).
+
+        A file need not score every pair: a missing one is NaN, which compares as false with anything.
+
+        Raises:
+            NegbenchError: the strategy does not declare the plane in `reads`, or the view has none.
+        """
+        if name not in self.planes:
+            raise NegbenchError(
+                f"plane '{name}' is not in this view (it has {', '.join(self.planes) or 'none'}): "
+                "name it in the strategy's `reads`, or hand it to the ScoreView"
+            )
+        return self.planes[name]
 
     @cached_property
     def order(self) -> Tensor:
@@ -156,6 +195,9 @@ class Strategy(ABC):
     The slot "triple" is every (r_a, m_b, t_c) of the batch, a, b, c not all equal. Its scores do not depend on the
     query, so the strategy is asked once for all: the view is one row [1, B^3], column (a B + b) B + c, whose target is
     the first query's triple; no query's own triple is allowed. A batch of 64 has 262,144 columns: 1 MiB of scores.
+
+    The slot "query" is the target slot read the other way: row i keeps target i, and column j is query j. With
+    `corrupts = ("target", "query")` a loss runs in both directions.
     """
 
     scope: ClassVar[Scope] = "corpus"
@@ -163,8 +205,29 @@ class Strategy(ABC):
     n_def: ClassVar[int] = 6  # published number of pool definitions; a run may override it
     schedule: ClassVar[Literal["multiples", "equal"]] = "multiples"  # when: `negbench.config.refresh_epochs`
     reads_truth: ClassVar[bool] = False  # True: `view.relevant` holds the ground truth (the oracle_* strategies)
+    # further scores that `view.plane` must have, each computed only because it stands here; of targets, so a batch
+    # strategy that reads any corrupts no slot but "target" and "query" (whose planes are transposed as the scores are)
+    reads: ClassVar[tuple[PlaneName, ...]] = ()
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
+
+    switches: ClassVar[tuple[int, ...]] = ()  # epochs at which another stage begins
+
+    @property
+    def stages(self) -> tuple[tuple[int, Strategy], ...]:
+        """First epoch and strategy of each stage of a run, one for each of `switches` after the first.
+
+        `NAME:EPOCHS>NAME` makes such a strategy of any two.
+        """
+        return ((0, self),)
+
+    @property
+    def beside(self) -> Strategy | None:
+        """Batch strategy whose choice of the batch's members joins a corpus strategy's own draws in one loss.
+
+        None: a query's loss is of its own draws alone. `in-batch+NAME` gives any corpus strategy such a partner.
+        """
+        return None
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
@@ -238,6 +301,9 @@ class Loss(ABC):
     uses_aspects: ClassVar[bool] = False
     # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
     stackable: ClassVar[bool] = False
+    # False for a published formula that falls where some negative's score rises: importance weights that are shares of
+    # their sum (HCL), the complement of a softmax (RCL)
+    monotone: ClassVar[bool] = True
     tau: float | None = None
 
     def __post_init__(self) -> None:

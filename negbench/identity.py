@@ -15,7 +15,7 @@ from pathlib import Path
 
 from negbench import syntax
 from negbench.config import ResolvedConfig
-from negbench.registry import SECTIONS, registry
+from negbench.registry import COMPOSITES, SECTIONS, is_composite, registry
 
 _LOOP, _STACKED = "negbench.loop.train", "negbench.loop.stacked"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
@@ -24,8 +24,11 @@ _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs,
 def code_version(config: ResolvedConfig) -> str:
     """Hash of the code that can move this run's scores, 12 hexadecimal digits."""
     named = ((kind, getattr(config, section).name) for section, kind in SECTIONS.items())
-    plugins = [registry.find(kind, name) for kind, name in (*named, _WARMUP)]
+    others = (("backbones", other.name) for other in config.mining.backbones)
+    plugins = [plugin for kind, name in (*named, *others, _WARMUP) for plugin in registry.parts(kind, name)]
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
+    if is_composite("strategies", config.strategy.name):
+        roots.append((COMPOSITES, _file(COMPOSITES)))
     loop = _STACKED if config.train.stacked else _LOOP  # the first imports the second
     return _version(((loop, _file(loop)), *roots))
 

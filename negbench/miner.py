@@ -97,7 +97,8 @@ class Miner:
         if isinstance(strategy, str):
             section = parse_plugin(strategy)
             strategy = registry.make("strategies", str(section.pop("name")), **section)
-        assert isinstance(strategy, Strategy)
+        if not isinstance(strategy, Strategy):
+            raise OptionError(f"strategy must be a name or a Strategy, got a {type(strategy).__name__}")
         if strategy.scope != "corpus":
             raise OptionError(
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "

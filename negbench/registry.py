@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itsel
 
 SECTIONS = {"strategy": "strategies", "loss": "losses", "backbone": "backbones", "dataset": "datasets"}
 KINDS = ("strategies", "losses", "backbones", "datasets")
+COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
 _PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
@@ -100,6 +102,11 @@ class Registry:
             raise UnknownNameError(_SINGULAR[kind], name, known)
         return known[name]
 
+    def parts(self, kind: str, name: str) -> list[Plugin]:
+        """The plug-ins that a name stands for: one, or those of a strategy made of strategies (`a+b`, `a:5>b`)."""
+        names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
+        return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
+
     def reader_of(self, path: str) -> str | None:
         """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
         ending = Path(path).suffix.lower()
@@ -113,7 +120,10 @@ class Registry:
     def get(self, kind: str, name: str) -> type:
         """Class of this name, imported now if it was not before."""
         key = (kind, name)
-        if key not in self._classes:
+        if key not in self._classes and is_composite(kind, name):
+            compose = importlib.import_module(COMPOSITES).compose
+            self._classes[key] = compose(name, lambda part: self.get(kind, part))
+        elif key not in self._classes:
             self._classes[key] = _plugin_class(self.find(kind, name))
         return self._classes[key]
 
@@ -156,6 +166,11 @@ class Registry:
 
 
 registry = Registry()
+
+
+def is_composite(kind: str, name: str) -> bool:
+    """Whether a name is that of a strategy made of strategies."""
+    return kind == "strategies" and ("+" in name or ">" in name)
 
 
 # --- options -----------------------------------------------------------------------------------------------------

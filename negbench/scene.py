@@ -86,13 +86,16 @@ class Split:
     def excluded(self, mining: MiningConfig) -> Ragged | None:
         """Q rows of columns that the run never draws beside the target; None where that is none."""
         dataset = self.dataset
-        if not (mining.exclude_reference or mining.exclude_relevant):
+        if not (mining.exclude_reference or mining.exclude_relevant or mining.exclude_subset):
             return None
         known = dataset.relevant if mining.exclude_relevant else None
         rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
         if mining.exclude_reference:
             for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
                 row.extend([column] if column >= 0 else [])
+        if mining.exclude_subset:
+            for row, query in zip(rows, dataset.queries, strict=True):
+                row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
         return Ragged.of(rows)
 
     def batch_allowed(self, slot: Slot, rows: Tensor, tokens: Tokens, mining: MiningConfig) -> Tensor:
@@ -113,8 +116,9 @@ class Split:
             flat = (value.reshape(len(value), -1) for value in tokens.values())
             return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0).cpu()
         targets = self.dataset.target_columns[rows]
-        if slot == "target":
-            return self.allowed_images(rows, targets, mining)
+        if slot in ("target", "query"):
+            allowed = self.allowed_images(rows, targets, mining)
+            return allowed if slot == "target" else allowed.T
         kept = mining.model_copy(update={"exclude_reference": False})
         same = [~self.batch_allowed(other, rows, tokens, kept) for other in ("reference", "modification", "target")]
         allowed = allowed_triples(*same)
@@ -129,6 +133,10 @@ class Split:
             allowed &= ~known
         if mining.exclude_reference:
             allowed &= self.references[rows][:, None] != self.images[columns][None, :]
+        if mining.exclude_subset:
+            groups = [set(self.dataset.queries[row].subset) for row in rows.tolist()]
+            names = [self.dataset.images[column] for column in columns.tolist()]
+            allowed &= torch.tensor([[name not in group for name in names] for group in groups], dtype=torch.bool)
         return allowed
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:

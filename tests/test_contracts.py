@@ -23,7 +23,7 @@ from negbench.contracts import (
     tunable,
     tunable_ranges,
 )
-from negbench.errors import OptionError
+from negbench.errors import NegbenchError, OptionError
 
 SCORES = torch.tensor([[-0.5, -0.1, -0.5, -0.9], [0.25, 0.5, 0.25, 0.25]])
 TARGET = torch.tensor([2, 1])
@@ -67,11 +67,21 @@ def test_view_knows_the_positive_and_the_order() -> None:
         ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be a \(2, 4\) bool tensor, got \(2, 3\)"),
         ({"allowed": torch.ones(2, 4)}, r"allowed must be .* torch.float32"),
         ({"relevant": torch.ones(1, 4, dtype=torch.bool)}, r"relevant must be a \(2, 4\) bool tensor"),
+        ({"planes": {"guide": SCORES[:1]}}, r"plane guide must be a \(2, 4\) float tensor, got \(1, 4\)"),
+        ({"planes": {"guide": SCORES.long()}}, r"plane guide must be .* torch.int64"),
     ],
 )
 def test_view_refuses_what_does_not_fit(changes: dict[str, Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ScoreView(**{"scores": SCORES, "target": TARGET, **changes})  # type: ignore[arg-type]
+
+
+def test_view_hands_out_the_planes_that_it_has() -> None:
+    view = ScoreView(SCORES, TARGET, planes={"guide": SCORES + 1})
+    assert torch.equal(view.plane("guide"), SCORES + 1)
+    assert (view.temperature, view.dim) == (DEFAULT_TEMPERATURE, 0)
+    with pytest.raises(NegbenchError, match=r"plane 'judge' is not in this view \(it has guide\): name it in"):
+        view.plane("judge")
 
 
 def test_view_of_no_queries() -> None:

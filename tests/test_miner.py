@@ -223,6 +223,7 @@ def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
     [
         ({"strategy": "qrue"}, "did you mean 'qure'"),
         ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
+        ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
         ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
         ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
         ({"strategy": "top-k", "seed": -1}, "seed must be"),

@@ -25,6 +25,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import atomic_write, read_json, write_json
 from negbench.grid.cells import Cell
+from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
 from negbench.registry import registry
 from negbench.scene import Scenes, threads
@@ -174,7 +175,8 @@ def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: S
             label: registry.make("strategies", plugin.name, **plugin.options) for label, plugin in chosen.items()
         }
         try:
-            subject = open_subject(first, "train", options, display, scenes=scenes)
+            reads = frozenset().union(*(planes_read(strategy, first.mining) for strategy in strategies.values()))
+            subject = open_subject(first, "train", options, display, scenes=scenes, reads=reads)
             done = audit(subject, strategies, options, skip_oracles=True)
         except NegbenchError as error:
             remarks.append(str(error))

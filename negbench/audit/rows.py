@@ -15,7 +15,7 @@ from torch import Tensor
 from negbench.audit.subject import AuditOptions, Judge, Subject
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
-from negbench.mining.mine import MiningTask, batch_statistics, mine
+from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
 
 _BLOCK = 256  # queries judged at once
 
@@ -79,32 +79,24 @@ def corpus_row(
         pools=file,
     )
     summary = mined.summary()
-    judged_pool = judged_draws = math.nan
-    if judge is not None:
-        judged_pool = _judged_pools(task, np.load(file), judge)
-        judged_draws = float(judge.wrong(task.target, mined.negatives).double().mean())
-    pairs = torch.arange(len(task.queries))[:, None].expand_as(mined.negatives)
+    judged = _judged(task, np.load(file), mined.negatives, judge)
     names = ("pool_size", "pool_size_median", "band_start", "band_mean", "band_end", "hardness")
     rates = ("false_negative_rate_pool", "false_negative_rate_draws", "fallback_below", "fallback_any")
     return AuditRow(
         strategy=label,
         scope="corpus",
         queries=len(task.queries),
-        judged_rate_pool=judged_pool,
-        judged_rate_draws=judged_draws,
         diversity=float(diversity(subject.images[mined.negatives]).mean()),
         empty=math.nan,
-        **_similarity(judge, task.target[pairs.flatten()], mined.negatives.flatten()),
+        **judged,
         **{name: summary[name] for name in (*names, *rates)},
     )
 
 
-def _similarity(judge: Judge | None, targets: Tensor, images: Tensor) -> dict[str, float]:
-    """The judge's cosine of each target to each image [P], as fields of a row; NaN without a judge."""
+def _similarity(scores: Tensor) -> dict[str, float]:
+    """The judge's scores [P] of draws, as fields of a row: mean and quantiles; NaN without any."""
     levels = {"similarity_q05": 0.05, "similarity_q50": 0.5, "similarity_q95": 0.95}
-    if judge is None:
-        return dict.fromkeys(("similarity_mean", *levels), math.nan)
-    found = target_similarity(judge.images[targets], judge.images[images][:, None], list(levels.values()))
+    found = target_similarity(scores, list(levels.values()))
     return {"similarity_mean": found.mean, **{name: found.quantiles[level] for name, level in levels.items()}}
 
 
@@ -140,14 +132,22 @@ def pool_rows(bits: NDArray[np.uint8], rows: Tensor, width: int) -> Tensor:
     return torch.from_numpy(np.unpackbits(bits[rows.numpy()], axis=1, count=width).astype(bool))
 
 
-def _judged_pools(task: MiningTask, bits: NDArray[np.uint8], judge: Judge) -> float:
-    """Mean over queries of the share of the pool that the judge calls wrong."""
-    shares = []
+def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Judge | None) -> dict[str, float]:
+    """What the judge says of packed pools and draws [Q, D], as fields of a row."""
+    if judge is None:
+        return dict.fromkeys(("judged_rate_pool", "judged_rate_draws"), math.nan) | _similarity(torch.empty(0))
+    shares, found = [], []
     for rows, columns in blocks_of(task):
-        pool = pool_rows(bits, rows, len(columns))
-        wrong = judge.wrong(task.target[rows], columns)
-        shares.append((pool & wrong).sum(1).double() / pool.sum(1))
-    return float(torch.cat(shares).mean())
+        scores, pool = judge.scores(rows, columns), pool_rows(bits, rows, len(columns))
+        shares.append((pool & (scores > judge.threshold)).sum(1).double() / pool.sum(1))
+        place = torch.full((len(task.candidates),), -1).index_copy_(0, columns, torch.arange(len(columns)))
+        found.append(scores.gather(1, place[drawn[rows]]))
+    draws = torch.cat(found)
+    rates = {
+        "judged_rate_pool": float(torch.cat(shares).mean()),
+        "judged_rate_draws": float((draws > judge.threshold).double().mean()),
+    }
+    return rates | _similarity(draws.flatten())
 
 
 def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None) -> AuditRow:
@@ -155,21 +155,23 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOp
     task, size = subject.task, int(subject.config.train.batch_size or 2)
     order = torch.randperm(len(task.queries), generator=options.generator("batches"))
     found: list[dict[str, float]] = []
-    sizes, spread, pairs = list[Tensor](), list[Tensor](), list[Tensor]()
+    sizes, spread, likeness = list[Tensor](), list[Tensor](), list[Tensor]()
     judged = ("judged_rate_pool", "judged_rate_draws")
     for rows in order.split(size):
         if len(rows) < 2:
             continue
-        view, known = _batch_view(subject, rows, options.refresh, truth=strategy.reads_truth)
+        view, known = _batch_view(subject, rows, options.refresh, strategy)
         pool = strategy.pool(view).cpu()
         values = batch_statistics(view, pool.to(view.scores.device), known)
         weights = pool.double()
         targets = task.target[rows]
-        wrong = None if judge is None else judge.wrong(targets, targets).double()
+        scores = None if judge is None else judge.scores(rows, targets)
+        wrong = None if judge is None or scores is None else (scores > judge.threshold).double()
         values["filled"] = len(rows) - values["empty"]
         found.append(values | {name: _share(wrong, w) for name, w in zip(judged, (weights > 0, weights), strict=True)})
         sizes.append((weights > 0).sum(1))
-        pairs.append(targets[(weights > 0).nonzero()])  # [P, 2]
+        if scores is not None:
+            likeness.append(scores[weights > 0])
         members = subject.images[targets][None].expand(len(rows), -1, -1)
         spread.append(diversity(members, weights > 0))
     nan = math.nan
@@ -181,7 +183,7 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOp
         pool_size_median=float(np.median(torch.cat(sizes).numpy())),
         diversity=float(torch.cat(spread).nanmean()),
         empty=sum(values["empty"] for values in found),
-        **_similarity(judge, *torch.cat(pairs).unbind(1)),
+        **_similarity(torch.cat([torch.empty(0), *likeness])),
         **{name: _weighted(found, name) for name in (*names, *judged)},
         **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), nan),
     )
@@ -201,7 +203,7 @@ def _share(wrong: Tensor | None, weights: Tensor) -> float:
     return float(((filled * wrong[weights.sum(1) > 0]).sum(1) / filled.sum(1)).mean())
 
 
-def _batch_view(subject: Subject, rows: Tensor, refresh: int, *, truth: bool) -> tuple[ScoreView, Tensor | None]:
+def _batch_view(subject: Subject, rows: Tensor, refresh: int, strategy: Strategy) -> tuple[ScoreView, Tensor | None]:
     """The batch's own [B, B] scores of targets as a run sees them, and which are known to be relevant."""
     task, split, queries = subject.task, subject.scene.train, subject.rows[rows]
     device = task.queries.device
@@ -212,4 +214,14 @@ def _batch_view(subject: Subject, rows: Tensor, refresh: int, *, truth: bool) ->
     tokens = {name: value[queries] for name, value in split.tokens.items()}
     allowed = split.batch_allowed("target", queries, tokens, subject.config.mining).to(device)
     own = torch.arange(len(rows), device=device)
-    return ScoreView(scores, own, allowed, refresh, known if truth else None), known
+    view = ScoreView(
+        scores=scores,
+        target=own,
+        allowed=allowed,
+        refresh=refresh,
+        relevant=known if strategy.reads_truth else None,
+        temperature=task.temperature,
+        dim=task.queries.shape[1],
+        planes={name: plane.block(rows, targets) for name, plane in task.planes.items()},
+    )
+    return filtered(view, task.filters, strategy), known

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from negbench.config import PluginConfig, ResolvedConfig
-from negbench.contracts import check_option
+from negbench.config import ResolvedConfig
+from negbench.contracts import PlaneName, check_option
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
 from negbench.mining.mine import MiningTask
+from negbench.mining.planes import Plane, images_of, offline_planes
 from negbench.mining.task import mining_task
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, Scenes, Splits, device_of, load_backbone, open_scene, threads
-from negbench.scoring import evaluation
+from negbench.scene import Scene, Scenes, Splits, device_of, open_scene, threads
 from negbench.scoring.scorers import load_weights
 
 
@@ -89,6 +89,7 @@ def open_subject(
     display: Display,
     run: RunFolder | None = None,
     scenes: Scenes | None = None,
+    reads: Collection[PlaneName] = (),
 ) -> Subject:
     """Load data and model, encode what the feature store lacks, embed.
 
@@ -99,6 +100,7 @@ def open_subject(
         display: shows the stages.
         run: takes its trained weights; None leaves the backbone untrained.
         scenes: shares what was loaded before.
+        reads: planes that the strategies need, and the judge (`planes_read`).
 
     Raises:
         DataError: queries without a target, or files that are missing.
@@ -108,20 +110,21 @@ def open_subject(
     with threads(config.compute.threads):
         device = device_of(config)
         backbone = scenes.backbone(config)
-        if run is not None:
-            load_weights(backbone, run)
         backbone.to(device)
         dataset = scenes.dataset(config.dataset, split, images=not backbone.provides_features)
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
         with display.stage("prepare"):
             scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
+        offline = offline_planes(reads, config, backbone, scene, display)  # the first is of the weights as loaded
+        if run is not None:
+            load_weights(backbone, run)
         with display.stage("evaluate", note="audit"):
-            task = mining_task(backbone, scene, config.mining)
+            task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
         count = min(options.queries or len(dataset.queries), len(dataset.queries))
         order = torch.randperm(len(dataset.queries), generator=options.generator("sample"))
         rows = order[:count].sort().values
-        images = functional.normalize(task.candidates.mean(1), dim=-1).cpu()
+        images = images_of(task.candidates).cpu()
     own = run is not None and split == "train" and run.config.dataset == config.dataset
     return Subject(
         config,
@@ -136,45 +139,23 @@ def open_subject(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Who says that an image is as good as the target: cosine to it above a threshold.
+    """Who says that an image is as good as the target: a score above a threshold.
 
     Attributes:
         name: as printed.
-        images: [N, D] unit-norm embeddings of the data set's images.
-        threshold: cosine above which an image counts as a false negative.
+        plane: of the subject's sampled queries and all images (the plane "judge" of a run).
+        threshold: score above which an image counts as a false negative.
     """
 
     name: str
-    images: Tensor
+    plane: Plane
     threshold: float
 
-    def wrong(self, targets: Tensor, images: Tensor) -> Tensor:
-        """[b, n] bool from columns: targets [b], images [n] or [b, n]; a target is never wrong to itself."""
-        mine = self.images[targets]
-        if images.ndim == 1:
-            cosine, same = mine @ self.images[images].T, targets[:, None] == images[None, :]
-        else:
-            cosine = torch.einsum("bd,bnd->bn", mine, self.images[images])
-            same = targets[:, None] == images
-        return (cosine > self.threshold) & ~same
+    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] of sampled queries and images, on the CPU; NaN where a file holds none."""
+        return self.plane.block(rows, columns).cpu()
 
 
-def open_judge(judge: PluginConfig, threshold: float, subject: Subject, display: Display) -> Judge:
-    """Embed the subject's images with another backbone.
-
-    Raises:
-        OptionError: a threshold outside -1..1.
-        NegbenchError: a backbone that cannot be loaded.
-    """
-    check_option("--threshold", threshold, -1 <= threshold <= 1, "a cosine, -1 to 1")
-    config, dataset = subject.config, subject.dataset
-    with threads(config.compute.threads):
-        device = device_of(config)
-        backbone = load_backbone(judge, config.seed).to(device)
-        with display.stage("prepare"):
-            scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
-        with display.stage("evaluate", note="judge"):
-            tokens = evaluation.embed_candidates(backbone, scene, scene.train.images)
-    images = functional.normalize(tokens.mean(1), dim=-1).cpu()
-    options = "".join(f":{key}={value}" for key, value in judge.options.items())
-    return Judge(f"{judge.name}{options} > {threshold:g}", images, threshold)
+def judge_of(subject: Subject, threshold: float) -> Judge:
+    """The judge that the subject's configuration names (`mining.judge`), whose plane its task has to hold."""
+    return Judge(f"{subject.config.mining.judge} > {threshold:g}", subject.task.planes["judge"], threshold)

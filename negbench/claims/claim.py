@@ -20,6 +20,8 @@ from negbench.systems.system import systems
 Statistic = Literal["level", "difference", "order"]
 Layer = Mapping[str, Any]
 
+PAPERS = {"QuRe": "qure", "CIRQRS": "cirqrs", "DQE-CIR": "dqe", "HyCoLe-HNM": "hycole"}  # title -> system
+
 _CLAIM = ("id", "words", "source", "published", "needs", "tests")
 _TEST = ("statistic", "of", "against", "among", "measure", "with", "confirms", "refutes")
 
@@ -103,6 +105,14 @@ class Claim:
     tests: tuple[ClaimTest, ...]
 
     @property
+    def papers(self) -> tuple[str, ...]:
+        """The systems of the papers that claim it; none where it is only asked by readers."""
+        if self.source.startswith("not published"):
+            return ()
+        named = tuple(key for title, key in PAPERS.items() if re.search(rf"\b{title}\b", self.source))
+        return named or tuple(PAPERS.values())
+
+    @property
     def settings(self) -> tuple[str, ...]:
         """All that must be computed for it."""
         return tuple(dict.fromkeys(name for test in self.tests for name in test.needed))
@@ -120,16 +130,17 @@ def claims() -> tuple[Claim, ...]:
     return read_claims(Path(__file__).with_name("claims.toml"), settings())
 
 
-def chosen(numbers: str | None) -> tuple[Claim, ...]:
-    """'5,8,17' -> these claims; None -> all. Raises UnknownNameError."""
+def chosen(numbers: str | None, where: str = "--only") -> tuple[Claim, ...]:
+    """'5,8,17' -> these claims, 'qure' -> that paper's; None -> all. Raises UnknownNameError."""
     if numbers is None:
         return claims()
-    known = {str(claim.number): claim for claim in claims()}
+    known: dict[str, tuple[Claim, ...]] = {str(claim.number): (claim,) for claim in claims()}
+    known |= {paper: tuple(c for c in claims() if paper in c.papers) for paper in PAPERS.values()}
     wanted = [part.strip() for part in numbers.split(",") if part.strip()]
     for part in wanted or [numbers]:
         if part not in known:
-            raise UnknownNameError("claim", part, known, where="--only")
-    return tuple(known[part] for part in dict.fromkeys(wanted))
+            raise UnknownNameError("claim", part, known, where=where)
+    return tuple(dict.fromkeys(claim for part in wanted for claim in known[part]))
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     strategy: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as top-k:k=50 [default: all, or the run's].")
+        str | None,
+        typer.Option(
+            help="'all' (that need no guide), or names by comma; options as top-k:k=50 [default: all, or the run's]."
+        ),
     ] = None,
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -34,9 +37,12 @@ def audit(
     split: Annotated[str, typer.Option("--split", help="Whose queries and corpus.")] = "train",
     judge: Annotated[
         str | None,
-        typer.Option(metavar="BACKBONE[:OPTION=VALUE]", help="Calls images that look like the target false negatives."),
+        typer.Option(
+            metavar="BACKBONE[:OPTION=VALUE]|FILE",
+            help="Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
+        ),
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Cosine to the target above which the judge does so.")] = 0.9,
+    threshold: Annotated[float, typer.Option(help="Cosine to the target (or score) above which it does so.")] = 0.9,
     queries: Annotated[int, typer.Option(help="Queries sampled; 0 takes all.")] = 1000,
     draws: Annotated[int, typer.Option(help="Negatives drawn for each query.")] = 10,
     refresh: Annotated[int, typer.Option(help="Which refresh strategies with a schedule are told, from 0.")] = 0,
@@ -67,6 +73,7 @@ def audit(
     layers += [options.named("backbone", backbone), *set_layers(sets)]
     folder = run_to_audit(run, runs_dir, backbone, layers)
     console = options.console()
+    layers += [] if judge is None else [{"mining": {"judge": judge}}]
     config, strategies = configured(strategy, folder, layers, seed)
     found = audited(
         config,
@@ -74,7 +81,6 @@ def audit(
         chosen,
         split=split,
         folder=folder,
-        judge=judge,
         threshold=threshold,
         skip_oracles=strategy is None,
     )

@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def claims(
-    only: Annotated[str | None, typer.Option(help="Numbers of claims, by comma [default: all].")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Numbers of claims, or papers (qure, ...), by comma [default: all].")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the claims and their tests; compute nothing.")] = False,
     compare: Annotated[
         str | None,

@@ -24,7 +24,7 @@ def compare(
         typer.Option(
             "--strategies",
             "--strategy",
-            help="'all', or names by comma; options as qure:variant=release [default: all].",
+            help="'all' (that need no guide), or names by comma; options as qure:variant=release [default: all].",
         ),
     ] = None,
     losses: Annotated[

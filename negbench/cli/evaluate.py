@@ -43,7 +43,11 @@ def evaluate(
     ] = None,
     ranks: Annotated[
         Path | None,
-        typer.Option("--ranks", metavar="FILE", help="Not a run: ranks (.parquet), {query: [ids]} (.json), TREC."),
+        typer.Option(
+            "--ranks",
+            metavar="FILE",
+            help="Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
+        ),
     ] = None,
     subset_ranks: Annotated[
         Path | None, typer.Option("--subset-ranks", metavar="FILE", help="With --ranks: lists within CIRR's groups.")
@@ -87,7 +91,10 @@ def evaluate(
         Path | None, typer.Option("--submission", metavar="DIR", help="Write the files of the benchmark's test server.")
     ] = None,
     trec: Annotated[
-        Path | None, typer.Option("--trec", metavar="FILE", help=f"Write the {TREC_DEPTH} best images as a TREC run.")
+        Path | None,
+        typer.Option(
+            "--trec", metavar="FILE", help=f"Write the {TREC_DEPTH} best images as a TREC run (.json: for ranx)."
+        ),
     ] = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
@@ -293,11 +300,12 @@ def _score(encoded: Encoded, asked: _Asked) -> Result | None:
 
 
 def _write_lists(console: Console, encoded: Encoded, submission: Path | None, trec: Path | None) -> None:
-    from negbench.scoring.trec import write_trec
+    from negbench.scoring.trec import write_ranx, write_trec
 
     written = [] if submission is None else encoded.write_submission(submission)
     if trec is not None:
-        write_trec(trec, encoded.dataset, *encoded.top(TREC_DEPTH))
+        write = write_ranx if trec.suffix == ".json" else write_trec
+        write(trec, encoded.dataset, *encoded.top(TREC_DEPTH))
         written.append(trec)
     for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -15,8 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "list",
-        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. With a NAME: its "
-        "options.",
+        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. NAME: options.",
         epilog="Example: negbench list backbones precomputed",
     )(list_)
 

@@ -33,6 +33,12 @@ def study(
         list[str] | None,
         typer.Option(metavar="KEY=LOW:HIGH", help="Set or add a range; :log behind it, or KEY=a|b|c for a choice."),
     ] = None,
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            help="Search worlds in which these claims hold (numbers, or qure, cirqrs, dqe, hycole, by comma)."
+        ),
+    ] = None,
     fix: Annotated[
         list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Do not search this key; leave it, or set it.")
     ] = None,
@@ -72,7 +78,7 @@ def study(
     flags = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)
     flags |= {} if seed is None else {"seed": seed}
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
-    told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None}
+    told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None, "claims": claims}
     asked = read_study(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
     found = compute_study(
         asked,

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from negbench.audit.audit import Audit, audit
-from negbench.audit.subject import AuditOptions, open_judge, open_subject
-from negbench.config import PluginConfig, ResolvedConfig, build_config, resolved
+from negbench.audit.subject import AuditOptions, judge_of, open_subject
+from negbench.config import ResolvedConfig, build_config, is_score_file, resolved
 from negbench.contracts import Strategy, check_option
 from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.grid.axes import expand, label
+from negbench.mining.planes import planes_read
 from negbench.registry import constructor_of, option_defaults, registry
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes
@@ -49,7 +50,6 @@ def audited(
     *,
     split: str = "train",
     folder: RunFolder | None = None,
-    judge: str | Sequence[Any] | None = None,
     threshold: float = 0.9,
     skip_oracles: bool = False,
 ) -> Audit:
@@ -60,20 +60,22 @@ def audited(
         chosen: what is looked at.
         split: whose queries and corpus.
         folder: finished run, whose weights are taken.
-        judge: backbone that calls images false negatives.
-        threshold: cosine to the target above which it does so.
+        threshold: score above which the judge of `config.mining.judge` calls an image a false negative.
         skip_oracles: see `negbench.audit.audit.audit`.
 
     Raises:
-        NegbenchError: see `open_subject`, `open_judge` and `audit`.
+        NegbenchError: see `open_subject`, `judge_of` and `audit`.
     """
-    sections = () if judge is None else expand("backbones", judge)
-    check_option("--judge", judge, judge is None or len(sections) == 1, "one backbone")
-    check_option("--threshold", threshold, -1 <= threshold <= 1, "a cosine, -1 to 1")
+    judged = config.mining.judge
+    cosine = judged is None or not is_score_file(judged)
+    check_option("--threshold", threshold, not cosine or -1 <= threshold <= 1, "a cosine, -1 to 1")
+    reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
     with stages("audit") as display:
-        subject = open_subject(config, split, chosen, display, folder)
-        judged = open_judge(PluginConfig(**sections[0]), threshold, subject, display) if sections else None
+        subject = open_subject(
+            config, split, chosen, display, folder, reads=reads | (set() if judged is None else {"judge"})
+        )
+        judge = None if judged is None else judge_of(subject, threshold)
         with display.stage("mine"):
-            found = audit(subject, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
+            found = audit(subject, strategies, chosen, judge=judge, skip_oracles=skip_oracles)
     notes(found.remarks)
     return found

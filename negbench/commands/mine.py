@@ -14,6 +14,7 @@ from negbench.display import stages
 from negbench.errors import OptionError
 from negbench.files import atomic_write
 from negbench.mining.mine import mine
+from negbench.mining.planes import planes_read
 from negbench.runfolder import RunFolder
 from negbench.scene import threads
 
@@ -63,7 +64,8 @@ def mine_dataset(
         raise OptionError(f"{type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead")
     options = AuditOptions(queries=0, refresh=refresh, seed=seed)
     with stages("mine") as display:
-        subject = open_subject(config, split, options, display, folder)
+        reads = planes_read(strategy, config.mining)
+        subject = open_subject(config, split, options, display, folder, reads=reads)
         queries, images = subject.dataset.queries, subject.dataset.images
         with threads(config.compute.threads), display.stage("mine", total=len(queries)) as advance:
             mined = mine(

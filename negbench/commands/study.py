@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from negbench.claims.claim import chosen as claims_named
 from negbench.config import RunConfig, build_config, read_recipe, resolved, set_layer
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError, UnknownNameError
@@ -20,6 +21,7 @@ from negbench.report.loaded import Study
 from negbench.report.study import finish, header
 from negbench.scene import Scenes
 from negbench.study.book import Book
+from negbench.study.claimed import BestWorld, best_world
 from negbench.study.final import Final, compare_best
 from negbench.study.space import build_space, fixed_layer
 from negbench.study.spec import StudySpec
@@ -53,6 +55,7 @@ _DEFAULTS: dict[str, Any] = {
     "sampler": "tpe",
     "pruner": "median",
     "final_seeds": None,
+    "claims": None,
 }
 
 
@@ -68,7 +71,10 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
         if key not in _DEFAULTS:
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
     chosen = {**_DEFAULTS, **table, **told}
-    below = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    numbers = _claims(chosen["claims"])
+    below: dict[str, Any] = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    if numbers:
+        below = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     whole, remarks = with_system([below, layers, flags, *map(set_layer, sets)], Scenes())
     layered = [whole]
     known = list(resolved(build_config(layered)).flat()) if chosen["fix"] else []
@@ -78,7 +84,13 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     if points and (chosen["search"] or fixed or "sampler" in told):
         raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
     space = build_space(
-        base, search=chosen["search"], fix=list(fixed), points=points, grid=grid, force=bool(chosen["force"])
+        base,
+        search=chosen["search"],
+        fix=list(fixed),
+        points=points,
+        grid=grid,
+        force=bool(chosen["force"]),
+        worlds=bool(numbers),
     )
     spec = StudySpec.of(
         base,
@@ -87,6 +99,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
         minimise=chosen["minimise"],
         sampler="grid" if points else chosen["sampler"],
         pruner=chosen["pruner"],
+        claims=numbers,
     )
     final = chosen["final_seeds"]
     if final is None:
@@ -94,6 +107,11 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     listed = len(space.points)
     trials = min(chosen["trials"] or listed, listed) if listed else chosen["trials"] or _TRIALS
     return AskedStudy(base, spec, trials, final, remarks)
+
+
+def _claims(given: str | None) -> tuple[int, ...]:
+    """Numbers of the claims that are asked for."""
+    return tuple(claim.number for claim in claims_named(given, "--claims")) if given else ()
 
 
 def compute_study(
@@ -116,7 +134,8 @@ def compute_study(
     Raises:
         NegbenchError: see `open_study` and `run_study`.
     """
-    trials, title = asked.trials, name or f"study-{asked.base.strategy.name}-{asked.spec.digest}"
+    what = "claims" if asked.spec.claims else asked.base.strategy.name
+    trials, title = asked.trials, name or f"study-{what}-{asked.spec.digest}"
     notes(asked.remarks)
     book, job = open_study(
         runs, title, asked.spec, trials=trials, storage=storage, workers=workers, tracking_uri=tracking_uri
@@ -130,12 +149,12 @@ def compute_study(
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
-    if workers > 1:
+    if workers > 1 and not asked.spec.claims:
         _encode(asked)
     run_study(job, workers, report)
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
     final = _final(asked, book, job, workers, started) if asked.final_seeds else None
-    finish(console, runs, book, final, tracking_uri)
+    finish(console, runs, book, final if isinstance(final, Final) else None, tracking_uri)
     return Study(book.folder)
 
 
@@ -144,13 +163,14 @@ def _encode(asked: AskedStudy) -> None:
     open_run(asked.spec.space.corners(asked.base)[0], Display(), SCENES)
 
 
-def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | None:
+def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | BestWorld | None:
     def progress(outcome: Outcome, done: int) -> None:
         cell = outcome.cell
         what = f"{cell.labels['strategy']} seed {cell.seed}" + f" FAILED: {outcome.error}" * (outcome.error is not None)
-        log.info("[%d/%d] %6.1f s  %s", done, 2 * asked.final_seeds, time.monotonic() - started, what)
+        total = "" if asked.spec.claims else f"/{2 * asked.final_seeds}"
+        log.info("[%d%s] %6.1f s  %s", done, total, time.monotonic() - started, what)
 
-    return compare_best(
+    return (best_world if asked.spec.claims else compare_best)(
         book,
         job.runs,
         executor_of(workers),

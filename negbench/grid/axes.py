@@ -89,18 +89,26 @@ class Grid:
 
 
 def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """'all' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections."""
+    """'all' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
+
+    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
+    """
     if isinstance(given, str):
         given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
     sections: list[dict[str, Any]] = []
     for item in given:
         if item == "all":
-            sections.extend({"name": name} for name in registry.plugins(kind))
+            sections.extend({"name": name} for name in registry.plugins(kind) if not _needs_another(kind, name))
         else:
             sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
     for section in sections:
-        registry.find(kind, str(section.get("name")))
+        registry.parts(kind, str(section.get("name")))
     return tuple(sections)
+
+
+def _needs_another(kind: str, name: str) -> bool:
+    """Whether it is a strategy that reads a guide or a judge, which no run has unless it is told: not one of "all"."""
+    return kind == "strategies" and bool({"guide", "judge"} & set(registry.get(kind, name).reads))  # type: ignore[attr-defined]
 
 
 def parse_negatives(given: Any) -> tuple[int, ...]:

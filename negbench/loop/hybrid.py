@@ -191,7 +191,7 @@ class HybridTerms:
         """TCM: what a composed text scores against the target's text, and the same triple corrupted by the strategy."""
         corrupts, device = self.strategy.corrupts, embedded.device
         cross = None
-        if set(corrupts) - {"target"}:
+        if set(corrupts) - {"target", "query"}:
             # cross[r, p] composes text r with modification p
             cross = self.backbone.cross_texts(reference.tokens, members.tokens).float()
             composed = cross.diagonal().T
@@ -208,6 +208,8 @@ class HybridTerms:
                     continue
                 if slot == "target":
                     found, valid = scores, target.distinct
+                elif slot == "query":
+                    found, valid = scores.T, target.distinct & rows.T
                 else:
                     assert cross is not None
                     found = torch.einsum("ijd,id->ij" if slot == "modification" else "jid,id->ij", cross, embedded)

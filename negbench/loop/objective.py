@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,11 @@ from negbench.contracts import (
 from negbench.datasets.dataset import Dataset
 from negbench.errors import OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
-from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
+from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, joined, loss_of_slots
 from negbench.mining.draws import keep
-from negbench.mining.mine import batch_statistics
+from negbench.mining.filters import Filters
+from negbench.mining.mine import batch_statistics, filtered
+from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.scene import Scene, Tokens
 
 
@@ -73,6 +75,25 @@ class _Scores:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What a batch strategy is told beside the scores: temperature, width, and [B, B] planes by name."""
+
+    temperature: float
+    dim: int
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What a batch strategy chose: [B] positives, negatives by slot, statistics, and what each slot allows."""
+
+    positive: Tensor
+    slots: dict[Slot, Corrupted]
+    statistics: dict[str, float]
+    allowed: dict[Slot, Tensor]
+
+
+@dataclass(frozen=True)
 class _Queries:
     """Features [B, L, C] of the references, tokens on the model's device, queries [B, D], sub-queries by aspect."""
 
@@ -113,6 +134,7 @@ class Objective(nn.Module):
         scene: data and features.
         mining: what may be a negative.
         hybrid: further terms, temperatures, and how slots are put together.
+        offline: planes that were made before the run (`offline_planes`), of the scene's train queries.
 
     Raises as `check_objective` does.
     """
@@ -125,6 +147,7 @@ class Objective(nn.Module):
         scene: Scene,
         mining: MiningConfig,
         hybrid: HybridConfig | None = None,
+        offline: Mapping[str, Plane] | None = None,
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
@@ -134,6 +157,9 @@ class Objective(nn.Module):
         self.loss = loss
         self.scene = scene
         self.mining = mining
+        self.reads = planes_read(strategy, mining)
+        self.filters = Filters.of(mining)
+        self.offline = offline or {}
         self.slots = hybrid.slots
         self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
         self.hybrid: HybridTerms | None = None
@@ -149,6 +175,12 @@ class Objective(nn.Module):
             self.hybrid.read(scene.train.dataset)
         self.scene = scene
 
+    def take(self, strategy: Strategy) -> None:
+        """Go on with another strategy, a part of the one that it was made with."""
+        self.strategy = strategy
+        if self.hybrid is not None:
+            self.hybrid.strategy = strategy
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """AdamW groups of what trains beside the backbone: temperatures, at the full rate and without decay."""
         own = list(self.temperatures.parameters())
@@ -157,6 +189,11 @@ class Objective(nn.Module):
     def temperature(self, term: str) -> Tensor:
         """Scalar > 0: that of "icm" (the loss on images), "tcm", "ritm" or "titm", or the backbone's for all."""
         return self.temperatures(term) if term in self.temperatures.log else self.backbone.temperature
+
+    @property
+    def divisor(self) -> float:
+        """What the loss on images divides scores by now: its own `tau`, or the temperature that it is called with."""
+        return float(self.temperature("icm").detach()) if self.loss.tau is None else self.loss.tau
 
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
@@ -200,19 +237,26 @@ class Objective(nn.Module):
         with self._full_precision():
             chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
-            aspects = [
-                AspectScores(name, found[:, 0], found[:, 1:], sub.weight, sub.present)
-                for name, sub in made.subs.items()
-                for found in [paired_relevance(sub.embeddings.float(), chosen)]
-            ]
-            taken = self._nowhere(batch.rows).scatter_(1, batch.negatives, True)
+            drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
+        # a union with the batch's members: the pools of another strategy beside the draws
+        members, own = self.strategy.beside, chosen[:, 0]
+        found = None if members is None else self._choose(members, batch, made, own)
+        slots = dict[Slot, Corrupted]({"target": drawn}) if found is None else joined(drawn, found.slots)
+        joins = found is not None and "target" in found.slots
+        with self._full_precision():
+            aspects = []
+            for name, sub in made.subs.items():
+                parts = paired_relevance(sub.embeddings.float(), chosen)
+                if joins:
+                    parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
+                aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
+            taken = self._taken(batch.rows, found).scatter_(1, batch.negatives, True)
             beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
-        members = None
-        if self.hybrid is not None:
-            allowed: dict[Slot, Tensor] = {"target": self.allowed("target", batch)}
-            members = Members(batch.rows, made.tokens, made.reference, chosen[:, 0], allowed)
-        drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
-        return _Scores(scores[:, 0], {"target": drawn}, beside, {}, members)
+        allowed = {} if found is None else found.allowed
+        if self.hybrid is not None and "target" not in allowed:
+            allowed |= {"target": self.allowed("target", batch)}
+        terms = None if self.hybrid is None else Members(batch.rows, made.tokens, made.reference, own, allowed)
+        return _Scores(scores[:, 0], slots, beside, {}, terms)
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -220,43 +264,50 @@ class Objective(nn.Module):
         made = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
         embedded = self._embedded(targets)
-        by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded)
-        positive = by_slot["target"].diagonal()
-        known = self.scene.train.batch_relevant(batch.rows)
-        corrupts = set(self.strategy.corrupts)
-        if "triple" in corrupts:
-            corrupts.add("modification")
-        allowed = {slot: self.allowed(slot, batch) for slot in corrupts}
-        slots, statistics = self.pools(batch, by_slot, allowed, known)
+        found = self._choose(self.strategy, batch, made, embedded)
         with self._full_precision():
             aspects = [
-                AspectScores(name, found.diagonal(), found, sub.weight, sub.present)
+                AspectScores(name, parts.diagonal(), parts, sub.weight, sub.present)
                 for name, sub in made.subs.items()
-                for found in [relevance(sub.embeddings.float(), embedded)]
+                for parts in [relevance(sub.embeddings.float(), embedded)]
             ]
-            taken = self._nowhere(batch.rows)
-            if "target" in slots:
-                row, member = slots["target"].mask.cpu().nonzero(as_tuple=True)
-                taken[row, targets[member]] = True
             columns = self._corpus_of(batch.rows)
             if len(columns):
                 tokens = self._embedded(columns)
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
+            taken = self._taken(batch.rows, found)
             beside = self._beside(aspects, batch.rows, made.query, taken, columns, tokens)
-        members = Members(batch.rows, made.tokens, made.reference, embedded, allowed)
-        return _Scores(positive, slots, beside, statistics, members)
+        members = Members(batch.rows, made.tokens, made.reference, embedded, found.allowed)
+        return _Scores(found.positive, found.slots, beside, found.statistics, members)
 
-    def slot_scores(self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor) -> dict[Slot, Tensor]:
-        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always."""
-        corrupts = set(self.strategy.corrupts)
+    def _choose(self, strategy: Strategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
+        """What a batch strategy chooses among the batch's members."""
+        by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded, strategy)
+        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())}
+        allowed: dict[Slot, Tensor] = {slot: self.allowed(slot, batch) for slot in corrupts}
+        known = self.scene.train.batch_relevant(batch.rows)
+        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, embedded))
+        slots, statistics = self.pools(batch, by_slot, allowed, known, told, strategy)
+        return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed)
+
+    def slot_scores(
+        self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, strategy: Strategy | None = None
+    ) -> dict[Slot, Tensor]:
+        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always.
+
+        Of the slots that `strategy` corrupts; None takes the run's.
+        """
+        corrupts = set((strategy or self.strategy).corrupts)
         cross = None
-        if corrupts - {"target"}:
+        if corrupts - {"target", "query"}:
             # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
             cross = self.backbone.cross_queries(reference, tokens).float()
         with self._full_precision():
             by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
+            if "query" in corrupts:
+                by_slot["query"] = by_slot["target"].T
             if cross is not None and corrupts & {"modification", "reference"}:
                 by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
                 by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
@@ -267,32 +318,59 @@ class Objective(nn.Module):
         return by_slot
 
     def pools(
-        self, batch: Batch, by_slot: dict[Slot, Tensor], allowed: dict[Slot, Tensor], known: Tensor | None
+        self,
+        batch: Batch,
+        by_slot: dict[Slot, Tensor],
+        allowed: dict[Slot, Tensor],
+        known: Tensor | None,
+        told: Told,
+        strategy: Strategy | None = None,
     ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
         """What the strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
 
         The slot is the target where the strategy corrupts it: only then is known what a false negative is.
         """
+        strategy = strategy or self.strategy
         device = by_slot["target"].device
         own = torch.arange(len(batch.rows), device=device)
         slots, views = dict[Slot, Corrupted](), dict[Slot, tuple[ScoreView, Tensor | None]]()
-        for slot in self.strategy.corrupts:
+        for slot in strategy.corrupts:
             if slot == "triple":
-                slots[slot] = corrupted_triples(self.strategy, by_slot[slot], allowed[slot].to(device))
+                slots[slot] = corrupted_triples(strategy, by_slot[slot], allowed[slot].to(device))
                 table = torch.cat([by_slot["target"].diagonal()[:, None], slots[slot].scores], dim=1).detach()
                 views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
                 continue
-            oracle = known if slot == "target" and self.strategy.reads_truth else None
-            view = ScoreView(by_slot[slot].detach(), own, allowed[slot].to(device), 0, oracle)
-            slots[slot] = Corrupted.of(by_slot[slot], self.strategy.pool(view))
-            views[slot] = (view, None if known is None or slot != "target" else known.to(device))
+            turn, of_targets = (
+                slot == "query",
+                slot in ("target", "query"),
+            )  # turned: row i is target i, column j query j
+            truth = None if known is None or not of_targets else (known.T if turn else known).to(device)
+            view = ScoreView(
+                scores=by_slot[slot].detach(),
+                target=own,
+                allowed=allowed[slot].to(device),
+                relevant=truth if strategy.reads_truth else None,
+                temperature=told.temperature,
+                dim=told.dim,
+                planes={name: plane.T if turn else plane for name, plane in told.planes.items() if of_targets},
+            )
+            view = filtered(view, self.filters if of_targets else None, strategy)
+            slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view))
+            views[slot] = (view, truth)
         kept = _kept(slots, batch)
-        shown: Slot = "target" if "target" in slots else self.strategy.corrupts[0]
+        shown: Slot = "target" if "target" in slots else strategy.corrupts[0]
         statistics = _statistics(*views[shown], slots[shown])
         if kept is not slots:
             drawn = _statistics(*views[shown], kept[shown])
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
         return kept, statistics
+
+    def _planes(self, batch: Batch, made: _Queries, embedded: Tensor) -> dict[str, Tensor]:
+        """Name -> [B, B] of each plane that is read, the batch's targets as columns."""
+        with self._full_precision():
+            found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, embedded.detach())
+        columns = self.scene.train.dataset.target_columns[batch.rows]
+        return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
     def allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """`Split.batch_allowed` of the run."""
@@ -307,9 +385,13 @@ class Objective(nn.Module):
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
-    def _nowhere(self, rows: Tensor) -> Tensor:
-        """[B, N] bool, all False."""
-        return torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
+    def _taken(self, rows: Tensor, found: _Chosen | None) -> Tensor:
+        """[B, N] bool: images that a batch strategy chose as negatives, if there is one."""
+        taken = torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
+        if found is not None and "target" in found.slots:
+            row, member = found.slots["target"].mask.cpu().nonzero(as_tuple=True)
+            taken[row, self.scene.train.dataset.target_columns[rows][member]] = True
+        return taken
 
     def _beside(
         self, aspects: list[AspectScores], rows: Tensor, query: Tensor, taken: Tensor, columns: Tensor, embedded: Tensor

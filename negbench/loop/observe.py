@@ -58,6 +58,6 @@ def keep_curves(loop: Loop, moment: str) -> None:
     if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
         return
     with run.display.stage("curves", note=moment):
-        task = mining_task(run.backbone, run.scene, run.config.mining)
         marked = loop.strategy if loop.strategy.scope == "corpus" else None
+        task = loop.task(run.scene, marked)
         curves.score_curves(task, marked, refresh=max(loop.state.refresh, 0)).save(path)

@@ -6,6 +6,8 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench import files
-from negbench.config import ResolvedConfig, RunConfig, resolved
+from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
@@ -24,6 +26,7 @@ from negbench.loop.accelerator import accelerator_of
 from negbench.loop.objective import check_objective
 from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import Log, train
+from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
@@ -61,8 +64,8 @@ class PlannedRun:
     def name(self) -> str:
         """Folder name: the parts by name, the seed, the hash's beginning."""
         c = self.config
-        dataset = Path(c.dataset.name).stem
-        return f"{c.strategy.name}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
+        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +92,23 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
         full = full.model_copy(update={"train": full.train.model_copy(update={"stacked": False})})
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     check_objective(loss, full.hybrid, backbone, splits.train)
-    data = f"{splits.identity} {backbone.feature_key}"
+    planes_read(registry.make("strategies", full.strategy.name, **full.strategy.options), full.mining)
+    data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
+
+
+def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
+    """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
+    named = [scenes.backbone(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
+    files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
+    return [f"{other.feature_key} {other.identity.sha256}" for other in named] + [_digest(Path(file)) for file in files]
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NegbenchError(f"mining: file of scores {path}: {error.strerror or error}") from error
 
 
 def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:

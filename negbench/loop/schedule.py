@@ -1,13 +1,52 @@
-"""The learning rate over a run."""
+"""What changes over a run by its epochs: whose negatives, when pools are defined, and the learning rate."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from negbench.config import ResolvedConfig
+from negbench.config import ResolvedConfig, refresh_epochs
+from negbench.contracts import Strategy
+from negbench.registry import registry
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One strategy over some epochs of a run.
+
+    Attributes:
+        end: the first epoch after it.
+        strategy: whose negatives the steps have.
+        mined: defines the pools of a corpus strategy: itself, or all of the corpus before its first refresh.
+        refreshes: epochs before which it does so.
+        kept: whether they count as refreshes of the run: only the last stage's do.
+    """
+
+    end: int
+    strategy: Strategy
+    mined: Strategy
+    refreshes: tuple[int, ...]
+    kept: bool
+
+
+def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
+    """The stages of a run: what a switch names, the warm-up of the last strategy, and that strategy itself."""
+    epochs, listed = config.train.epochs, config.schedule.refresh_epochs
+    *early, (start, last) = strategy.stages
+    found: list[Stage] = []
+    for (begin, part), end in zip(early, strategy.switches, strict=True):
+        due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
+        due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
+        found.append(Stage(end, part, part, due, kept=False))
+    if last.scope == "batch":
+        return [*found, Stage(epochs, last, last, (), kept=True)]
+    first = listed[0] if listed else epochs
+    if first > start:
+        found.append(Stage(first, last, registry.make("strategies", "all-corpus"), (start,), kept=False))
+    return [*found, Stage(epochs, last, last, listed, kept=True)]
 
 
 def cosine(optimizer: torch.optim.Optimizer, config: ResolvedConfig, steps_per_epoch: int) -> LambdaLR:

@@ -33,6 +33,28 @@ class Corrupted:
         return cls(scores, pool > 0, pool) if pool.is_floating_point() else cls(scores, pool)
 
 
+def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Corrupted]:
+    """Negatives by slot of a union: each query's own draws [B, M], then the batch's members [B, B] of the same slot.
+
+    An image that is both a draw and a member counts twice, as one does that is drawn twice.
+    """
+    if "target" not in members:
+        return {"target": drawn, **members}
+    other = members["target"]
+    weights = None
+    if drawn.weights is not None or other.weights is not None:
+        weights = torch.cat([_weights(drawn), _weights(other)], dim=1)
+    both = Corrupted(
+        torch.cat([drawn.scores, other.scores], dim=1), torch.cat([drawn.mask, other.mask], dim=1), weights
+    )
+    return {**members, "target": both}
+
+
+def _weights(part: Corrupted) -> Tensor:
+    """[B, M] float32; 1 for each negative where none are given."""
+    return part.mask.float() if part.weights is None else part.weights.float()
+
+
 @dataclass(frozen=True)
 class Beside:
     """What some losses take beside the negatives: scores under sub-queries; `candidates` [B, C] with their `mask`."""
@@ -72,7 +94,7 @@ def loss_of_slots(
     aspects = beside.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
         weighted = any(part.weights is not None for part in slots.values())
-        weights = [part.mask.float() if part.weights is None else part.weights.float() for part in slots.values()]
+        weights = [_weights(part) for part in slots.values()]
         aspects = [_padded(aspect, slots) for aspect in aspects]
         together = Corrupted(
             torch.cat([part.scores for part in slots.values()], dim=1),

@@ -28,11 +28,12 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
 from negbench.loop.hybrid import Temperatures
-from negbench.loop.objective import Batch, Objective
+from negbench.loop.objective import Batch, Objective, Told
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
 from negbench.loop.train import Log, Loop, course
 from negbench.mining.draws import splitmix
+from negbench.mining.filters import Filters
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scene import Scene, Split, Tokens, batches, trained_state
@@ -59,6 +60,10 @@ def obstacle(config: ResolvedConfig, backbone: Backbone, train: Dataset) -> str:
         return "the loss takes the whole corpus in every step"
     if config.hybrid.active or Temperatures.of(config.hybrid, loss).log:
         return "it has hybrid terms or temperatures of its own"
+    if strategy.beside is not None or strategy.switches:
+        return f"strategy '{config.strategy.name}' is made of others"
+    if strategy.scope == "batch" and (strategy.reads or Filters.of(config.mining).active):
+        return "planes and filters of a batch are made in every step"
     if "triple" in strategy.corrupts:
         return f"strategy '{config.strategy.name}' takes all triples of a batch"
     if precision_of(config) != "fp32":
@@ -343,7 +348,12 @@ class Stack:
         batch = Batch(rows, None, tokens, kept, None if seeds is None else seeds[place])
         scores: dict[Slot, Tensor] = {slot: value[place].detach() for slot, value in found["slots"].items()}
         allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
-        slots, values = objective.pools(batch, scores, allowed, split.batch_relevant(rows))
+        tau = objective.loss.tau
+        told = Told(
+            float(found["temperature"][place].detach()) if tau is None else tau,
+            objective.backbone.identity.embedding_dim,
+        )
+        slots, values = objective.pools(batch, scores, allowed, split.batch_relevant(rows), told)
         statistics.append(values)
         return slots
 

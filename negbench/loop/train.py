@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,10 @@ from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
-from negbench.loop.schedule import cosine
+from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import Mined, mine
+from negbench.mining.mine import Mined, MiningTask, mine
+from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
@@ -70,7 +72,9 @@ def course(
     epochs, main = config.train.epochs, run.accelerator.is_main_process
     strategy: Strategy = registry.make("strategies", config.strategy.name, **config.strategy.options)
     loss: Loss = registry.make("losses", config.loss.name, **config.loss.options)
-    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid)
+    # before a checkpoint is read: the plane "initial" is of the weights as loaded
+    offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
+    objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
     model: Any = objective
     if together is not None:
         optimizer, schedule = together
@@ -93,14 +97,8 @@ def course(
             state.baselines = loop.untrained()
             observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
-        observed = observe.card_epochs(config)
         while state.epoch < epochs:
-            if strategy.scope == "corpus" and state.epoch in config.schedule.boundaries:
-                if state.epoch > 0 and state.refresh == -1:
-                    observe.keep_curves(loop, "warm")
-                loop.refresh(ranks)
-            elif state.epoch in observed:
-                observe.note_regime(loop, ranks)
+            loop.begin_epoch(ranks)
             yield loop
             state.epoch += 1
             due = state.epoch % config.eval.every == 0 or state.epoch == epochs
@@ -137,35 +135,56 @@ class Loop:
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
-    def refresh(self, ranks: QueryRanks | None) -> None:
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """All of the run."""
+        return stages_of(self.strategy, self.run.config)
+
+    @property
+    def stage(self) -> Stage:
+        """That of the epoch."""
+        return next(stage for stage in self.stages if self.state.epoch < stage.end)
+
+    def begin_epoch(self, ranks: QueryRanks | None) -> None:
+        """Take up the epoch's strategy, and define pools where that is due; `ranks` of the model as it is, if known."""
+        stage, state = self.stage, self.state
+        self.moving.objective.take(stage.strategy)
+        if stage.strategy.scope == "batch":
+            state.negatives = None
+        if state.epoch in stage.refreshes:
+            if stage.kept and state.epoch > 0 and state.refresh == -1:
+                observe.keep_curves(self, "warm")
+            self.refresh(stage, ranks)
+        elif state.epoch in observe.card_epochs(self.run.config):
+            observe.note_regime(self, ranks)
+
+    def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
         """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
         run, state, config = self.run, self.state, self.run.config
-        epoch = state.epoch
-        end = min((b for b in config.schedule.boundaries if b > epoch), default=config.train.epochs)
-        warming = epoch not in config.schedule.refresh_epochs
-        state.refresh += 0 if warming else 1
+        epoch, count = state.epoch, int(config.train.num_negatives or 1)
+        end = next((b for b in stage.refreshes if b > epoch), stage.end)
+        state.refresh += 1 if stage.kept else 0
         main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        used: Strategy = registry.make("strategies", "all-corpus") if warming else self.strategy
         scene = self.mined_scene()
         queries = len(scene.train.dataset.queries)
         with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = mining_task(run.backbone, scene, config.mining)
+            task = self.task(scene, stage.mined)
             mined = mine(
                 task,
-                used,
-                refresh=max(state.refresh, 0),
-                draws=(end - epoch) * int(config.train.num_negatives or 1),
-                per_epoch=config.train.num_negatives if config.mining.replacement else None,
+                stage.mined,
+                refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
+                draws=(end - epoch) * count,
+                per_epoch=count if config.mining.replacement else None,
                 generator=self.moving.streams["draws"],
                 previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
-                pools=self._pools_file(state.refresh) if main and not warming else None,
+                pools=self._pools_file(state.refresh) if main and stage.kept else None,
                 progress=advance,
             )
         state.negatives, state.interval_start = mined.negatives, epoch
         summary = mined.summary()
         if mined.stale:
             state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
-        if not warming:
+        if stage.kept:
             state.behaviour.append({"epoch": float(epoch), **summary})
             if main:
                 self._write_mined(mined)
@@ -176,6 +195,18 @@ class Loop:
         """Other texts of an epoch do not change what is mined, other pairs do."""
         run, redraws = self.run, self.run.scene.train.dataset.redraws
         return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
+
+    def task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
+        """The train split as the model sees it now, with the planes that the strategy reads."""
+        run, objective = self.run, self.moving.objective
+        return mining_task(
+            run.backbone,
+            scene,
+            run.config.mining,
+            reads=() if strategy is None else planes_read(strategy, run.config.mining),
+            offline=objective.offline,
+            temperature=objective.divisor,
+        )
 
     def _pools_file(self, refresh: int) -> Path:
         return self.folder.path / f"pools-{refresh:02d}.bits"
@@ -195,7 +226,8 @@ class Loop:
         self.moving.objective.see(scene)
         tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
         chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
-        kept = config.train.num_negatives if draws is None else None  # of each pool of a batch strategy
+        # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
+        kept = config.train.num_negatives if draws is None and self.strategy.scope == "batch" else None
         base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
@@ -269,7 +301,7 @@ class Loop:
     def _scene(self) -> Scene:
         """The scene of this epoch's texts and pairs; pairs stay for an interval where negatives were mined for them."""
         run, state, data = self.run, self.state, self.run.scene.train.dataset
-        kept = data.redraws and self.strategy.scope == "corpus"
+        kept = data.redraws and self.stage.strategy.scope == "corpus"
         return run.scene.at_epoch(run.backbone, state.interval_start if kept else state.epoch, run.config.seed)
 
     # --- scoring -----------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ import dataclasses
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import ScoreView, Strategy, check_option, relevance
+from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option, relevance
 from negbench.errors import NegbenchError
 from negbench.files import atomic_write
 from negbench.metrics.ranks import target_ranks
@@ -41,6 +41,9 @@ from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from negbench.mining.filters import Filters
+    from negbench.mining.planes import Plane
 
 # A tile of scores: 256 queries (a last tile that is not full is padded) against as many images as have 2^16 tokens
 # together, that is 64 MiB of float32 before the maximum over an image's tokens.
@@ -71,6 +74,9 @@ class MiningTask:
             None: nothing is known of any query beyond its target, and false-negative rates are NaN.
         ids: [Q] int64, numbers of the queries' random streams, also used in messages; default 0..Q-1. `shard` keeps
             those of the whole task.
+        temperature: > 0, told to the strategy.
+        planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
+        filters: what no strategy may draw, by the scores.
 
     Raises:
         ValueError: shapes or dtypes that do not fit.
@@ -84,6 +90,9 @@ class MiningTask:
     excluded: Ragged | None = None
     relevant: Ragged | None = None
     ids: Tensor = None  # type: ignore[assignment]  # resolved below
+    temperature: float = DEFAULT_TEMPERATURE
+    planes: Mapping[str, Plane] = field(default_factory=dict)
+    filters: Filters | None = None
 
     def __post_init__(self) -> None:
         if self.queries.ndim != 2 or self.candidates.ndim != 3 or self.queries.shape[1] != self.candidates.shape[2]:
@@ -119,6 +128,7 @@ class MiningTask:
             excluded=None if self.excluded is None else self.excluded.select(rows),
             relevant=None if self.relevant is None else self.relevant.select(rows),
             ids=self.ids[rows.to(self.ids.device)],
+            planes={name: plane.shard(rows) for name, plane in self.planes.items()},
         )
 
 
@@ -209,7 +219,8 @@ def mine(
 
     Raises:
         NegbenchError: a query without any allowed image or whose target is not in its corpus, scores that are not
-            finite, a strategy that breaks its contract, or a `previous` of another task.
+            finite, a strategy that breaks its contract or reads a plane that the task has not, or a `previous` of
+            another task.
     """
     check_option("draws", draws, draws >= 1, "at least 1")
     check_option("block", block, block >= 1, "at least 1")
@@ -223,9 +234,9 @@ def mine(
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
     with _written(pools, shape) as after:
-        for rows, corpus in _blocks(task, block):
-            scored = _score(task, rows, corpus, refresh, oracle=strategy.reads_truth)
-            answer, fallback = _fall_back(scored.view, _answer(strategy, scored.view))
+        for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
+            scored = _score(task, rows, corpus, refresh, strategy)
+            answer, fallback = _fall_back(scored, _answer(strategy, scored.shown))
             seed = splitmix(base, task.ids.cpu()[rows]).to(answer.device)
             drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
             packed = np.packbits(pool.cpu().numpy(), axis=1)
@@ -288,20 +299,21 @@ class _Corpus:
 class _Scored:
     """A block of b queries with the scores of their corpus of n images."""
 
-    view: ScoreView
+    view: ScoreView  # before the filters: what statistics and the last fallbacks are of
+    shown: ScoreView  # to the strategy
     room: Tensor  # [b] int64, how many images are allowed
     relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
 
 
-def _blocks(task: MiningTask, block: int) -> Iterator[tuple[Tensor, _Corpus]]:
-    """Every query once, as [b] int64 rows of one gallery group with its corpus."""
+def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
+    """Every query once, as [b] int64 rows of one gallery group with its corpus; `tables` [b, n] are held of each."""
     group = task.group.cpu()
     for index in range(len(task.groups)):
         rows = (group == index).nonzero().squeeze(1)
         if len(rows):
             corpus = _corpus(task, index)
-            for part in torch.split(rows, max(1, min(block, _BLOCK_ENTRIES // len(corpus.columns)))):
+            for part in torch.split(rows, max(1, min(block, _BLOCK_ENTRIES // (tables * len(corpus.columns))))):
                 yield part, corpus
 
 
@@ -317,15 +329,19 @@ def _corpus(task: MiningTask, index: int) -> _Corpus:
             f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
         )
-    first, last = int(columns[0]), int(columns[-1]) + 1
-    as_stored = last - first == len(columns) and bool((columns.diff() == 1).all())
-    tokens = task.candidates[first:last] if as_stored else task.candidates[columns.to(task.candidates.device)]
-    return _Corpus(columns, tokens, local)
+    return _Corpus(columns, rows_of(task.candidates, columns), local)
 
 
-def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, *, oracle: bool) -> _Scored:
+def rows_of(table: Tensor, rows: Tensor) -> Tensor:
+    """`table[rows]`, a view of it where the rows lie side by side; `rows` on the CPU."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    as_stored = last - first == len(rows) and bool((rows.diff() == 1).all())
+    return table[first:last] if as_stored else table[rows.to(table.device)]
+
+
+def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> _Scored:
     device, width = task.queries.device, len(corpus.columns)
-    scores = _tiled_relevance(task.queries[rows.to(device)], corpus.tokens)
+    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens)
     bad = (~scores.sum(1).isfinite()).nonzero()
     if len(bad):
         raise NegbenchError(
@@ -340,7 +356,18 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, *, ora
         chosen = task.relevant.select(rows)
         relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
     target = corpus.local[task.target.cpu()[rows]].to(device)
-    view = ScoreView(scores, target, allowed, refresh, relevant if oracle else None)
+    wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
+    view = ScoreView(
+        scores=scores,
+        target=target,
+        allowed=allowed,
+        refresh=refresh,
+        relevant=relevant if strategy.reads_truth else None,
+        temperature=task.temperature,
+        dim=task.queries.shape[1],
+        planes={name: task.planes[name].block(rows, corpus.columns) for name in wanted},
+    )
+    shown = filtered(view, task.filters, strategy)
     room = view.allowed.sum(1)
     alone = (room == 0).nonzero()
     if len(alone):
@@ -348,10 +375,20 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, *, ora
             f"query {int(task.ids[rows[alone[0]]])}: no image of its corpus ({width} images) is allowed as a negative; "
             "enlarge the corpus or exclude fewer images"
         )
-    return _Scored(view, room, relevant, known.to(device))
+    return _Scored(view, shown, room, relevant, known.to(device))
 
 
-def _tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
+def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
+    """The view as a strategy sees it: without what the filters drop, and with the planes that it declares alone."""
+    active = filters is not None and filters.active
+    if not active and not view.planes:
+        return view
+    allowed = view.allowed & filters.keep(view) if filters is not None and active else view.allowed
+    planes: dict[str, Tensor] = {name: plane for name, plane in view.planes.items() if name in strategy.reads}
+    return dataclasses.replace(view, allowed=allowed, planes=planes)
+
+
+def tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
     """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why)."""
     count, step = len(tokens), max(1, _TILE_TOKENS // tokens.shape[1])
     scores = torch.empty(len(queries), count, device=queries.device)
@@ -391,13 +428,15 @@ def _inside(answer: Tensor) -> Tensor:
     return answer if answer.dtype == torch.bool else answer > 0
 
 
-def _fall_back(view: ScoreView, answer: Tensor) -> tuple[Tensor, Tensor]:
+def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; returns the pools and [b] int8 which fallback each took."""
+    view = scored.shown
     code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
     empty = (_inside(answer).sum(1) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
     allowed, scores = view.allowed[empty], view.scores[empty]
+    allowed = torch.where(allowed.any(1, keepdim=True), allowed, scored.view.allowed[empty])  # filters left nothing
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
@@ -475,8 +514,9 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    rank = view.allowed.gather(1, view.order).cumsum(1, dtype=torch.int32) - 1
-    row, place = pool.gather(1, view.order).nonzero(as_tuple=True)
+    order = scored.shown.order  # of the same scores, and the strategy may have sorted them already
+    rank = view.allowed.gather(1, order).cumsum(1, dtype=torch.int32) - 1
+    row, place = pool.gather(1, order).nonzero(as_tuple=True)
     ranks = rank[row, place].long()
     last = size.cumsum(0) - 1
     total = torch.zeros_like(size).index_add_(0, row, ranks)

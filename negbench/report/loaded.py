@@ -138,10 +138,11 @@ class Study:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial: number, state, `recall` on the dev part in [0, 1], the second objective, knobs, seconds."""
+        """A row a trial: number, state, `recall` on the dev part in [0, 1] (`support` of claims), knobs, seconds."""
         rows = []
         for trial in self._book.frozen():
-            values = dict(zip(["recall", str(self._book.spec.minimise)], trial.values or (), strict=False))
+            first = "support" if self._book.spec.claims else "recall"
+            values = dict(zip([first, str(self._book.spec.minimise)], trial.values or (), strict=False))
             row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), **values, **trial.params}
             rows.append(row | {"seconds": trial.user_attrs.get("seconds")})
         return pd.DataFrame(rows)

@@ -22,6 +22,7 @@ from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
 from negbench.study.book import Book
+from negbench.study.claimed import read_best_world
 from negbench.study.final import Final, ListedPoint, finished, front, listed_points
 from negbench.study.importance import importance
 from negbench.study.spec import StudySpec, pruner_options, sampler_options
@@ -42,16 +43,24 @@ _BEST = 5  # trials on the terminal
 def header(book: Book, trials: int) -> list[str]:
     """What is searched, how, and where it is stored."""
     spec = book.spec
-    lines = [
-        f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {trials} trials of "
-        f"{len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}, scored on a dev part of train "
-        f"({100 * spec.base['eval']['dev_fraction']:.0f} %); val stays closed"
-    ]
+    size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
+    if spec.claims:
+        lines = [f"{book.name}: worlds of {spec.base['dataset']['name']} for {_claims_text(spec)}, {size}"]
+    else:
+        lines = [
+            f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on a dev "
+            f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); val stays closed"
+        ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if not spec.space.points and knob.start != knob.default]:
         lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
     lines.append(f"  sampler {_called(spec.sampler, sampler_options(spec))}; pruner {pruner_text(spec)}")
     return lines
+
+
+def _claims_text(spec: StudySpec) -> str:
+    """'claims 1, 2, 3'."""
+    return f"claim{'s' if len(spec.claims) > 1 else ''} {', '.join(map(str, spec.claims))}"
 
 
 def pruner_text(spec: StudySpec) -> str:
@@ -75,11 +84,15 @@ def trials_frame(book: Book) -> pd.DataFrame:
     for trial in book.frozen():
         values = trial.values or []
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower()}
-        row["recall %"] = f"{100 * values[0]:.2f}" if values else "-"
+        row["support %" if book.spec.claims else "recall %"] = f"{100 * values[0]:.2f}" if values else "-"
         if book.spec.minimise is not None:
             row[book.spec.minimise] = f"{values[1]:.5g}" if len(values) > 1 else "-"
         row |= {knob.key: plain(trial.params.get(knob.key)) for knob in book.spec.space.knobs}
-        row["epochs"] = len(trial.intermediate_values) or "-"
+        if book.spec.claims:
+            verdicts = list(trial.user_attrs.get("verdicts", {}).values())
+            row |= {verdict: verdicts.count(verdict) for verdict in ("confirmed", "refuted", "undecided")}
+        else:
+            row["epochs"] = len(trial.intermediate_values) or "-"
         row["seconds"] = plain(trial.user_attrs.get("seconds"))
         row["why"] = trial.user_attrs.get("error", "")
         rows.append(row)
@@ -141,16 +154,30 @@ def study_page(book: Book) -> Page:
         raise RunError(f"study '{book.name}' has no finished trial yet")
     spec, counts = book.spec, book.counts()
     sections = [_found(book), _history(book), _knobs(book), _pareto(book)]
-    shown = Table("trials", "All trials", trials_frame(book), "Recall on the dev part; of a pruned trial, its last.")
+    what = spec.objective.capitalize()
+    text = f"{what}; of a pruned trial, its last." if spec.prunes else f"{what}."
+    shown = Table("trials", "All trials", trials_frame(book), text)
     sections.append(Section("trials", "Trials", "", (shown,), folded=True))
     ended = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return Page(
         title=f"negbench: study {book.name}",
-        subtitle=f"What the papers set by hand, searched for {spec.base['strategy']['name']}. Trials are scored on a "
-        "dev part of train; the reported split was closed to them.",
+        subtitle=_subtitle(spec),
         answer=_answer(book),
         facts=(("trials", ended), *_facts(spec), ("look", dashboard_command(book))),
         sections=tuple(section for section in sections if section is not None),
+    )
+
+
+def _subtitle(spec: StudySpec) -> str:
+    if spec.claims:
+        return (
+            f"Worlds searched for one in which {_claims_text(spec)} hold. A trial is a world: the claims' runs in it, "
+            "and how well they support the claims: for each the weakest of its tests (0.5 at the bound, near 1 where "
+            "it is confirmed), the mean over the claims of a paper, of the paper that fares worst."
+        )
+    return (
+        f"What the papers set by hand, searched for {spec.base['strategy']['name']}. Trials are scored on a "
+        "dev part of train; the reported split was closed to them."
     )
 
 
@@ -158,7 +185,12 @@ def _answer(book: Book) -> tuple[str, ...]:
     """What tuning is worth: the best trial, and its difference to the default where that was measured."""
     done, final = finished(book), read_final(book.folder)
     best = ", ".join(f"{key.split('.')[-1]} = {plain(value)}" for key, value in done[0].params.items())
-    told = f"The best of {len(done)} finished trials: {best} (recall {percent(done[0].values[0])} % on the dev part)."
+    value = percent(done[0].values[0])
+    if book.spec.claims:
+        found = read_best_world(book.folder)
+        told = f"The best of {len(done)} worlds: {best} (support {value} %)."
+        return (told,) if found is None else (told, found.line() + ".")
+    told = f"The best of {len(done)} finished trials: {best} (recall {value} % on the dev part)."
     if final is None:
         return (told,)
     test = final.test
@@ -170,10 +202,17 @@ def _answer(book: Book) -> tuple[str, ...]:
 
 def _facts(spec: StudySpec) -> list[tuple[str, str]]:
     base = spec.base
-    return [
+    own = [
         ("strategy", str(base["strategy"]["name"])),
         ("loss, backbone, data set", ", ".join(str(base[key]["name"]) for key in ("loss", "backbone", "dataset"))),
         ("dev part", f"{100 * base['eval']['dev_fraction']:.0f} % of train"),
+    ]
+    world = [
+        ("claims", ", ".join(map(str, spec.claims))),
+        ("backbone, data set", ", ".join(str(base[key]["name"]) for key in ("backbone", "dataset"))),
+    ]
+    return [
+        *(world if spec.claims else own),
         ("seeds of a trial", ", ".join(map(str, spec.seeds))),
         ("sampler", _called(spec.sampler, sampler_options(spec))),
         ("pruner", pruner_text(spec)),
@@ -184,6 +223,8 @@ def _found(book: Book) -> Section:
     """The best beside the default, or the table of listed points."""
     rows, final = listed_points(book) if book.spec.space.points else [], read_final(book.folder)
     parts: list[Table | Note] = []
+    if book.spec.claims:
+        return _found_world(book)
     if rows:
         text = "Means over queries of the dev part and seeds; p-values are corrected for the size of the table."
         parts.append(Table("points", "Listed points against the default", points_frame(rows), text))
@@ -200,6 +241,18 @@ def _found(book: Book) -> Section:
     return Section("found", "What was found", "", tuple(parts))
 
 
+def _found_world(book: Book) -> Section:
+    """The claims in the best world, on fresh seeds."""
+    world = read_best_world(book.folder)
+    if world is None:
+        return Section(
+            "found", "What was found", "", (Note("The best world was not tried on fresh seeds.", missing=True),)
+        )
+    rows = [{"#": row.number, "claim": row.words, "verdict": row.verdict, "why": row.reason} for row in world.rows]
+    text = f"Trial {world.trial} with seeds that no trial used; the runs are the comparison `{world.comparison}`."
+    return Section("found", "What was found", "", (Table("final", "The claims there", pd.DataFrame(rows), text),))
+
+
 def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], float], book: Book) -> Any:
     """Trials by x and recall, a colour and marker for each group; returns what draws them."""
 
@@ -210,7 +263,7 @@ def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], floa
                 color, marker = PALETTE[index], MARKERS[index]
                 (dots,) = axes.plot([x(t) for t in trials], heights, marker, color=color, label=name)
                 told(dots, _told(book, trials))
-        axes.set(ylabel="recall on the dev part (%)")
+        axes.set(ylabel=f"{book.spec.objective} (%)")
 
     return draw
 
@@ -234,13 +287,14 @@ def _history(book: Book) -> Section:
                 steps = sorted(trial.intermediate_values.items())
                 heights = [100 * value for _, value in steps]
                 axes.plot([step + 1 for step, _ in steps], heights, color=PALETTE[index], linewidth=0.9, label=name)
-        axes.set(xlabel="epoch (of all seeds)", ylabel="recall on the dev part (%)")
+        axes.set(xlabel="epoch (of all seeds)", ylabel=f"{book.spec.objective} (%)")
 
     panels = [Panel("By trial", by_trial)]
     if any(trial.intermediate_values for trial in trials):
         panels.append(Panel("By epoch", by_epoch))
-    text = f"Recall on the dev part, n = {len(trials)} trials of {len(book.spec.seeds)} seeds."
-    chart = Chart("history", "Recall on the dev part", text, tuple(panels), across=2)
+    what = book.spec.objective.capitalize()
+    text = f"{what}, n = {len(trials)} trials of {len(book.spec.seeds)} seeds."
+    chart = Chart("history", what, text, tuple(panels), across=2)
     return Section("history", "History", "", (chart,))
 
 
@@ -293,10 +347,11 @@ def _parallel(book: Book, quarters: Sequence[tuple[str, Sequence[Any]]]) -> Char
             for trial in trials:
                 heights = [_place(book, key, trial.params[key]) for key in keys] + [(trial.values[0] - low) / span]
                 axes.plot(range(len(heights)), heights, color=PALETTE[index], linewidth=1, label=name)
-        axes.set_xticks(range(len(keys) + 1), [*(key.split(".")[-1] for key in keys), "recall"])
+        axes.set_xticks(range(len(keys) + 1), [*(key.split(".")[-1] for key in keys), book.spec.objective.split()[0]])
         axes.set(ylabel="place in the knob's range")
 
-    text = f"One line per finished trial (n = {len(recalls)}): lowest value 0, highest 1; colours by recall."
+    what = book.spec.objective
+    text = f"One line per finished trial (n = {len(recalls)}): lowest value 0, highest 1; colours by {what}."
     return Chart("parallel", "Parallel coordinates", text, (Panel("", draw),), across=1)
 
 
@@ -332,8 +387,8 @@ def _plane(book: Book, pair: tuple[str, str], quarters: Sequence[tuple[str, Sequ
 
     title = "Plane of the band" if book.spec.space.band else "Plane of the two knobs that matter most"
     text = (
-        f"Trials by {across} and {up}, n = {len(done)}. Shaded: recall between them, linear, whatever their other "
-        "knobs; darker is higher."
+        f"Trials by {across} and {up}, n = {len(done)}. Shaded: {book.spec.objective} between them, linear, whatever "
+        "their other knobs; darker is higher."
     )
     return Chart("plane", title, text, (Panel("", draw, 2.6),), across=1)
 
@@ -410,6 +465,8 @@ def finish(console: Console, runs: Path, book: Book, final: Final | None, tracki
         seeds = f"seed{'s' if len(final.seeds) > 1 else ''} {', '.join(map(str, final.seeds))}"
         title = f"on val, fresh {seeds}; the runs are comparison {final.comparison}"
         console.print(Grid(final_frame(final), title))
+    elif (world := read_best_world(book.folder)) is not None:
+        console.print(world.line(), highlight=False, soft_wrap=True)
     elif done and done[0].number == 0 and not rows:
         console.print("the default is the best trial: nothing to compare it with", highlight=False)
     page, *written = write_page(book.folder / "report", study_page(book))
@@ -465,7 +522,10 @@ def _close_parent(
     params |= {f"space/{knob.key}": knob.text() for knob in spec.space.knobs}
     metrics = {f"trials/{state}": float(count) for state, count in book.counts().items()}
     if done := finished(book):
-        metrics |= {"best/recall": done[0].values[0], "best/trial": float(done[0].number)}
+        metrics |= {
+            "best/support" if spec.claims else "best/recall": done[0].values[0],
+            "best/trial": float(done[0].number),
+        }
     metrics |= {f"importance/{key}": share for key, share in importance(book).items()}
     if final is not None:
         metrics |= {"final/default": final.default.mean, "final/best": final.best.mean}

@@ -87,24 +87,30 @@ def measure(backbone: Backbone, scene: Features, split: Split) -> dict[str, floa
     return split.dataset.measure(block_scorer(found.queries, found.candidates))
 
 
-def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
-    """Ranks by the reference image alone and by the text alone: what can be had without composing.
-
-    The image-only query is the normalised mean of the reference's own candidate tokens.
-    """
-    candidates = embed_candidates(backbone, scene, split.images)
+@torch.inference_mode()
+def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tensor:
+    """[Q, D] each query's reference image alone: the normalised mean of its own candidate tokens."""
     unique, inverse = torch.unique(split.references, return_inverse=True)
-    images = functional.normalize(embed_candidates(backbone, scene, unique).mean(1), dim=-1)[
-        inverse.to(candidates.device)
-    ]
+    images = functional.normalize(embed_candidates(backbone, scene, unique).mean(1), dim=-1)
+    return images[inverse.to(images.device)]
+
+
+@torch.inference_mode()
+def embed_texts(backbone: Backbone, split: Split) -> Tensor:
+    """[Q, D] each query's text alone."""
     device = backbone.temperature.device
-    with torch.inference_mode(), _evaluating(backbone):
-        texts = torch.cat(
-            [
-                backbone.text_queries({name: value[chosen].to(device) for name, value in split.tokens.items()})
-                for chosen in batches(len(split.references), EMBED_BATCH)
-            ]
-        ).float()
+    with _evaluating(backbone):
+        parts = [
+            backbone.text_queries({name: value[chosen].to(device) for name, value in split.tokens.items()})
+            for chosen in batches(len(split.references), EMBED_BATCH)
+        ]
+    return torch.cat(parts).float()
+
+
+def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dict[str, QueryRanks]:
+    """Ranks by the reference image alone and by the text alone: what can be had without composing."""
+    candidates = embed_candidates(backbone, scene, split.images)
+    images, texts = embed_references(backbone, scene, split), embed_texts(backbone, split)
     return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
 
 

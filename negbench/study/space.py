@@ -21,6 +21,7 @@ from negbench.errors import OptionError, UnknownNameError
 
 MAX_KNOBS = 5
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
+_DIALS = ("dataset", "backbone", "train")  # of a study of worlds, whose trials are compared by claims alone
 _N_DEF = range(2, 13)
 _NEGATIVES = (1, 5)
 
@@ -143,6 +144,7 @@ def build_space(
     points: Sequence[Mapping[str, Any]] = (),
     grid: bool = False,
     force: bool = False,
+    worlds: bool = False,
 ) -> Space:
     """The space of a study.
 
@@ -153,6 +155,7 @@ def build_space(
         points: listed points (key -> value, the same keys in each); nothing else is searched then.
         grid: list every combination of the knobs' choices as a point.
         force: allow more than five knobs.
+        worlds: search the dials of a world (data set, backbone, training) alone, and as many as are named.
 
     Raises:
         OptionError: a key or value that cannot be searched, no knob at all, or too many of them.
@@ -161,7 +164,7 @@ def build_space(
     if points:
         space = _listed(base, full, [dict(point) for point in points])
     else:
-        knobs, band = _own_knobs(base, full)
+        knobs, band = ({}, None) if worlds else _own_knobs(base, full)
         for told in fix:
             known = [*full.flat(), *knobs]
             key = full_key(told, known)
@@ -173,16 +176,15 @@ def build_space(
             if band is not None and key == f"strategy.{band.end}":
                 knobs.pop(band.key, None)
         for text in search:
-            knob = parse_search(text, full, knobs, band)
+            knob = parse_search(text, full, knobs, band, worlds=worlds)
             knobs[knob.key] = knob
         space = Space(tuple(knobs.values()), band)
         if grid:
             space = _gridded(base, space)
     if not space.knobs:
-        raise OptionError(
-            f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
-        )
-    if len(space.knobs) > MAX_KNOBS and not force and not space.points:
+        what = "no dial is named" if worlds else f"strategy '{base.strategy.name}' has nothing left to tune"
+        raise OptionError(f"{what}: --search KEY=low:high adds a knob")
+    if len(space.knobs) > MAX_KNOBS and not (force or worlds or space.points):
         names = ", ".join(knob.key for knob in space.knobs)
         raise OptionError(
             f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
@@ -266,13 +268,15 @@ def _warmup(full: ResolvedConfig) -> Knob | None:
 # --- what the user says ------------------------------------------------------------------------------------------
 
 
-def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
+def parse_search(
+    text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None, *, worlds: bool = False
+) -> Knob:
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
     key, sign, given = text.partition("=")
     key = full_key(key.strip(), [*full.flat(), *knobs])
     if not sign or not given.strip():
         raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
-    default = _default_of(key, full, knobs, band)
+    default = _default_of(key, full, knobs, band, worlds=worlds)
     if "|" in given:
         choices = tuple(_value(part, key, full, text) for part in given.split("|"))
         if len(set(choices)) != len(choices):
@@ -293,16 +297,21 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], ban
     return Knob(key, default, ends[0], ends[1], bool(log))
 
 
-def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
+def _default_of(
+    key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None, *, worlds: bool = False
+) -> Any:
     if band is not None and key == f"strategy.{band.end}":
         raise OptionError(f"{key} is searched as its distance from strategy.{band.start}: --search {band.key}=low:high")
     if key in knobs:
         return knobs[key].default
-    flat = full.flat()
+    flat, sections = full.flat(), _DIALS if worlds else _SEARCHABLE
     if key not in flat:
-        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
+        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in sections], "--search")
     section, name = key.partition(".")[::2]
-    if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
+    fixed = ("train.num_negatives",) if worlds else ("train.epochs", "schedule.refresh_epochs")
+    if section not in sections or name == "name" or key in fixed:
+        if worlds:
+            raise OptionError(f"{key} is no dial of a world: the claims fix it themselves")
         raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
     return flat[key]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class StudySpec:
         first_refresh: earliest epoch of the space at which pools depend on scores; no trial is pruned before it.
         epochs: of a run.
         code: version of the code that moves its runs' scores.
+        claims: numbers of the claims whose support is the objective (`negbench.study.claimed`), instead of recall.
     """
 
     base: dict[str, Any]
@@ -52,6 +53,7 @@ class StudySpec:
     first_refresh: int
     epochs: int
     code: str
+    claims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for what, value, known in (("sampler", self.sampler, SAMPLERS), ("pruner", self.pruner, PRUNERS)):
@@ -64,7 +66,15 @@ class StudySpec:
 
     @classmethod
     def of(
-        cls, base: RunConfig, space: Space, *, seeds: int, minimise: str | None, sampler: str, pruner: str
+        cls,
+        base: RunConfig,
+        space: Space,
+        *,
+        seeds: int,
+        minimise: str | None,
+        sampler: str,
+        pruner: str,
+        claims: Sequence[int] = (),
     ) -> StudySpec:
         """Settings of a study whose sampler and runs start from the configuration's seed.
 
@@ -88,6 +98,7 @@ class StudySpec:
             first_refresh=min(first_refresh(config) for config in space.corners(base)),
             epochs=full.train.epochs,
             code=code_version(full),
+            claims=tuple(claims),
         )
 
     @property
@@ -97,8 +108,14 @@ class StudySpec:
 
     @property
     def prunes(self) -> bool:
-        """Two objectives cannot be pruned, and listed points are not: a table needs every cell."""
-        return self.pruner != "none" and self.minimise is None and not self.space.points
+        """Two objectives cannot be pruned; listed points and worlds are not: a table, and a claim, needs every cell."""
+        sampled = not (self.space.points or self.claims)
+        return self.pruner != "none" and self.minimise is None and sampled
+
+    @property
+    def objective(self) -> str:
+        """What trials are scored by, in words."""
+        return "support of the claims" if self.claims else "recall on the dev part"
 
     def dump(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -112,7 +129,8 @@ class StudySpec:
         knobs = tuple(Knob(**{**knob, "choices": tuple(knob["choices"])}) for knob in space["knobs"])
         band = Band(**space["band"]) if space["band"] else None
         read = Space(knobs, band, tuple(space["points"]))
-        return cls(**{**value, "space": read, "seeds": tuple(value["seeds"])})
+        seeds, claims = tuple(value["seeds"]), tuple(value.get("claims", ()))
+        return cls(**{**value, "space": read, "seeds": seeds, "claims": claims})
 
     def shared(self) -> dict[str, Any]:
         """What all machines of a study must agree on: not where they compute, nor where their files lie."""

@@ -18,6 +18,8 @@ from negbench.study.book import Claim, trial_folder
 from negbench.study.spec import StudySpec, first_refresh
 from negbench.tracking import Pruned, RunLog, Tracker
 
+LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
+
 Objective = Callable[[Claim], Sequence[float]]
 
 
@@ -120,7 +122,7 @@ class Trials:
     def _drop_large_files(self, planned: PlannedRun) -> None:
         """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
         for folder in runs_of(self._bench.runs, planned.hash):
-            for pattern in ("model.safetensors", "checkpoint.pt", "pools-*.bits"):
+            for pattern in LARGE_FILES:
                 for path in folder.path.glob(pattern):
                     path.unlink(missing_ok=True)
 

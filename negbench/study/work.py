@@ -11,6 +11,7 @@ from negbench import files
 from negbench.errors import NegbenchError
 from negbench.executors import Report, executor_of
 from negbench.study.book import Book, Claim
+from negbench.study.claimed import ClaimTrials
 from negbench.study.spec import StudySpec
 from negbench.study.storage import storage_url
 from negbench.study.trials import Job, Objective, Trials
@@ -127,4 +128,5 @@ def open_study(
         parent = tracker.parent(note, name, {"negbench.kind": "study", "study": name})
         if parent and not shared:
             book.study.set_user_attr("mlflow", {"uri": tracker.uri, "run_id": parent})
-    return book, Job(runs, name, spec, url, trials, tracking_uri, parent, Trials)
+    opens = ClaimTrials if spec.claims else Trials
+    return book, Job(runs, name, spec, url, trials, tracking_uri, parent, opens)

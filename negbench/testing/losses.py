@@ -76,7 +76,7 @@ class LossTestCase:
         positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
         value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
         of_positive, of_negatives = _gradients(value, positive, negatives)
-        if getattr(loss, "monotone", True):
+        if loss.monotone:
             assert (of_positive < 0).all()
             assert (of_negatives[toy.mask] > 0).all()
         else:

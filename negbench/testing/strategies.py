@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, tunable_ranges
+from negbench.contracts import PLANES, ScoreView, Slot, Strategy, tunable_ranges
 from negbench.errors import NegbenchError
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
 from negbench.testing.worlds import Sign, toy_view
@@ -28,11 +28,29 @@ def _views(strategy: Strategy) -> Iterator[ScoreView]:
         for sign in SIGNS:
             for ties in (False, True):
                 rows = columns if strategy.scope == "batch" else 8
-                yield toy_view(rows, columns, seed=columns, sign=sign, ties=ties)
+                yield _shown(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
 
 
-def _changed(view: ScoreView, **changes: Tensor | int | None) -> ScoreView:
+def _shown(strategy: Strategy, view: ScoreView) -> ScoreView:
+    """The view with the planes that the strategy declares, and no other: it cannot read what it does not name."""
+    return _changed(view, planes={name: view.planes[name] for name in strategy.reads})
+
+
+def _changed(view: ScoreView, **changes: object) -> ScoreView:
     return dataclasses.replace(view, **changes)  # type: ignore[arg-type]
+
+
+def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tensor) -> ScoreView:
+    """The view with all its [B, N] tables changed alike, and another target."""
+    assert view.relevant is not None
+    return _changed(
+        view,
+        scores=change(view.scores),
+        target=target,
+        allowed=change(view.allowed),
+        relevant=change(view.relevant),
+        planes={name: change(plane) for name, plane in view.planes.items()},
+    )
 
 
 def _same(got: Tensor, want: Tensor) -> None:
@@ -73,7 +91,10 @@ class StrategyTestCase:
         """Scope and slots are known words, and at least one definition of the pool is published."""
         assert strategy.scope in ("corpus", "batch")
         assert strategy.corrupts
-        assert set(strategy.corrupts) <= {"reference", "modification", "target", "triple"}
+        assert set(strategy.corrupts) <= set(get_args(Slot))
+        assert set(strategy.reads) <= set(PLANES)
+        if strategy.reads:
+            assert set(strategy.corrupts) <= {"target", "query"}, "planes are scores of targets"
         assert strategy.n_def >= 1
         assert strategy.schedule in ("multiples", "equal")
 
@@ -103,12 +124,9 @@ class StrategyTestCase:
     def test_form(self, strategy: Strategy, dtype: torch.dtype, device: str) -> None:
         """[B, N] on the scores' device: a mask, or finite weights >= 0, for every precision and sign."""
         for small in _views(strategy):
-            view = ScoreView(
-                small.scores.to(device, dtype),
-                small.target.to(device),
-                small.allowed.to(device),
-                relevant=None if small.relevant is None else small.relevant.to(device),
-            )
+            view = _of_tables(small, lambda t: t.to(device), small.target.to(device))
+            planes = {name: plane.to(dtype) for name, plane in view.planes.items()}
+            view = _changed(view, scores=view.scores.to(dtype), planes=planes)
             pool = strategy.pool(view)
             assert pool.shape == view.scores.shape
             assert pool.device == view.scores.device
@@ -124,7 +142,7 @@ class StrategyTestCase:
         """Scores that every precision holds exactly give the same pool in each."""
         for sign in SIGNS:
             pools = [
-                strategy.pool(toy_view(12, 12, seed=3, sign=sign, dtype=dtype)) > 0
+                strategy.pool(_shown(strategy, toy_view(12, 12, seed=3, sign=sign, dtype=dtype))) > 0
                 for dtype in (torch.float16, torch.float32, torch.float64)
             ]
             assert torch.equal(pools[0], pools[1])
@@ -134,16 +152,16 @@ class StrategyTestCase:
     def test_tiny_corpora(self, strategy: Strategy, columns: int) -> None:
         """Corpora of one image, which is the target, and a few more."""
         for sign in SIGNS:
-            view = toy_view(columns, columns, seed=columns, sign=sign)
+            view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=sign))
             assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
 
     def test_empty_block(self, strategy: Strategy) -> None:
         """No queries, no rows."""
-        assert strategy.pool(toy_view(0, 8)).shape == (0, 8)
+        assert strategy.pool(_shown(strategy, toy_view(0, 8))).shape == (0, 8)
 
     def test_all_scores_equal(self, strategy: Strategy) -> None:
         """A collapsed model: every image ties with the target."""
-        view = toy_view(8, 8, seed=1)
+        view = _shown(strategy, toy_view(8, 8, seed=1))
         flat = _changed(view, scores=torch.full_like(view.scores, -0.25))
         pool = strategy.pool(flat)
         assert not ((pool > 0) & ~flat.allowed).any()
@@ -175,33 +193,25 @@ class StrategyTestCase:
         """The view is read only, and the pool shares no memory with it: mining may write into a pool."""
         for view in _views(strategy):
             names = ("scores", "target", "allowed", "relevant")
-            before = {name: getattr(view, name).clone() for name in names}
+            tensors = {name: getattr(view, name) for name in names} | dict(view.planes)
+            before = {name: tensor.clone() for name, tensor in tensors.items()}
             strategy.pool(view).zero_()
-            for name in names:
-                assert torch.equal(getattr(view, name), before[name]), name
+            for name, tensor in tensors.items():
+                assert torch.equal(tensor, before[name]), name
 
     def test_queries_are_permutable(self, strategy: Strategy) -> None:
         """Rows in another order give the rows of the pool in that order."""
         for view in _views(strategy):
             order = torch.randperm(len(view.target), generator=torch.Generator().manual_seed(7))
-            assert view.relevant is not None
-            moved = ScoreView(
-                view.scores[order], view.target[order], view.allowed[order], relevant=view.relevant[order]
-            )
+            moved = _of_tables(view, lambda t, order=order: t[order], view.target[order])  # type: ignore[misc]
             _same(strategy.pool(moved), strategy.pool(view)[order])
 
     def test_columns_are_permutable(self, strategy: Strategy) -> None:
         """Where no scores tie, the corpus index does not matter."""
         for sign in SIGNS:
-            view = toy_view(30, 30, seed=11, sign=sign)
+            view = _shown(strategy, toy_view(30, 30, seed=11, sign=sign))
             order = torch.randperm(30, generator=torch.Generator().manual_seed(7))
-            assert view.relevant is not None
-            moved = ScoreView(
-                view.scores[:, order],
-                order.argsort()[view.target],
-                view.allowed[:, order],
-                relevant=view.relevant[:, order],
-            )
+            moved = _of_tables(view, lambda t, order=order: t[:, order], order.argsort()[view.target])  # type: ignore[misc]
             _same(strategy.pool(moved), strategy.pool(view)[:, order])
 
     def test_rows_are_independent(self, strategy: Strategy) -> None:
@@ -209,9 +219,8 @@ class StrategyTestCase:
         if strategy.scope == "batch":
             pytest.skip("a batch strategy may look at the whole batch")
         for view in _views(strategy):
-            assert view.relevant is not None
             rows = [
-                strategy.pool(ScoreView(view.scores[i], view.target[i], view.allowed[i], relevant=view.relevant[i]))
+                strategy.pool(_of_tables(view, lambda t, i=i: t[i], view.target[i]))  # type: ignore[misc]
                 for i in torch.arange(len(view.target))[:, None]
             ]
             _same(torch.cat(rows), strategy.pool(view))
@@ -221,7 +230,8 @@ class StrategyTestCase:
         for view in _views(strategy):
             absent = ~view.allowed.scatter(1, view.target[:, None], True)
             for score in (-0.96875, 0.96875):
-                other = _changed(view, scores=view.scores.masked_fill(absent, score))
+                planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
+                other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
                 _same(strategy.pool(other), strategy.pool(view))
 
     def test_shift(self, strategy: Strategy) -> None:
@@ -235,14 +245,23 @@ class StrategyTestCase:
     def test_later_refreshes(self, strategy: Strategy) -> None:
         """However often the pools were redefined, a pool stays within the allowed images."""
         for refresh in (1, 5, 100):
-            view = _changed(toy_view(16, 16, seed=2), refresh=refresh)
+            view = _changed(_shown(strategy, toy_view(16, 16, seed=2)), refresh=refresh)
             assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
         """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""
         if strategy.reads_truth:
             with pytest.raises(NegbenchError, match="needs ground truth"):
-                strategy.pool(_changed(toy_view(8, 8), relevant=None))
+                strategy.pool(_changed(_shown(strategy, toy_view(8, 8)), relevant=None))
             return
         for view in _views(strategy):
             _same(strategy.pool(_changed(view, relevant=None)), strategy.pool(view))
+
+    def test_planes_may_be_partial(self, strategy: Strategy) -> None:
+        """A file of scores need not hold every pair: what it lacks is NaN, which no pool may hand on."""
+        for view in _views(strategy):
+            hole = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(5)) < 0.4
+            planes = {name: plane.masked_fill(hole, torch.nan) for name, plane in view.planes.items()}
+            pool = strategy.pool(_changed(view, planes=planes))
+            assert not ((pool > 0) & ~view.allowed).any()
+            assert pool.dtype == torch.bool or bool((pool.isfinite() & (pool >= 0)).all())

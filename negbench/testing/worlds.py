@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from negbench.contracts import ScoreView
+from negbench.contracts import PLANES, ScoreView
 
 Sign = Literal["mixed", "negative", "positive"]
 _STEPS = 1024  # scores are multiples of 1/1024: exact in float16 and wider, as are their differences
@@ -23,7 +23,7 @@ def toy_view(
     ties: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> ScoreView:
-    """A ScoreView with ground truth and disallowed columns.
+    """A ScoreView with ground truth, disallowed columns and every plane (multiples of 1/1024, too).
 
     Scores lie in [-1, 1]. Row 0's target is its best image, row 1's its worst, and row 2 (where there is one) allows
     nothing; elsewhere a fifth of the columns is disallowed and a fifth is relevant, beside the target.
@@ -56,7 +56,11 @@ def toy_view(
     allowed[2:3] = False
     relevant = torch.rand(rows, columns, generator=generator) < 0.2
     relevant.scatter_(1, target[:, None], True)
-    return ScoreView(scores.to(dtype), target, allowed, relevant=relevant)
+    planes: dict[str, Tensor] = {
+        name: (torch.randint(-_STEPS, _STEPS + 1, (rows, columns), generator=generator).double() / _STEPS).to(dtype)
+        for name in PLANES
+    }
+    return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, dim=64, planes=planes)
 
 
 def toy_views(count: int = 20) -> list[ScoreView]:

@@ -17,15 +17,16 @@ from torch import Tensor
 from negbench.api import make_strategy
 from negbench.audit.audit import audit, write_audits
 from negbench.audit.rows import diversity
-from negbench.audit.subject import AuditOptions, Judge, Subject, open_judge, open_subject
+from negbench.audit.subject import AuditOptions, Judge, Subject, judge_of, open_subject
 from negbench.cli.main import run as negbench
-from negbench.config import PluginConfig, RunConfig, resolved
+from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.mine import mine
+from negbench.mining.planes import EmbeddedPlane
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -40,6 +41,11 @@ def config(toy_sets: list[str]) -> RunConfig:
 @pytest.fixture(scope="module")
 def subject(config: RunConfig) -> Subject:
     return open_subject(config, "train", OPTIONS, Display())
+
+
+def judge_by(subject: Subject, threshold: float) -> Judge:
+    """The audited model as its own judge."""
+    return Judge("self", EmbeddedPlane(subject.images[subject.task.target], subject.images[:, None]), threshold)
 
 
 def loops(subject: Subject, row: int) -> tuple[Tensor, Tensor, int, set[int]]:
@@ -59,7 +65,7 @@ def test_the_sample_is_of_the_train_queries(subject: Subject) -> None:
 
 
 def test_rates_are_those_of_loops(subject: Subject) -> None:
-    judge = Judge("self", subject.images, 0.4)
+    judge = judge_by(subject, 0.4)
     found = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS, judge=judge)
     (row,) = found.rows
     false, judged, hardness = [], [], []
@@ -83,13 +89,12 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
 
 
 def test_judged_draws_count_the_very_draws(subject: Subject) -> None:
-    strict, lax = (Judge("self", subject.images, threshold) for threshold in (1.0, -1.1))
+    strict, lax = (judge_by(subject, threshold) for threshold in (1.0, -1.1))
     strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
     none = audit(subject, strategies, OPTIONS, judge=strict).rows
     every = audit(subject, strategies, OPTIONS, judge=lax).rows
     assert [(r.judged_rate_pool, r.judged_rate_draws) for r in none] == [(0, 0), (0, 0)]
     assert [(r.judged_rate_pool, r.judged_rate_draws) for r in every] == [(1, 1), (1, 1)]
-    assert not bool(lax.wrong(torch.tensor([3]), torch.tensor([[3]])).any())
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:
@@ -199,12 +204,32 @@ def test_oracles_without_ground_truth(subject: Subject) -> None:
     assert seen.false_negative_rate_pool == 0
 
 
-def test_another_backbone_judges(subject: Subject) -> None:
-    judge = open_judge(PluginConfig(name="tiny"), 0.5, subject, Display())
+def test_another_backbone_judges(config: RunConfig) -> None:
+    judging = resolved(config.model_copy(update={"mining": MiningConfig(judge="tiny")}))
+    subject = open_subject(judging, "train", OPTIONS, Display(), reads=("judge",))
+    judge = judge_of(subject, 0.5)
     assert judge.name == "tiny > 0.5"
-    assert judge.images.shape == (len(subject.dataset.images), 64)
-    assert judge.images.norm(dim=1).tolist() == pytest.approx([1] * len(judge.images), abs=1e-5)
-    assert not torch.equal(judge.images, subject.images)  # shipped weights judge random ones
+    every = torch.arange(len(subject.dataset.images))
+    scores = judge.scores(torch.arange(20), every)
+    assert scores.gather(1, subject.task.target[:, None]).flatten().tolist() == pytest.approx([1] * 20, abs=1e-5)
+    own = judge_by(subject, 0.5).scores(torch.arange(20), every)
+    assert not torch.allclose(scores, own, atol=1e-2)  # shipped weights judge random ones
+
+
+def test_a_file_judges_what_it_holds(config: RunConfig, subject: Subject, tmp_path: Path) -> None:
+    """Draws that the file does not score are not judged wrong, and have no part in the mean."""
+    top = {"top": make_strategy("top-k", k=5)}
+    drawn = mine(subject.task, top["top"], refresh=0, draws=6, generator=OPTIONS.generator("draws")).negatives
+    data = subject.dataset
+    first, image = data.queries[int(subject.rows[0])].id, data.images[int(drawn[0, 0])]
+    (tmp_path / "j.trec").write_text(f"{first} Q0 {image} 1 7.5 me\n")
+    judging = resolved(config.model_copy(update={"mining": MiningConfig(judge=str(tmp_path / "j.trec"))}))
+    seen = open_subject(judging, "train", OPTIONS, Display(), reads=("judge",))
+    (row,) = audit(seen, top, OPTIONS, judge=judge_of(seen, 7.0)).rows
+    assert row.judged_rate_pool == pytest.approx(1 / 5 / 20)
+    assert row.judged_rate_draws == pytest.approx(int((drawn[0] == drawn[0, 0]).sum()) / 6 / 20)
+    assert row.similarity_mean == row.similarity_q50 == 7.5
+    assert audit(seen, top, OPTIONS, judge=judge_of(seen, 8.0)).rows[0].judged_rate_pool == 0
 
 
 @pytest.mark.parametrize(
@@ -275,7 +300,7 @@ def test_a_run_s_weights_are_audited(
         (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
         (["--judge", "tiny", "--threshold", "2"], "--threshold must be a cosine"),
         (["--judge", "tinny"], "did you mean 'tiny'"),
-        (["--judge", "tiny,clip"], "--judge must be one backbone"),
+        (["--judge", "tiny,clip"], "unknown backbone 'tiny,clip'"),
         (["--draws", "0"], "--draws must be at least 2"),
         (["--run", "nothing"], "there is no run 'nothing'"),
     ],
@@ -298,7 +323,7 @@ def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:
 
 
 def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:
-    judge = Judge("self", subject.images, 0.4)
+    judge = judge_by(subject, 0.4)
     strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
     corpus, batch = audit(subject, strategies, OPTIONS, judge=judge).rows
     drawn = mine(

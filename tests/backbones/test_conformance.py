@@ -87,7 +87,8 @@ class TestPrecomputed(Registered):
 
 class TestVectors(Registered):
     key = "vectors"
-    image_ids = tuple(f"dress-train-0-{codes}-00007" for codes in ("a31203", "a31202", "012012", "533123"))
+    # of a number for which no two tokens of an image nearly tie: low precision would hand the gradient to the other
+    image_ids = tuple(f"dress-train-0-{codes}-00001" for codes in ("a31203", "a31202", "012012", "533123"))
 
     @pytest.fixture(
         params=[{}, {"tokens": 3, "hidden": 0, "noise": 2.0}, {"fusion": "sum", "attribute_weights": True}], ids=str

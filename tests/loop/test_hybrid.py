@@ -140,6 +140,8 @@ def tcm(rows: Sequence[int], slots: Sequence[Slot], chosen: Any = ROWS, *, joint
                 negatives.setdefault("modification", []).append(cos(first + float(chosen[j][1]), last))
             if "target" in slots and other_last is not None and float(other_last) != last:
                 negatives.setdefault("target", []).append(cos(first + turn, float(other_last)))
+            if "query" in slots and None not in (other_first, other_last) and float(other_last) != last:
+                negatives.setdefault("query", []).append(cos(float(other_first) + float(chosen[j][1]), last))
         if joint and negatives:
             negatives = {"all": list(itertools.chain(*negatives.values()))}
         for slot, found in negatives.items():
@@ -174,14 +176,15 @@ def backbones(term: str) -> Tensor:
 
 
 def terms_of(config: HybridConfig, slots: Sequence[Slot], chosen: Any = ROWS) -> HybridTerms:
-    strategy = make_strategy("in-batch" if tuple(slots) == ("target",) else "hycole")
+    strategy = make_strategy({("target",): "in-batch", BOTH: "in-batch-both"}.get(tuple(slots), "hycole"))
     return HybridTerms(config, Plane(), make_loss("info-nce"), dataset(chosen), strategy)
 
 
 ALL: tuple[Slot, ...] = ("reference", "modification", "target")
+BOTH: tuple[Slot, ...] = ("target", "query")
 
 
-@pytest.mark.parametrize("slots", [("target",), ALL])
+@pytest.mark.parametrize("slots", [("target",), ALL, BOTH])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, 0.0), (0.0, 0.1), (0.4, 0.1)])
 @pytest.mark.parametrize("how", ["sum", "joint"])
 def test_terms_are_those_worked_out_by_loops(slots: tuple[Slot, ...], alpha: float, beta: float, how: str) -> None:
@@ -286,13 +289,14 @@ def test_one_value_written_out() -> None:
     )
 
 
-def test_queries_without_a_text_take_no_part() -> None:
+@pytest.mark.parametrize("slots", [ALL, BOTH])
+def test_queries_without_a_text_take_no_part(slots: tuple[Slot, ...]) -> None:
     rows = [*ROWS, (None, "10", "60", 60.0, 70.0), ("15", "10", None, 14.0, 20.0), (None, "5", None, 1.0, 2.0)]
-    terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), ALL, rows)
+    terms = terms_of(HybridConfig(alpha=0.4, beta=0.1), slots, rows)
     everyone = list(range(len(rows)))
-    wanted = 0.4 * tcm(everyone, ALL, rows) + 0.1 * (match(everyone, 0, 3, rows) + match(everyone, 2, 4, rows))
-    assert float(terms(members(everyone, ALL, rows), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
-    assert float(terms(members([4, 6], ALL, rows), backbones).detach()) == 0.0  # nobody has a partner
+    wanted = 0.4 * tcm(everyone, slots, rows) + 0.1 * (match(everyone, 0, 3, rows) + match(everyone, 2, 4, rows))
+    assert float(terms(members(everyone, slots, rows), backbones).detach()) == pytest.approx(wanted, rel=1e-5)
+    assert float(terms(members([4, 6], slots, rows), backbones).detach()) == 0.0  # nobody has a partner
 
 
 def test_what_a_run_does_not_allow_is_no_negative() -> None:

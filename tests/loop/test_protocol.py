@@ -32,7 +32,7 @@ from negbench.loop import train as loop
 from negbench.loop.checkpoint import State, stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.schedule import cosine
+from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.train import Loop
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
@@ -192,9 +192,9 @@ def recording() -> Iterator[Tape]:
         tape.steps.append(Step(batch.rows, batch.negatives, batch.tokens, random=torch.initial_seed()))
         return forward(self, batch)
 
-    def watched_task(backbone: Backbone, *rest: Any) -> Any:
+    def watched_task(backbone: Backbone, *rest: Any, **more: Any) -> Any:
         current.append(backbone)
-        return mining_task(backbone, *rest)
+        return mining_task(backbone, *rest, **more)
 
     def before_step(optimizer: Any, *_: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -677,7 +677,8 @@ def test_schedules(vector_sets: list[str], record: Tape) -> None:
         (("schedule.refresh_epochs=[]",), [0]),
     ):
         bare = [text for text in vector_sets if not text.startswith("schedule")]
-        assert resolved(config_of(bare, *sets)).schedule.boundaries == want
+        stages = stages_of(Nearest(), resolved(config_of(bare, *sets)))
+        assert [epoch for stage in stages for epoch in stage.refreshes] == want
 
 
 def test_batch_strategies_are_never_mined(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:

@@ -28,19 +28,22 @@ def test_target_similarity_against_a_loop() -> None:
     targets, negatives = unit(7, 5), unit(7, 3, 5, seed=1)
     cosines = [dot(targets[q], negatives[q, m]) for q in range(7) for m in range(3)]
     assert min(cosines) < 0 < max(cosines)
-    found = target_similarity(targets, negatives, (0, 0.25, 0.5, 1))
+    table = torch.cat([torch.tensor(cosines), torch.tensor([math.nan] * 3)]).reshape(
+        8, 3
+    )  # what is unknown is left out
+    found = target_similarity(table, (0, 0.25, 0.5, 1))
     assert found.mean == pytest.approx(sum(cosines) / 21, abs=1e-6)
     assert found.quantiles == pytest.approx({0: min(cosines), 0.25: sorted(cosines)[5], 0.5: sorted(cosines)[10],
                                              1: max(cosines)}, abs=1e-6)  # fmt: skip
-    assert target_similarity(targets, negatives).quantiles[0.95] == pytest.approx(np.quantile(cosines, 0.95), abs=1e-6)
+    assert target_similarity(table).quantiles[0.95] == pytest.approx(np.quantile(cosines, 0.95), abs=1e-6)
 
 
 def test_target_similarity_of_nothing_and_of_wrong_levels() -> None:
-    found = target_similarity(unit(2, 3), unit(2, 0, 3), [0.5])
+    found = target_similarity(torch.empty(2, 0), [0.5])
     assert math.isnan(found.mean)
     assert math.isnan(found.quantiles[0.5])
     with pytest.raises(OptionError, match="levels"):
-        target_similarity(unit(2, 3), unit(2, 1, 3), [50])
+        target_similarity(torch.ones(2, 1), [50])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -234,19 +234,19 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
     generator = torch.Generator().manual_seed(1)
     queries = normalize(torch.randn(300, 96, generator=generator), dim=-1)
     images = normalize(torch.randn(500, 1, 96, generator=generator), dim=-1)
-    whole = mining._tiled_relevance(queries, images)
+    whole = mining.tiled_relevance(queries, images)
     torch.testing.assert_close(whole, (queries.double() @ images[:, 0].double().T).float(), atol=1e-6, rtol=0)
     for size in (1, 3, 64, 255, 257):
-        parts = torch.cat([mining._tiled_relevance(part, images) for part in torch.split(queries, size)])
+        parts = torch.cat([mining.tiled_relevance(part, images) for part in torch.split(queries, size)])
         assert torch.equal(parts, whole), size
 
 
 def test_a_corpus_of_several_tiles_is_scored_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
     task = toy_task(tokens=3)
-    whole = mining._tiled_relevance(task.queries, task.candidates)
+    whole = mining.tiled_relevance(task.queries, task.candidates)
     monkeypatch.setattr(mining, "_TILE_TOKENS", 10)  # three images a tile
     monkeypatch.setattr(mining, "_TILE_QUERIES", 4)
-    torch.testing.assert_close(mining._tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
 
 def test_half_precision_embeddings_are_scored_in_float32_even_under_autocast() -> None:

@@ -32,11 +32,15 @@ VARIANTS = [(key, {}) for key in KEYS] + [
     ("distance-weighted", {"width": 2048, "limit": 1.99}),
     ("uniform-bins", {"bins": 3}),
     ("hdc", {"share": 0.1}),
+    ("gist", {"margin": 0.25, "relative": True}),
+    ("rocketqa", {"k": 6, "n": 2, "limit": 0.0}),
+    ("fnc", {"threshold": 0.0, "k": 2}),
+    ("trisampler", {"k": 3}),
     ("sentence-transformers", {"range_min": 2, "absolute_margin": 0.25, "sampling_strategy": "random"}),
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
 # what else stands in a score than its difference from the target's
-OF_SCORES = {"perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness"}
+OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness"}
 IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
 
 

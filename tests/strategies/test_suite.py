@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy
+from negbench.errors import NegbenchError
 from negbench.strategies.qure import Qure
 from negbench.testing import StrategyTestCase, pool_digest, pool_digests_in_another_process
 
@@ -128,6 +129,58 @@ def test_a_broken_rule_is_caught(rule: Rule, test: str) -> None:
 def test_a_broken_form_is_caught(rule: Rule) -> None:
     with pytest.raises(AssertionError):
         StrategyTestCase().test_form(ByRule(rule), torch.float32, "cpu")
+
+
+@dataclass(frozen=True)
+class Reader(ByRule):
+    """Declares a plane."""
+
+    reads: ClassVar = ("guide",)
+
+
+@dataclass(frozen=True)
+class Elsewhere(Reader):
+    """Declares a plane where there is none."""
+
+    scope: ClassVar = "batch"
+    corrupts: ClassVar = ("reference",)
+
+
+def _by_plane(name: str) -> Rule:
+    return lambda view: view.allowed & (view.plane(name) < view.positive[:, None])  # type: ignore[arg-type]
+
+
+def test_a_plane_must_be_declared() -> None:
+    case = StrategyTestCase()
+    case.test_form(Reader(_by_plane("guide")), torch.float32, "cpu")
+    for strategy in (ByRule(_by_plane("guide")), Reader(_by_plane("judge"))):
+        with pytest.raises(NegbenchError, match="name it in the strategy's `reads`"):
+            case.test_form(strategy, torch.float32, "cpu")
+    with pytest.raises(AssertionError, match="planes are scores of targets"):
+        case.test_class_attributes(Elsewhere())
+
+
+def test_a_plane_with_holes_must_not_reach_the_weights() -> None:
+    case = StrategyTestCase()
+    case.test_planes_may_be_partial(Reader(_by_plane("guide")))
+    with pytest.raises(AssertionError):
+        case.test_planes_may_be_partial(Reader(lambda view: view.allowed * view.plane("guide").exp()))
+
+
+@pytest.mark.parametrize(
+    ("rule", "test"),
+    [
+        (lambda view: view.allowed & (view.plane("guide") > view.plane("guide").mean()), "test_rows_are_independent"),
+        (
+            lambda view: view.allowed & (view.plane("guide") >= view.plane("guide").amax(1, keepdim=True) - 0.5),
+            "test_disallowed_images_are_as_if_absent",
+        ),
+        (lambda view: view.allowed & (view.plane("guide").sub_(1) > -1), "test_view_is_untouched"),
+    ],
+)
+def test_planes_are_held_to_the_rules_of_scores(rule: Rule, test: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(StrategyTestCase(), test)(Reader(rule))
 
 
 def test_an_unchecked_option_is_caught() -> None:

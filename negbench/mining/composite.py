@@ -1,0 +1,168 @@
+"""Strategies made of strategies, by name: `in-batch+qure`, a union, and `all-corpus:5>cirqrs`, a switch over epochs.
+
+A composite's class is made when its name is looked up (`negbench.registry`). Its options are those of its parts; one
+that two parts share is named behind its part: `top_k_k` and `after_target_k` of `top-k:5>after-target`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Slot, Strategy
+from negbench.errors import OptionError, quoted
+
+Find = Callable[[str], type[Strategy]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Composite(Strategy):
+    """What a union and a switch share: parts, and options that are handed to them."""
+
+    parts: ClassVar[tuple[type[Strategy], ...]]
+    handed: ClassVar[tuple[Mapping[str, str], ...]]  # of each part: its own option -> the composite's
+
+    def __post_init__(self) -> None:
+        _ = self.members  # their own checks
+
+    @cached_property
+    def members(self) -> tuple[Strategy, ...]:
+        """The parts with their options."""
+        made = []
+        for part, names in zip(self.parts, self.handed, strict=True):
+            try:
+                made.append(part(**{own: getattr(self, name) for own, name in names.items()}))
+            except OptionError as error:  # says it of the option's own name
+                own, _, rest = str(error).partition(" ")
+                raise OptionError(f"{names.get(own, own)} {rest}") from error
+        return tuple(made)
+
+
+class Union(Composite):
+    """A corpus strategy's own draws and a batch strategy's members, in one loss.
+
+    A query has M + B - 1 negatives where all members are allowed: its M draws, and the other targets of the batch; what
+    others drew is not among them. `train.num_negatives` counts the draws; the batch is used whole. Source: what nearly
+    every recipe of text retrieval does (DPR, arXiv:2004.04906, sec. 3.2).
+    """
+
+    @property
+    def beside(self) -> Strategy:
+        """The batch strategy."""
+        return next(member for member in self.members if member.scope == "batch")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """That of the corpus strategy."""
+        return next(member for member in self.members if member.scope == "corpus").pool(view)
+
+
+class Switch(Composite):
+    """One strategy after another: each from its epoch on, the first from epoch 0.
+
+    The last one has the schedule of a run of its own, with what comes before as its warm-up. Each other is defined at
+    its first epoch and then at the intervals of its own `n_def`; these refreshes count from 0 and are not kept.
+    """
+
+    @property
+    def stages(self) -> tuple[tuple[int, Strategy], ...]:
+        """First epoch and strategy of each stage."""
+        return tuple(zip((0, *self.switches), self.members, strict=True))
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """That of the last."""
+        return self.members[-1].pool(view)
+
+
+def compose(name: str, find: Find) -> type[Strategy]:
+    """The class of a composite's name.
+
+    Args:
+        name: with `>` (epochs before it, after a colon) or `+`; `+` binds closer.
+        find: class of a part, by name.
+
+    Raises:
+        OptionError: a name that cannot be read, or parts that do not go together.
+    """
+    return _switch(name, find) if ">" in name else _union(name, find)
+
+
+def _union(name: str, find: Find) -> type[Strategy]:
+    names = [part.strip() for part in name.split("+")]
+    parts = [find(part) for part in names]
+    if sorted(part.scope for part in parts) != ["batch", "corpus"]:
+        raise OptionError(
+            f"strategy {quoted(name)}: a union is of one strategy that draws from the corpus and one that takes the "
+            "batch's members, such as in-batch+qure"
+        )
+    own, other = sorted(parts, key=lambda part: part.scope, reverse=True)
+    if "triple" in other.corrupts:
+        raise OptionError(f"strategy {quoted(name)}: triples of the whole batch have no union with a query's draws")
+    slots: tuple[Slot, ...] = tuple(dict.fromkeys(("target", *other.corrupts)))
+    return _made(Union, name, names, parts, like=own, corrupts=slots)
+
+
+def _switch(name: str, find: Find) -> type[Strategy]:
+    stages = [re.fullmatch(r"\s*([^:>]+?)\s*(?::\s*(\d+)\s*)?", stage) for stage in name.split(">")]
+    epochs = [int(stage[2]) for stage in stages[:-1] if stage is not None and stage[2] is not None]
+    last = stages[-1]
+    read = [stage[1] for stage in stages if stage is not None]
+    if last is None or last[2] is not None or len(epochs) != len(stages) - 1 or len(read) != len(stages):
+        raise OptionError(
+            f"strategy {quoted(name)}: want NAME:EPOCHS>NAME, where the first lasts so many epochs, such as "
+            "all-corpus:5>cirqrs"
+        )
+    if min(epochs) < 1:
+        raise OptionError(f"strategy {quoted(name)}: a stage lasts at least one epoch")
+    starts = tuple(sum(epochs[: number + 1]) for number in range(len(epochs)))
+    parts = [find(part) for part in read]
+    return _made(Switch, name, read, parts, like=parts[-1], switches=starts)
+
+
+def _made(
+    base: type[Composite], name: str, names: Sequence[str], parts: Sequence[type[Strategy]], **attributes: Any
+) -> type[Strategy]:
+    """The class, with the options of its parts; its attributes are those of the part `like`, or as given."""
+    if len(set(names)) != len(names):
+        raise OptionError(f"strategy {quoted(name)} names {quoted(Counter(names).most_common(1)[0][0])} twice")
+    like: type[Strategy] = attributes.pop("like")
+    shared = Counter(field.name for part in parts for field in dataclasses.fields(part))
+    handed: list[dict[str, str]] = []
+    fields: list[tuple[str, Any, Any]] = []
+    for key, part in zip(names, parts, strict=True):
+        hints, prefix = typing.get_type_hints(part), re.sub(r"\W+", "_", key)
+        own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
+        fields += [(own[f.name], hints[f.name], _copied(f)) for f in dataclasses.fields(part)]
+        handed.append(own)
+    band = like.band and tuple(handed[list(parts).index(like)][end] for end in like.band)
+    reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
+    kept = {"scope", "corrupts", "n_def", "schedule", "reads_truth"}
+    made: type[Strategy] = dataclasses.make_dataclass(
+        "".join(word.capitalize() for word in re.split(r"\W+", name)),
+        fields,
+        bases=(base,),
+        frozen=True,
+        kw_only=True,
+        namespace={
+            "__module__": __name__,
+            "__doc__": base.__doc__,
+            "parts": tuple(parts),
+            "handed": tuple(handed),
+            "band": band,
+            "reads": reads,
+            **{key: getattr(like, key) for key in kept},
+            **attributes,
+        },
+    )
+    return made
+
+
+def _copied(field: dataclasses.Field[Any]) -> Any:
+    """The field's default and range, for another class."""
+    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)

@@ -1,0 +1,229 @@
+"""Planes: second scores of every query and image, beside those of the model that is trained, and who makes them.
+
+A strategy, or a false-negative filter of `mining`, names the planes that it reads; only these are computed. Four are of
+the model as it is now (`live_planes`, `batch_planes`), three are made once a run (`offline_planes`): "initial" by the
+weights as loaded, "guide" and "judge" by another backbone or a TREC run file of scores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file, plugin_section
+from negbench.contracts import PLANES, Backbone, PlaneName, Strategy, TextBatch, relevance
+from negbench.datasets.dataset import Dataset
+from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.mining.filters import Filters
+from negbench.mining.mine import rows_of, tiled_relevance
+from negbench.ragged import Ragged
+from negbench.scene import Scene, Splits, device_of, load_backbone, open_scene
+from negbench.scoring import evaluation
+from negbench.scoring.trec import read_trec
+
+if TYPE_CHECKING:
+    from negbench.display import Display
+
+OFFLINE = ("initial", "guide", "judge")
+
+
+class Plane(ABC):
+    """Scores of Q queries and N images."""
+
+    @abstractmethod
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] float32 of queries [b] and images [n]; NaN where there is no score."""
+
+    @abstractmethod
+    def shard(self, rows: Tensor) -> Plane:
+        """The plane of some queries only, in this order."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedPlane(Plane):
+    """Relevance of `queries` [Q, D] to `candidates` [N, T, D]; both unit norm, on one device."""
+
+    queries: Tensor
+    candidates: Tensor
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """In the fixed tiles of mining: the same numbers for any split of the queries."""
+        return tiled_relevance(self.queries[rows.to(self.queries.device)], rows_of(self.candidates, columns.cpu()))
+
+    def shard(self, rows: Tensor) -> EmbeddedPlane:
+        """Its candidates are shared."""
+        return replace(self, queries=self.queries[rows.to(self.queries.device)])
+
+
+@dataclass(frozen=True, eq=False)
+class TablePlane(Plane):
+    """Stored scores: row i of `columns` names the images that `scores` [all rows' lengths] are of; N in all."""
+
+    columns: Ragged
+    scores: Tensor
+    images: int
+    device: torch.device
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """NaN where the file holds no score."""
+        part = self.shard(rows.cpu())
+        found = torch.full((len(rows), self.images), torch.nan)
+        found[torch.arange(len(rows)).repeat_interleave(part.columns.lengths), part.columns.values] = part.scores
+        return found[:, columns.cpu()].to(self.device)
+
+    def shard(self, rows: Tensor) -> TablePlane:
+        """Copies the rows' scores."""
+        places = Ragged(torch.arange(len(self.scores)), self.columns.offsets).select(rows)
+        return replace(
+            self, columns=Ragged(self.columns.values[places.values], places.offsets), scores=self.scores[places.values]
+        )
+
+
+def images_of(candidates: Tensor) -> Tensor:
+    """[N, T, D] candidate tokens -> [N, D], each image's normalised mean."""
+    return functional.normalize(candidates.mean(1), dim=-1)
+
+
+# --- under the current model ---------------------------------------------------------------------------------------
+
+
+def live_planes(
+    names: Collection[str], backbone: Backbone, scene: Scene, candidates: Tensor
+) -> dict[str, EmbeddedPlane]:
+    """The planes among `names` that the current model makes, of the scene's train split with tokens [N, T, D]."""
+    images, split = images_of(candidates), scene.train
+    made: dict[str, EmbeddedPlane] = {}
+    if "target" in names:
+        targets = split.dataset.target_columns.to(images.device)
+        made["target"] = EmbeddedPlane(images[targets], images[:, None])
+    if {"reference", "image"} & set(names):
+        references = evaluation.embed_references(backbone, scene, split)
+        made |= {
+            "reference": EmbeddedPlane(references, images[:, None]),
+            "image": EmbeddedPlane(references, candidates),
+        }
+    if "text" in names:
+        made["text"] = EmbeddedPlane(evaluation.embed_texts(backbone, split), candidates)
+    return {name: plane for name, plane in made.items() if name in names}
+
+
+@torch.no_grad()
+def batch_planes(
+    names: Collection[str], backbone: Backbone, features: Tensor, text: TextBatch, targets: Tensor
+) -> dict[str, Tensor]:
+    """The same of a batch against its own targets, [B, B] each.
+
+    Args:
+        names: of planes; those that no current model makes are passed over.
+        backbone: trained.
+        features: [B, L, C] of the reference images.
+        text: the batch's.
+        targets: [B, T, D] candidate tokens.
+    """
+    images, made = images_of(targets), dict[str, Tensor]()
+    if "target" in names:
+        made["target"] = images @ images.T
+    if {"reference", "image"} & set(names):
+        references = images_of(backbone.candidates(features).float())
+        made |= {"reference": references @ images.T, "image": relevance(references, targets)}
+    if "text" in names:
+        made["text"] = relevance(backbone.text_queries(text).float(), targets)
+    return {name: plane for name, plane in made.items() if name in names}
+
+
+# --- made once a run -----------------------------------------------------------------------------------------------
+
+
+def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName]:
+    """What a run computes: the planes of its strategy and of its filters.
+
+    Raises:
+        UnknownNameError: a strategy that reads a plane that there is none of.
+        OptionError: a guide or a judge is read, and `mining` names none.
+    """
+    own = frozenset(strategy.reads) | frozenset(() if strategy.beside is None else strategy.beside.reads)
+    read = own | frozenset(Filters.of(mining).reads)
+    for name in read - set(PLANES):
+        raise UnknownNameError("plane", name, PLANES, where=f"{type(strategy).__name__}.reads")
+    for name in ("guide", "judge"):
+        if name in read and getattr(mining, name) is None:
+            raise OptionError(
+                f"{type(strategy).__name__ if name in own else 'a filter of mining'} reads the plane '{name}', and the "
+                "run names none: "
+                f"--set mining.{name}=BACKBONE (as for --backbone), or a TREC run file ({', '.join(SCORE_FILES)})"
+            )
+    return read
+
+
+def offline_planes(
+    names: Collection[str], config: ResolvedConfig, backbone: Backbone, scene: Scene, display: Display
+) -> dict[str, Plane]:
+    """The planes among `names` that stay as they are while a run trains.
+
+    Args:
+        names: of planes; those that the current model makes are passed over.
+        config: names guide and judge, and says how to encode for them.
+        backbone: with its weights as loaded.
+        scene: whose train split is scored; its texts and pairs as they stand in the annotations.
+        display: shows the stages.
+
+    Raises:
+        DataError: a data set that draws other pairs in each epoch, for which no score can be kept; or a file that does
+            not fit the data set.
+        NegbenchError: a backbone that cannot be loaded, or a file that cannot be read.
+    """
+    names = [name for name in OFFLINE if name in names]
+    if names and scene.train.dataset.redraws:
+        raise DataError(
+            f"{scene.train.dataset.card.name} draws other pairs in each epoch, and plane '{names[0]}' is made once for "
+            "all: take a strategy and filters of mining that read none of " + ", ".join(OFFLINE)
+        )
+    made: dict[str, Plane] = {}
+    if "initial" in names:
+        found = evaluation.embed(backbone, scene, scene.train)
+        made["initial"] = EmbeddedPlane(found.queries, found.candidates)
+    if "guide" in names:
+        made["guide"] = _given(str(config.mining.guide), config, scene, display, judges=False)
+    if "judge" in names:
+        made["judge"] = _given(str(config.mining.judge), config, scene, display, judges=True)
+    return made
+
+
+def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, *, judges: bool) -> Plane:
+    """Another's scores: of a file, or of a backbone, as composed queries or (`judges`) by likeness to the target."""
+    device, dataset = device_of(config), scene.train.dataset
+    if is_score_file(text):
+        return _table(Path(text), dataset, device)
+    other = load_backbone(PluginConfig(**plugin_section("backbones", text)), config.seed).to(device)
+    with display.stage("prepare"):
+        own = open_scene(config, Splits(dataset, None, dataset), other, device, display)
+    with display.stage("evaluate", note="judge" if judges else "guide"):
+        if not judges:
+            found = evaluation.embed(other, own, own.train)
+            return EmbeddedPlane(found.queries, found.candidates)
+        images = images_of(evaluation.embed_candidates(other, own, own.train.images))
+        return EmbeddedPlane(images[dataset.target_columns.to(images.device)], images[:, None])
+
+
+def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
+    stored = read_trec(path)
+    rows = [stored.get(query.id, {}) for query in dataset.queries]
+    if not any(rows):
+        raise DataError(f"{path} scores no query of {dataset.identity}: is it of another data set or split?")
+    unknown: Sequence[str] = [image for row in rows for image in row if image not in dataset.column_of]
+    if unknown:
+        raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
+    columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
+    return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)
+
+
+def selected(planes: Mapping[str, Plane], names: Collection[str]) -> dict[str, Plane]:
+    """The planes of these names."""
+    return {name: plane for name, plane in planes.items() if name in names}

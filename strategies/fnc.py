@@ -1,0 +1,56 @@
+"""False-negative cancellation by elimination: the batch without what looks most like the target.
+
+Rule: member j is taken for a false negative of query i where its cosine to a support view of i is above 0.7 and among
+the 10 highest; it is dropped from the denominator.
+Source: Huynh et al., "Boosting Contrastive Self-Supervised Learning with False Negative Cancellation"
+(arXiv:2011.11765); google-research/fnc objective.py and run.py (read 2021-10-18): 8 support views, top 10, 0.7.
+Departures: the support views there are further augmentations of the anchor, and the maximum over them counts; here the
+one view is the query's target image, under the current model. The released objective attracts what it finds instead of
+eliminating it; a queue of 16 batches under a moving average is not here either.
+Fallback: none; a query whose every member is dropped has no negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import PlaneName, Scope, ScoreView, Strategy, check_option, tunable
+from negbench.metrics.ranks import descending
+from negbench.strategies._ranked import at_least_float32, is_whole
+from negbench.strategies._scores import is_number
+
+PAPER = "FNC, arXiv:2011.11765 (elimination)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fnc(Strategy):
+    """Pool: allowed members but the k most like the target whose cosine to it is above `threshold`.
+
+    Args:
+        threshold: cosine to the target image.
+        k: members dropped at most, >= 1; ties by place in the batch.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    threshold: float = tunable(0.7, low=0.3, high=0.95)
+    k: int = tunable(10, low=1, high=100, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("threshold", self.threshold, is_number(self.threshold), "a number")
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] bool."""
+        likeness = (
+            at_least_float32(view.plane("target")).nan_to_num(nan=-torch.inf).masked_fill(~view.allowed, -torch.inf)
+        )
+        place = descending(likeness).argsort(1)
+        pool: Tensor = view.allowed & ~((likeness > self.threshold) & (place < self.k))
+        return pool

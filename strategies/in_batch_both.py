@@ -1,0 +1,31 @@
+"""The batch in both directions: other targets for the query, other queries for the target.
+
+Paper: CLIP (arXiv:2103.00020, fig. 3), whose symmetric loss is the mean of both directions; with `info-nce` and the
+default `hybrid.slots = "sum"` this is twice that, the sum (as CoVR's HN-NCE adds them).
+Departures: members that share the target, or that a run excludes, are no negatives; CLIP has none of these.
+Fallback: none is needed; a row whose every column is disallowed has no negative in that direction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Slot, Strategy
+
+PAPER = "CLIP fig. 3: the symmetric loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchBoth(Strategy):
+    """Pool: all allowed columns of the batch's [B, B] scores, by rows (targets) and by columns (queries)."""
+
+    scope: ClassVar[Scope] = "batch"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
+    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] bool, True at every allowed column."""
+        return view.allowed.clone()

@@ -1,0 +1,56 @@
+"""Denoised hard negatives: high-ranked images that a guide is sure do not answer the query.
+
+Rule: of the k highest-scored images, in rank order, the first n whose guide score is below `limit`; where there is
+none, any image from rank k on.
+Source: RocketQA (arXiv:2010.08191), "denoised hard negatives"; its construct_marco_train_de.py (read 2022-12-03) takes
+k 50, n 4 and a cross-encoder's probability below 0.1.
+Departures: the released script fills up to n at random from rank k on; here only a query without any such image draws
+there, as a pool is drawn from evenly. The guide of the paper is a cross-encoder: give its probabilities as a file. For
+a backbone as guide, whose scores are cosines, 0.1 means something else: set `limit`. RocketQA trains on other queries'
+negatives as well: `in-batch+rocketqa`.
+Needs: a guide, `--set mining.guide=FILE.trec` or BACKBONE; an image that it does not score is not taken.
+Fallback: fewer than k + 1 images and none below the limit give an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._scores import is_number
+
+PAPER = "RocketQA, arXiv:2010.08191"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rocketqa(Strategy):
+    """Pool: the first n of the k highest-scored allowed images with g < limit; ties by corpus index.
+
+    Args:
+        k: how far down the ranking is looked, images, >= 1.
+        n: pool size at most, images, >= 1.
+        limit: guide score below which an image is taken for a true negative.
+    """
+
+    reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)
+
+    k: int = tunable(50, low=10, high=1000, log=True)
+    n: int = tunable(4, low=1, high=100, log=True)
+    limit: float = tunable(0.1, low=0.0, high=0.9)
+
+    def __post_init__(self) -> None:
+        for name in ("k", "n"):
+            check_option(name, getattr(self, name), is_whole(getattr(self, name), 1), "a whole number >= 1")
+        check_option("limit", self.limit, is_number(self.limit), "a number")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        top = highest(view, view.allowed, self.k)
+        clean = highest(view, top & (at_least_float32(view.plane("guide")) < self.limit), self.n)
+        pool: Tensor = torch.where(clean.any(1, keepdim=True), clean, view.allowed & ~top)
+        return pool

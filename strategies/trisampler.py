@@ -1,0 +1,45 @@
+"""TriSampler: images about as near to the query as the target is, and nearer to the target than to the query.
+
+Rule: p_j in proportion to exp(-(s_j - s+)^2 / 4) relu(s(d+, d_j) - s_j) over the k highest-scored images, s(d+, d_j)
+being the likeness of image j to the target. All pairwise scores are under the current model.
+Source: TriSampler (arXiv:2402.11855). Unverified: read in a summary, not in the paper, and no code was found. There the
+two factors are two stages, a draw by the first and then one by the second; here one draw by their product. Its region
+of at most 60 degrees between the two angles has no formula in the summary and is not here. The default k is ours.
+Fallback: no image of the k nearer to the target than to the query gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
+from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._scores import gap
+
+PAPER = "TriSampler, arXiv:2402.11855 (from a summary)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trisampler(Strategy):
+    """Pool: the k allowed images of highest score that are more like the target than like the query, weighted.
+
+    Args:
+        k: how far down the ranking is looked, images, >= 1.
+    """
+
+    reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
+
+    k: int = tunable(100, low=10, high=1000, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] float64 weights."""
+        near = (-(gap(view).double() ** 2) / 4).exp()
+        between = (view.plane("target").double() - view.scores.double()).nan_to_num(nan=0.0).clamp(min=0)
+        weights: Tensor = near * between * highest(view, view.allowed, self.k)
+        return weights

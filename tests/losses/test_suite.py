@@ -1,0 +1,52 @@
+"""The suite itself: a loss whose formula is not monotone says so, and what then holds is checked all the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.contracts import Loss, LossInput
+from negbench.losses._rows import without_masked
+from negbench.testing import LossTestCase
+
+
+@dataclass(frozen=True)
+class Complement(Loss):
+    """-sum of ln(1 - p_j), p the softmax over target and negatives: RCL (CVPR 2025, TME)."""
+
+    monotone: ClassVar[bool] = False
+
+    def value(self, given: LossInput) -> Tensor:
+        logits = torch.cat([given.positive[:, None], without_masked(given.negatives, given.mask)], 1)
+        logits = logits / given.temperature
+        there = torch.cat([torch.ones_like(given.mask[:, :1]), given.mask], 1)
+        share = logits.masked_fill(~there, -torch.inf).softmax(1)[:, 1:]
+        return -((1 - share).log() * given.weights * given.mask).sum()
+
+
+@dataclass(frozen=True)
+class Claimed(Complement):
+    """The same, and says that it is monotone."""
+
+    monotone: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Upside(Complement):
+    """Falls where negatives rise: no loss at all."""
+
+    def value(self, given: LossInput) -> Tensor:
+        return -super().value(given)
+
+
+def test_a_formula_that_is_not_monotone_may_say_so() -> None:
+    for seed in range(5):
+        LossTestCase().test_direction(Complement(), seed)
+    with pytest.raises(AssertionError):
+        LossTestCase().test_direction(Claimed(), 0)
+    with pytest.raises(AssertionError):
+        LossTestCase().test_direction(Upside(), 0)

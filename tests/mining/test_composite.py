@@ -1,0 +1,266 @@
+"""Strategies made of strategies: names, options, a union's step against loops, switches that are the warm-up's twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.api import make_loss, make_strategy
+from negbench.config import RunConfig, parse_plugin, resolved
+from negbench.contracts import Strategy, relevance, tunable_ranges
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.grid.axes import expand, labels_of
+from negbench.identity import code_version
+from negbench.loop.checkpoint import stream
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.schedule import stages_of
+from negbench.loop.train import Loop
+from negbench.registry import options_of, registry
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes
+from negbench.scoring import evaluation
+from negbench.systems.system import load_config
+from negbench.testing.worlds import toy_view
+
+
+def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
+    return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
+
+
+def run(config: RunConfig, where: Path) -> RunResult:
+    return run_config(config, Bench.open(where, "none"))
+
+
+# --- names and options -----------------------------------------------------------------------------------------------
+
+
+def test_options_are_those_of_the_parts() -> None:
+    union = make_strategy("in-batch+qure", variant="release")
+    assert union.pool(toy_view()).tolist() == make_strategy("qure", variant="release").pool(toy_view()).tolist()
+    assert union.beside == make_strategy("in-batch")
+    assert (union.scope, union.n_def, union.schedule, union.corrupts) == ("corpus", 6, "multiples", ("target",))
+    assert (
+        make_strategy("qure+in-batch", variant="release").pool(toy_view()).tolist() == union.pool(toy_view()).tolist()
+    )
+    assert union == make_strategy("in-batch+qure", variant="release")
+    assert union != make_strategy("in-batch+qure")
+    switch = make_strategy("top-k:2>after-target", top_k_k=3, after_target_k=4, halve=True)
+    assert [(at, part) for at, part in switch.stages] == [
+        (0, make_strategy("top-k", k=3, halve=True)),
+        (2, make_strategy("after-target", k=4)),
+    ]
+    assert switch.switches == (2,)
+    assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
+    band = make_strategy("in-batch+dqe").band
+    assert band == ("alpha", "beta")
+    three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
+    assert [at for at, _ in three.stages] == [0, 1, 4]
+    assert three.stages[2][1].beside == make_strategy("in-batch")
+
+
+def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> None:
+    assert expand("strategies", "in-batch+qure:variant=release,all-corpus:2>cirqrs") == (
+        {"name": "in-batch+qure", "variant": "release"},
+        {"name": "all-corpus:2>cirqrs"},
+    )
+    full = resolved(config_of(vector_sets, "in-batch+qure:variant=release"))
+    assert full.strategy.options == {"variant": "release", "consecutive_threshold": 1}
+    assert labels_of(full)["strategy"] == "in-batch+qure(variant=release)"
+    option = next(o for o in options_of("strategies", "in-batch+qure") if o.name == "variant")
+    assert (option.type, option.default) == ("paper or release", "paper")
+    names = {plugin.name for plugin in registry.parts("strategies", "all-corpus:1>top-k:3>in-batch+after-target")}
+    assert names == {"all-corpus", "top-k", "in-batch", "after-target"}
+    assert code_version(full) != code_version(resolved(config_of(vector_sets, "qure")))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("in-batch+qur", "did you mean 'qure'"),
+        ("top-k+qure", "a union is of one strategy that draws from the corpus and one that takes the batch's members"),
+        ("in-batch+in-batch", "a union is of one strategy"),
+        ("in-batch-cube+qure", "triples of the whole batch have no union"),
+        ("all-corpus>qure", "want NAME:EPOCHS>NAME"),
+        ("all-corpus:2>qure:3", "want NAME, or NAME:option=value"),
+        ("all-corpus:2>in-batch:3>", "want NAME:EPOCHS>NAME"),
+        ("all-corpus:0>qure", "a stage lasts at least one epoch"),
+        ("qure:2>qure", "names 'qure' twice"),
+        ("all-corpus:4>qure", "its last part starts at epoch 4; the run has 4 epochs"),
+        ("in-batch+qure:k=3", "unknown option 'k' in strategy 'in-batch+qure'"),
+        ("in-batch+top-k:k=0", "k must be a whole number >= 1, got 0"),
+        ("top-k:2>after-target:after_target_k=0", "after_target_k must be a whole number >= 1, got 0"),
+    ],
+)
+def test_names_that_mean_nothing_are_one_line(name: str, message: str, vector_sets: list[str]) -> None:
+    with pytest.raises(NegbenchError) as caught:
+        resolved(config_of(vector_sets, name))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- unions ----------------------------------------------------------------------------------------------------------
+
+
+def step_of(
+    sets: list[str], name: str, loss: str, rows: torch.Tensor, drawn: torch.Tensor, **options: Any
+) -> tuple[float, int, torch.Tensor, torch.Tensor]:
+    """Loss and count of a step, and the scores [Q, N] and temperature that it is made of."""
+    opened = open_run(config_of(sets, name), Display(), Scenes())
+    opened.backbone.eval()
+    train = opened.scene.train
+    with torch.no_grad():
+        found = evaluation.embed(opened.backbone, opened.scene, train)
+        objective = Objective(
+            opened.backbone, make_strategy(name), make_loss(loss, **options), opened.scene, opened.config.mining
+        )
+        result = objective(Batch(rows, drawn, {k: v[rows] for k, v in train.tokens.items()}))
+    tau = opened.backbone.temperature.item()
+    return (
+        float(result.loss),
+        result.negatives,
+        relevance(found.queries, found.candidates) / tau,
+        (train.dataset.target_columns[rows]),
+    )
+
+
+def test_a_union_is_the_draws_and_the_other_targets_in_one_softmax(vector_sets: list[str]) -> None:
+    rows = torch.tensor([0, 7, 30, 41])
+    drawn = torch.tensor([[1, 5], [2, 2], [33, 21], [25, 36]])
+    loss, count, scores, targets = step_of(vector_sets, "in-batch+qure", "info-nce", rows, drawn)
+    assert len(set(targets.tolist())) == 4
+    want = 0.0
+    for i, row in enumerate(rows.tolist()):
+        columns = [*drawn[i].tolist(), *(t for t in targets.tolist() if t != int(targets[i]))]
+        logits = torch.stack([scores[row, c] for c in (int(targets[i]), *columns)])
+        want -= float(logits.log_softmax(0)[0]) / 4
+    assert count == 4 * (2 + 3)  # M own, B - 1 others
+    assert loss == pytest.approx(want, abs=1e-5)
+
+
+def test_a_union_with_three_slots_adds_the_other_slots(vector_sets: list[str]) -> None:
+    rows, drawn = torch.tensor([0, 7, 30, 41]), torch.tensor([[1, 5], [2, 2], [33, 21], [25, 36]])
+    whole, count, *_ = step_of(vector_sets, "hycole+qure", "info-nce", rows, drawn)
+    union, *_ = step_of(vector_sets, "in-batch+qure", "info-nce", rows, drawn)
+    slots, all_three, *_ = step_of(vector_sets, "hycole", "info-nce", rows, None)  # type: ignore[arg-type]
+    target, *_ = step_of(vector_sets, "in-batch", "info-nce", rows, None)  # type: ignore[arg-type]
+    assert whole == pytest.approx(union + slots - target, abs=1e-5)
+    assert count == all_three + 4 * 2
+
+
+def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(vector_sets: list[str]) -> None:
+    """margin-kl over the corpus: what is a negative already is no candidate."""
+    rows = torch.tensor([0, 7])
+    targets = open_run(config_of(vector_sets, "qure"), Display(), Scenes()).scene.train.dataset.target_columns[rows]
+    free = [column for column in range(20) if column not in targets.tolist()]
+    drawn = torch.tensor([free[:2], free[3:5]])
+    loss, _, scores, _ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="corpus")
+    batch, *_ = step_of(vector_sets, "in-batch+qure", "margin-kl", rows, drawn, kl_over="batch")
+    want = 0.0
+    for row, target, own in zip(rows.tolist(), targets.tolist(), drawn.tolist(), strict=True):
+        for columns, sign in ((list(range(20)), 1), ([*targets.tolist(), *own], -1)):  # both are of one gallery
+            want -= sign * float(scores[row, columns].log_softmax(0)[columns.index(target)]) / 2
+    assert loss - batch == pytest.approx(want, abs=1e-4)
+
+
+def test_a_run_of_a_union_counts_both_and_resumes(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(vector_sets, "in-batch+top-k:k=5", "train.num_negatives=3")
+    whole = run(config, tmp_path / "whole")
+    batch = run(config_of(vector_sets, "in-batch"), tmp_path / "batch")
+    assert whole.details["negatives_seen"] == batch.details["negatives_seen"] + 4 * 48 * 3
+    assert whole.details["behaviour"]["pool_size"] == 5  # a refresh tells of the draws
+    assert whole.metrics != run(config_of(vector_sets, "top-k:k=5", "train.num_negatives=3"), tmp_path / "x").metrics
+    halves = interrupted(config, tmp_path / "halves", monkeypatch)
+    assert resume(whole.run_id, halves).metrics == whole.metrics
+
+
+def interrupted(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch, epoch: int = 3) -> Bench:
+    """The bench of a run that was stopped in this epoch."""
+    real, bench = Loop.train_epoch, Bench.open(where, "none")
+
+    def until(self: Loop) -> None:
+        if self.state.epoch == epoch:
+            raise KeyboardInterrupt
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "train_epoch", until)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config, bench)
+    return bench
+
+
+# --- switches --------------------------------------------------------------------------------------------------------
+
+
+def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], tmp_path: Path) -> None:
+    """The same numbers, whichever way it is told."""
+    sets = [*vector_sets, "train.epochs=6"]
+    told = run(config_of(sets, "cirqrs", "schedule.warmup=3", "schedule.n_def=4"), tmp_path)
+    named = run(config_of(sets, "all-corpus:3>cirqrs", "schedule.n_def=4"), tmp_path)
+    assert named.folder.config.schedule == told.folder.config.schedule
+    assert named.metrics == told.metrics
+    assert list(named.folder.metrics()) == list(told.folder.metrics())
+    assert named.run_id.startswith("all-corpus_3_cirqrs-")
+
+
+def test_stages_of_a_run(vector_sets: list[str]) -> None:
+    def stages(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
+        bare = [text for text in vector_sets if not text.startswith("schedule")]
+        full = resolved(config_of(bare, name, "train.epochs=12", *more))
+        strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
+        found = stages_of(strategy, full)
+        return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in found]
+
+    assert stages("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
+    assert stages("in-batch") == [(12, "InBatch", (), True)]
+    assert stages("all-corpus") == [(12, "AllCorpus", (0,), True)]
+    assert stages("all-corpus:5>qure") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]
+    assert stages("qure:5>in-batch") == [(5, "Qure", (0, 2, 4), False), (12, "InBatch", (), True)]
+    assert stages("in-batch:5>all-corpus") == [(5, "InBatch", (), False), (12, "AllCorpus", (5,), True)]
+    assert stages("in-batch:1>qure:3>dqe") == [
+        (1, "InBatch", (), False),
+        (4, "Qure", (1, 3), False),
+        (12, "Dqe", (4, 5, 7, 8, 10), True),
+    ]
+    assert stages("all-corpus:5>qure", "schedule.n_def=1") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]
+    with pytest.raises(NegbenchError, match=r"schedule\.warmup says 3: leave it out"):
+        stages("all-corpus:5>qure", "schedule.warmup=3")
+    with pytest.raises(NegbenchError, match="must begin with 5"):
+        stages("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
+
+
+@pytest.mark.parametrize("name", ["in-batch:2>top-k:k=5", "top-k:2>in-batch:k=5"])
+def test_a_switch_goes_on_with_what_came_before(
+    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two epochs are those of the first strategy, to the bits, and the two that follow are not."""
+    whole = run(config_of(vector_sets, name), tmp_path / "whole")
+    first = run(config_of(vector_sets, "in-batch" if name.startswith("in") else "all-corpus"), tmp_path / "first")
+    curve, want = ([p for p in result.folder.metrics() if "train/loss" in p] for result in (whole, first))
+    if name.startswith("in"):
+        assert [p["train/loss"] for p in curve[:2]] == [p["train/loss"] for p in want[:2]]
+    assert curve[2]["train/loss"] != want[2]["train/loss"]
+    assert whole.details["negatives_seen"] == seen(whole.folder, name)
+    assert resume(whole.run_id, interrupted(config_of(vector_sets, name), tmp_path / "h", monkeypatch)).metrics == (
+        whole.metrics
+    )
+
+
+def seen(folder: RunFolder, name: str) -> int:
+    """Two epochs of one draw a query, and two of all other targets of the batches."""
+    config = folder.config
+    train = plan_run(config, Scenes()).splits.train.target_columns.tolist()
+    generator = stream(config.seed, "batches")
+    pairs = 0
+    for epoch in range(4):
+        for chunk in torch.randperm(48, generator=generator).split(16):
+            if (epoch < 2) == name.startswith("in"):
+                pairs += sum(train[a] != train[b] for a in chunk.tolist() for b in chunk.tolist())
+    return pairs + 2 * 48

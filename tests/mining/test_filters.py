@@ -1,0 +1,194 @@
+"""Filters against loops: what they drop, in the corpus and in a batch, for any strategy; what a run makes of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from negbench.api import make_loss, make_strategy
+from negbench.config import MiningConfig, RunConfig, parse_plugin, resolved
+from negbench.contracts import ScoreView
+from negbench.display import Display
+from negbench.errors import OptionError
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config
+from negbench.mining.filters import Filters
+from negbench.mining.mine import ANY_ALLOWED, BELOW_TARGET, MiningTask, mine
+from negbench.mining.task import mining_task
+from negbench.scene import Scenes
+from negbench.systems.system import load_config
+from negbench.testing.worlds import toy_view, toy_views
+
+SETTINGS = [
+    {"margin": 0.25},
+    {"margin": -0.25},
+    {"relative_margin": 0.5},
+    {"guide_margin": 0.0},
+    {"guide_margin": 0.3, "margin": 0.1},
+    {"max_judge": 0.2},
+    {"max_target": 0.1, "max_reference": -0.2},
+]
+
+
+def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) -> bool:
+    """One image of one query, by the rules as they are written in the configuration."""
+    score, positive = float(view.scores[row, column]), float(view.positive[row])
+
+    def plane(name: str, at: int = column) -> float:
+        return float(view.planes[name][row, at])
+
+    rules = {
+        "margin": lambda m: score > positive - m,
+        "relative_margin": lambda m: score > positive - m * abs(positive),
+        "guide_margin": lambda m: plane("guide") > plane("guide", int(view.target[row])) - m,
+        "max_judge": lambda m: plane("judge") > m,
+        "max_target": lambda m: plane("target") > m,
+        "max_reference": lambda m: plane("reference") > m,
+    }
+    return any(rules[name](value) for name, value in settings.items())
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_filters_against_loops(settings: dict[str, float]) -> None:
+    filters = Filters.of(MiningConfig.model_validate(settings))
+    assert filters.active
+    some = 0
+    for view in toy_views():
+        keep = filters.keep(view)
+        want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
+        assert keep.tolist() == want
+        some += int((~keep).sum())
+    assert some
+    assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
+
+
+def test_a_relative_margin_is_safe_below_zero() -> None:
+    """0.95 s+ lies above s+ = -0.5, so that it would keep images that score higher than the target."""
+    view = ScoreView(torch.tensor([[-0.5, -0.48, -0.51, -0.53]]), torch.tensor([0]))
+    assert Filters(relative_margin=0.05).keep(view).tolist() == [[False, False, False, True]]
+
+
+def test_what_nobody_scored_is_not_dropped() -> None:
+    view = toy_view(4, 6)
+    hole = torch.full_like(view.scores, math.nan)
+    blind = ScoreView(view.scores, view.target, planes={"guide": hole, "judge": hole})
+    assert Filters(guide_margin=0.0, max_judge=-1.0).keep(blind).all()
+    assert not Filters().active
+
+
+def scored(scores: list[list[float]], target: list[int], filters: Filters) -> MiningTask:
+    rows = torch.tensor(scores)
+    group = torch.zeros(len(rows), dtype=torch.int64)
+    columns = [torch.arange(rows.shape[1])]
+    return MiningTask(rows, torch.eye(rows.shape[1])[:, None], torch.tensor(target), group, columns, filters=filters)
+
+
+def test_every_strategy_draws_from_what_is_left() -> None:
+    """s+ = 0.5, margin 0.2: 0.45 and 0.6 are dropped, so that the hardest two are 0.25 and -0.1."""
+    task = scored([[0.5, 0.45, 0.6, 0.25, -0.1, -0.8]], [0], Filters(margin=0.2))
+    for name, want in (("top-k", {3, 4}), ("after-target", {3, 4}), ("all-corpus", {3, 4, 5})):
+        strategy = make_strategy(name, **({} if name == "all-corpus" else {"k": 2}))
+        mined = mine(task, strategy, refresh=0, draws=6, generator=torch.Generator().manual_seed(0))
+        assert set(mined.negatives[0].tolist()) == want
+        assert mined.target_rank.item() == 2  # statistics are of all that is allowed: a filter hides nothing
+        assert mined.band_start.item() == pytest.approx(2 / 4)
+
+
+def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
+    task = scored([[-0.5, -0.4, -0.6, -0.7], [-0.9, -0.5, -0.6, -0.7]], [0, 0], Filters(margin=1.5))
+    mined = mine(task, make_strategy("top-k", k=2), refresh=0, draws=3, generator=torch.Generator().manual_seed(0))
+    assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
+    assert set(mined.negatives[0].tolist()) == {2}  # the nearest below
+    assert set(mined.negatives[1].tolist()) == {1, 2, 3}
+
+
+def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
+    return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
+
+
+def run(config: RunConfig, where: Path) -> RunResult:
+    return run_config(config, Bench.open(where, "none"))
+
+
+def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
+    opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    opened.backbone.eval()
+    rows, mining = torch.arange(0, 48, 4), MiningConfig(margin=0.1, max_target=0.6)
+    task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
+    columns = task.target[rows]
+    view = ScoreView(
+        torch.stack([(task.queries[r] @ task.candidates[columns].flatten(0, 1).T).view(-1, 2).amax(1) for r in rows]),
+        torch.arange(len(rows)),
+        opened.scene.train.allowed_images(rows, columns, MiningConfig()),
+        planes={"target": task.planes["target"].block(rows, columns)},
+    )
+    want = {
+        name: sum(
+            int(table.allowed[i, j]) and not dropped(table, i, j, {"margin": 0.1, "max_target": 0.6})
+            for i in range(len(rows))
+            for j in range(len(rows))
+        )
+        for name, table in {
+            "there": view,
+            "back": ScoreView(view.scores.T, view.target, view.allowed.T, planes={"target": view.planes["target"].T}),
+        }.items()
+    }
+    batch = Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()})
+    for name, count in (("in-batch", want["there"]), ("in-batch-both", want["there"] + want["back"])):
+        parts = (opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene)
+        found = Objective(*parts, mining)(batch)
+        assert 0 < found.negatives == count < Objective(*parts, MiningConfig())(batch).negatives
+    task = mining_task(opened.backbone, opened.scene, mining, reads=("target",))
+    assert task.filters == Filters(margin=0.1, max_target=0.6)
+
+
+def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str], tmp_path: Path) -> None:
+    """All of the corpus is redefined as other strategies are, and a run draws nothing that is dropped."""
+    plain = resolved(config_of(vector_sets, "all-corpus"))
+    assert plain.schedule.refresh_epochs == (0,)
+    config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
+    assert resolved(config).schedule.refresh_epochs == (2,)
+    assert resolved(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
+    assert resolved(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
+    result = run(config, tmp_path)
+    mined = result.folder.path.glob("mining-*.parquet")
+    frame = pd.read_parquet(next(iter(mined)))
+    whole = frame[frame["fallback"] == 0]
+    assert len(whole)
+    for scores, positive in zip(whole["scores"], whole["positive"], strict=True):
+        assert max(scores) <= positive - 0.2
+
+
+def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets: list[str]) -> None:
+    before = resolved(config_of(vector_sets, "qure")).identity()["mining"]
+    assert set(before) == {"exclude_relevant", "exclude_reference", "replacement"}
+    filtered = resolved(config_of(vector_sets, "qure", "mining.margin=0")).identity()["mining"]
+    assert filtered == {**before, "margin": 0.0}
+    with pytest.raises(OptionError, match="a filter of mining reads the plane 'guide', and the run names none"):
+        plan_run(config_of(vector_sets, "qure", "mining.guide_margin=0"), Scenes())
+    with pytest.raises(OptionError, match=r"mining\.relative_margin = -1"):
+        config_of(vector_sets, "qure", "mining.relative_margin=-1")
+
+
+def test_known_groups_are_left_out(vector_sets: list[str]) -> None:
+    """CIRR's image groups: no member of the query's own is a negative, in the corpus and in a batch."""
+    opened = open_run(config_of(vector_sets, "qure"), Display(), Scenes())
+    train = opened.scene.train
+    data, mining = train.dataset, MiningConfig(exclude_subset=True)
+    assert train.excluded(MiningConfig()) is None
+    group = (data.images[3], data.images[8], "an image of another gallery")
+    object.__setattr__(data.queries[0], "subset", group)
+    try:
+        excluded = train.excluded(mining)
+        assert excluded is not None
+        assert [excluded.row(i).tolist() for i in (0, 1)] == [[3, 8], []]
+        columns = torch.tensor([2, 3, 8, 9])
+        free = train.allowed_images(torch.tensor([0, 1]), columns, MiningConfig())
+        kept = train.allowed_images(torch.tensor([0, 1]), columns, mining)
+        assert torch.equal(kept, free & torch.tensor([[True, False, False, True], [True] * 4]))
+    finally:
+        object.__setattr__(data.queries[0], "subset", ())

@@ -1,0 +1,265 @@
+"""Planes against loops over queries and images: under the current model, as loaded, of a guide, a judge and a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.api import make_loss
+from negbench.config import MiningConfig, RunConfig, resolved
+from negbench.contracts import PLANES, Backbone, PlaneName, Scope, ScoreView, Slot, Strategy
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
+from negbench.loop.train import Loop
+from negbench.mining.mine import mine
+from negbench.mining.planes import offline_planes, planes_read
+from negbench.mining.task import mining_task
+from negbench.registry import Plugin, registry
+from negbench.scene import Scenes, load_backbone, load_split
+from negbench.systems.system import load_config
+from negbench.testing.vectors import WIDTH, write_vectors
+
+SEEN: list[ScoreView] = []
+
+
+@dataclass(frozen=True)
+class Watching(Strategy):
+    """Everything, and keeps what it was shown."""
+
+    reads: ClassVar[tuple[PlaneName, ...]] = PLANES
+    n_def: ClassVar[int] = 2
+
+    def pool(self, view: ScoreView) -> Tensor:
+        SEEN.append(view)
+        return view.allowed.clone()
+
+
+@dataclass(frozen=True)
+class WatchingBatch(Watching):
+    scope: ClassVar[Scope] = "batch"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
+
+
+@dataclass(frozen=True)
+class Misnamed(Watching):
+    reads: ClassVar = ("guides",)
+
+
+@dataclass(frozen=True)
+class Plain(Watching):
+    reads: ClassVar[tuple[PlaneName, ...]] = ()
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    SEEN.clear()
+    for cls in (Watching, WatchingBatch, Misnamed, Plain):
+        name = cls.__name__.lower()
+        monkeypatch.setitem(registry._classes, ("strategies", name), cls)
+        monkeypatch.setitem(
+            registry._files, ("strategies", name), Plugin("strategies", name, __name__, Path(__file__), "this test")
+        )
+
+
+def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
+    return load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more])
+
+
+@pytest.fixture
+def sets(vector_sets: list[str], tmp_path: Path) -> list[str]:
+    """`--set` texts with other vectors as guide, and a judge's file that scores two images of the first train query."""
+    write_vectors(tmp_path / "guide", seed=1)
+    train = load_split(resolved(config_of(vector_sets, "plain")).dataset, "train", images=False)
+    lines = [f"{train.queries[0].id} Q0 {train.images[c]} 1 {s} me" for c, s in ((3, -0.5), (1, 0.9))]
+    (tmp_path / "judge.trec").write_text("\n".join(lines) + "\n")
+    guide = f"precomputed:images={tmp_path / 'guide' / 'images.npz'}:texts={tmp_path / 'guide' / 'texts.npz'}"
+    return [*vector_sets, f"mining.guide='{guide}'", f"mining.judge='{tmp_path / 'judge.trec'}'"]
+
+
+def guide_of(config: RunConfig) -> Backbone:
+    return load_backbone(config.mining.backbones[0], 0).eval()
+
+
+@torch.no_grad()
+def loops(name: str, backbone: Backbone, data: Dataset, query: int, image: str) -> float:
+    """One plane's score of one query and one image, by id."""
+
+    def tokens(of: str) -> Tensor:
+        return backbone.candidates(backbone.features_of([of]))[0]
+
+    def whole(of: str) -> Tensor:
+        return normalize(tokens(of).mean(0), dim=0)
+
+    row = data.queries[query]
+    assert row.target is not None
+    if name in ("target", "reference"):
+        return float(whole(row.target if name == "target" else row.reference) @ whole(image))
+    vector = {
+        "image": lambda: whole(row.reference),
+        "text": lambda: backbone.text_queries([row.text])[0],
+        "own": lambda: backbone.queries(backbone.features_of([row.reference]), [row.text])[0],
+    }[name]()
+    return max(float(vector @ token) for token in tokens(image))
+
+
+def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
+    opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+    offline = offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+    guide, data = guide_of(opened.config), opened.scene.train.dataset
+    for parameter in opened.backbone.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    initial = load_backbone(opened.config.backbone, opened.config.seed).eval()
+    task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
+    part = task.shard(torch.tensor([40, 0, 7]))
+    mine(part, Watching(), refresh=0, draws=1, generator=torch.Generator(), block=2)
+    assert {(view.temperature, view.dim) for view in SEEN} == {(0.3, WIDTH)}
+    rows = iter([0, 7, 40])  # mined group by group
+    for view in SEEN:
+        for row, query in zip(range(len(view.scores)), rows, strict=False):
+            columns = task.groups[int(task.group[query])].tolist()
+            makers = {"initial": ("own", initial), "guide": ("own", guide)}
+            for name in ("target", "reference", "text", "image", "initial", "guide"):
+                kind, backbone = makers.get(name, (name, opened.backbone))
+                want = [loops(kind, backbone, data, query, data.images[c]) for c in columns]
+                assert view.plane(name)[row].tolist() == pytest.approx(want, abs=1e-5), (name, query)
+            stored = {1: 0.9, 3: -0.5} if query == 0 else {}
+            want = [stored.get(c, float("nan")) for c in columns]
+            assert view.plane("judge")[row].tolist() == pytest.approx(want, nan_ok=True)
+    assert sum(len(view.scores) for view in SEEN) == 3
+
+
+def test_planes_of_a_batch_are_those_of_the_corpus(sets: list[str]) -> None:
+    """Row i, column j of the target slot is query i and target j; the query slot has it the other way round."""
+    opened = open_run(config_of(sets, "watchingbatch"), Display(), Scenes())
+    opened.backbone.eval()
+    offline = offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+    task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline)
+    rows = torch.tensor([3, 0, 11, 30])
+    loss = make_loss("info-nce")
+    objective = Objective(opened.backbone, WatchingBatch(), loss, opened.scene, opened.config.mining, None, offline)
+    objective(Batch(rows, None, {k: v[rows] for k, v in opened.scene.train.tokens.items()}))
+    there, back = SEEN
+    assert torch.equal(back.scores, there.scores.T)
+    assert there.temperature == pytest.approx(opened.backbone.temperature.item())
+    assert there.dim == back.dim == WIDTH
+    for name in PLANES:
+        want = task.planes[name].block(rows, task.target[rows])
+        torch.testing.assert_close(there.plane(name), want, equal_nan=True)
+        torch.testing.assert_close(back.plane(name), want.T, equal_nan=True)
+
+
+def test_a_fixed_tau_is_what_the_strategy_is_told(sets: list[str]) -> None:
+    opened = open_run(config_of(sets, "plain"), Display(), Scenes())
+    loss = make_loss("info-nce", tau=0.5)
+    assert Objective(opened.backbone, Plain(), loss, opened.scene, MiningConfig()).divisor == 0.5
+
+
+def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
+    opened = open_run(config_of(sets, "plain"), Display(), Scenes())
+    assert offline_planes((), opened.config, opened.backbone, opened.scene, Display()) == {}
+    task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=("text",))
+    assert list(task.planes) == ["text"]
+    mine(task, Plain(), refresh=0, draws=1, generator=torch.Generator())
+    assert all(not view.planes for view in SEEN)
+    with pytest.raises(NegbenchError, match="plane 'guide' is not in this view"):
+        SEEN[0].plane("guide")
+
+
+@pytest.mark.parametrize("strategy", ["watching", "watchingbatch"])
+def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
+    strategy: str, sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(sets, strategy)
+    whole = run_config(config, Bench.open(tmp_path / "whole", "none"))
+    shown = list(SEEN)
+    first, last = shown[0].plane("initial"), shown[-1].plane("initial")
+    if strategy == "watching":
+        assert torch.equal(first, shown[0].scores)  # before any training they are one
+        assert not torch.equal(last, shown[-1].scores)
+        assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
+    real = Loop.train_epoch
+
+    def interrupted(self: Loop) -> None:
+        if self.state.epoch == 3:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    bench = Bench.open(tmp_path / "halves", "none")
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, bench)
+    monkeypatch.setattr(Loop, "train_epoch", real)
+    SEEN.clear()
+    again = resume(whole.run_id, bench)
+    assert again.metrics == whole.metrics
+    if SEEN:
+        assert torch.equal(SEEN[-1].plane("initial"), last)
+
+
+# --- what cannot be --------------------------------------------------------------------------------------------------
+
+
+def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', and the run names none: --set mining.gu"):
+        plan_run(config_of(vector_sets, "watching"), Scenes())
+    with pytest.raises(UnknownNameError, match=r"unknown plane 'guides' in Misnamed.reads: did you mean 'guide'"):
+        plan_run(config_of(sets, "misnamed"), Scenes())
+    with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
+        plan_run(config_of(sets, "watching", "mining.guide=tinny"), Scenes())
+    with pytest.raises(NegbenchError, match=r"file of scores .*none.trec: No such file"):
+        plan_run(config_of(sets, "watching", f"mining.judge='{tmp_path / 'none.trec'}'"), Scenes())
+    other = tmp_path / "other.trec"
+    for query, message in (("q", "scores no query of"), ("{}", "does not have, such as 'i'")):
+        opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+        other.write_text(f"{query} Q0 i 1 0.5 me\n".format(opened.scene.train.dataset.queries[0].id))
+        mining = opened.config.mining.model_copy(update={"judge": str(other)})
+        config = opened.config.model_copy(update={"mining": mining})
+        with pytest.raises(DataError, match=message):
+            offline_planes(("judge",), config, opened.backbone, opened.scene, Display())
+
+
+def test_pairs_that_change_have_no_plane_that_stays(sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_run(config_of(sets, "watching"), Display(), Scenes())
+    monkeypatch.setattr(type(opened.scene.train.dataset), "redraws", True)
+    with pytest.raises(DataError, match="draws other pairs in each epoch, and plane 'initial' is made once"):
+        offline_planes(PLANES, opened.config, opened.backbone, opened.scene, Display())
+
+
+def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Path) -> None:
+    def hash_of(*more: str) -> str:
+        return plan_run(config_of(sets, "watching", *more), Scenes()).hash
+
+    before, file = hash_of(), tmp_path / "judge.trec"
+    (tmp_path / "copy.trec").write_text(file.read_text())
+    assert hash_of(f"mining.judge='{tmp_path / 'copy.trec'}'") == before
+    write_vectors(tmp_path / "third", seed=2)
+    third = f"precomputed:images={tmp_path / 'third' / 'images.npz'}:texts={tmp_path / 'third' / 'texts.npz'}"
+    assert hash_of(f"mining.guide='{third}'") != before
+    file.write_text(file.read_text().replace("0.9", "0.8"))
+    assert hash_of() != before
+    assert resolved(config_of(sets, "plain")).identity()["mining"].keys() - {"guide"} == {
+        "exclude_relevant",
+        "exclude_reference",
+        "replacement",
+    }
+
+
+def test_planes_read_by_a_partner_are_read_by_the_run() -> None:
+    @dataclass(frozen=True)
+    class Union(Plain):
+        @property
+        def beside(self) -> Strategy:
+            return WatchingBatch()
+
+    mining = MiningConfig(guide="tiny", judge="tiny")
+    assert planes_read(Union(), mining) == set(PLANES)
+    assert planes_read(Plain(), mining) == set()

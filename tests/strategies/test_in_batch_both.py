@@ -1,0 +1,68 @@
+"""Both directions of a batch, in a step, against loops and a library's cross-entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from negbench.api import make_loss, make_strategy
+from negbench.config import HybridConfig, MiningConfig
+from negbench.contracts import relevance
+from negbench.display import Display
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.runs import open_run
+from negbench.scene import Scenes
+from negbench.scoring import evaluation
+from negbench.systems.system import load_config
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("slots", ["sum", "joint"])
+def test_a_step_goes_both_ways(slots: str, vector_sets: list[str]) -> None:
+    config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
+    opened = open_run(config, Display(), Scenes())
+    opened.backbone.eval()
+    train = opened.scene.train
+    found = evaluation.embed(opened.backbone, opened.scene, train)
+    columns = train.dataset.target_columns
+    first = {column: row for row, column in reversed(list(enumerate(columns.tolist())))}
+    rows = torch.tensor(list(first.values())[:6])  # distinct targets: the loss is CLIP's, nothing is masked
+    scores = relevance(found.queries[rows], found.candidates[columns[rows]]) / opened.backbone.temperature
+    hybrid = HybridConfig.model_validate({"slots": slots})
+    parts = (opened.backbone, make_strategy("in-batch-both"), make_loss("info-nce"), opened.scene, MiningConfig())
+    result = Objective(*parts, hybrid)(Batch(rows, None, {k: v[rows] for k, v in train.tokens.items()}))
+    assert result.negatives == 2 * 6 * 5
+    if slots == "sum":
+        own = torch.arange(6)
+        entropy = torch.nn.functional.cross_entropy
+        want = entropy(scores, own) + entropy(scores.T, own)
+    else:
+        rows_of = [
+            torch.cat([scores[i, i : i + 1], *(t[:, i][torch.arange(6) != i] for t in (scores, scores.T))])
+            for i in range(6)
+        ]
+        want = torch.stack([-row.log_softmax(0)[0] for row in rows_of]).mean()
+    assert float(result.loss) == pytest.approx(float(want), abs=1e-5)
+
+
+def test_a_query_of_the_same_target_is_no_negative_either_way(vector_sets: list[str]) -> None:
+    config = load_config(flags={"strategy": {"name": "in-batch-both"}}, sets=vector_sets)
+    train = open_run(config, Display(), Scenes()).scene.train
+    columns = train.dataset.target_columns.tolist()
+    twin = next((i, j) for i in range(48) for j in range(i) if columns[i] == columns[j])
+    known = next(  # the first query knows the other's target to be relevant, and not the other way round
+        (i, j)
+        for i in range(48)
+        for j in range(48)
+        if columns[i] != columns[j] and train.dataset.relevant is not None
+        if columns[j] in train.dataset.relevant.row(i).tolist() and columns[i] not in train.dataset.relevant.row(j)
+    )
+    rows = torch.tensor([*twin, *known])
+    tokens = {k: v[rows] for k, v in train.tokens.items()}
+    mining = MiningConfig(exclude_relevant=True)
+    there, back = (train.batch_allowed(slot, rows, tokens, mining) for slot in ("target", "query"))
+    assert torch.equal(back, there.T)
+    assert not there[0, 1]
+    assert not there[2, 3]
+    assert there[3, 2]  # row: query; the query slot's row 3 is the known target, for which query 2 is no negative
+    assert not back[3, 2]
