@@ -35,10 +35,15 @@ def computed(
         encode(todo, display, SCENES)
     if workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
-    with _progress(runs, cells, todo, workers) as progress:
-        outcomes = folder.compute(
-            cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
-        )
+    try:
+        with _progress(runs, cells, todo, workers) as progress:
+            outcomes = folder.compute(
+                cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
+            )
+    except KeyboardInterrupt:
+        kept = sum(row["run"] is not None for row in folder.cells())
+        log.warning("%d of %d cells are finished and kept in %s", kept, len(cells), folder.path)
+        raise
     for outcome in _failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes

@@ -151,7 +151,11 @@ def compute_study(
 
     if workers > 1 and not asked.spec.claims:
         _encode(asked)
-    run_study(job, workers, report)
+    try:
+        run_study(job, workers, report)
+    except KeyboardInterrupt:
+        log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
+        raise
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
     final = _final(asked, book, job, workers, started) if asked.final_seeds else None
     finish(console, runs, book, final if isinstance(final, Final) else None, tracking_uri)

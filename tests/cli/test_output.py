@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.grid.cells import Outcome
+from negbench.grid.comparison import ComparisonFolder
 
 
 def place(vector_sets: list[str], where: Path) -> list[str]:
@@ -61,6 +64,26 @@ def test_progress_and_notes_leave_standard_output_alone(
     assert logging.getLogger("negbench").handlers == []  # nothing of a command stays behind
     quiet = document([*command, *place(vector_sets, tmp_path), "--quiet"], capsys)
     assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
+
+
+def test_an_interrupted_comparison_says_what_was_kept(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ComparisonFolder.write
+
+    def interrupted(self: ComparisonFolder, outcomes: Iterable[Outcome]) -> None:
+        outcomes = list(outcomes)
+        write(self, outcomes)
+        if outcomes:
+            raise KeyboardInterrupt
+
+    command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-audit", "--no-report", "--name", "c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ComparisonFolder, "write", interrupted)
+        assert negbench([*command, *place(vector_sets, tmp_path)]) == 130
+    assert f"1 of 2 cells are finished and kept in {tmp_path / 'c'}\n" in capsys.readouterr().err
+    assert negbench([*command, *place(vector_sets, tmp_path)]) == 0
+    assert "1 of them finished before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
