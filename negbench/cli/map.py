@@ -63,7 +63,7 @@ def map_(
     from negbench.grid.comparison import ComparisonFolder
     from negbench.grid.map import Design, map_cells
     from negbench.report.loaded import stored_document
-    from negbench.report.map import finish
+    from negbench.report.map import FILE, finish
 
     chosen = options.overwrite_of(overwrite)
     console = options.console()
@@ -90,7 +90,7 @@ def map_(
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, folder.path.name, tracking_uri)
     raise_failed(outcomes)
-    return stored_document(folder.path, "map", "crossings")
+    return stored_document(folder.path, FILE, "map", "crossings")
 
 
 def recipe_table(recipe: Path | None) -> dict[str, Any]:

@@ -80,4 +80,4 @@ def swap(
     outcomes = computed(folder, matrix.cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     finish(console, runs, folder.path.name, matrix, tracking_uri)
     raise_failed(outcomes)
-    return stored_document(folder.path, "swap", "decomposition")
+    return stored_document(folder.path, "swap.json", "swap", "decomposition")

@@ -14,6 +14,7 @@ from negbench import files
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.runs import RunResult
+from negbench.report.swap import records
 from negbench.runfolder import find_run
 
 if TYPE_CHECKING:
@@ -27,17 +28,10 @@ def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
     return f"<h4>{escape(title)}</h4>{text}{frame.to_html(index=False)}"
 
 
-def stored_document(folder: Path, name: str, *tables: str) -> dict[str, Any]:
-    """For JSON: NAME.json of a folder, with the rows of NAME.csv and of further tables."""
-    rows = {each: pd.read_csv(folder / f"{each}.csv") for each in (name, *tables) if _holds(folder, each)}
-    told: dict[str, Any] = files.read_json(folder / f"{name}.json")
-    return {"path": folder, **told, **{each: table.to_dict("records") for each, table in rows.items()}}
-
-
-def _holds(folder: Path, table: str) -> bool:
-    """Whether a table has a row."""
-    file = folder / f"{table}.csv"
-    return file.exists() and bool(file.read_text(encoding="utf-8").strip())
+def stored_document(folder: Path, told: str, *tables: str) -> dict[str, Any]:
+    """For JSON: what a file of a folder tells, with the rows of tables beside it."""
+    document: dict[str, Any] = files.read_json(folder / told)
+    return {"path": folder, **document, **{table: records(folder / f"{table}.csv") for table in tables}}
 
 
 @dataclass(frozen=True)
