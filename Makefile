@@ -18,10 +18,13 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP) ## make .venv and install negbench with all it needs
 
 demo: $(STAMP) ## compare all strategies on the embedded data set: table, report, MLflow store in runs/
-	$(BIN)/negbench compare --strategies all --losses bradley-terry --seeds 3 --workers 2 --name demo
+	$(BIN)/negbench compare --strategies cir --losses bradley-terry --seeds 3 --workers 2 --name demo
 
 test: $(STAMP) ## the whole suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
+	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -36,4 +39,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test lint bench system
+.PHONY: help install demo test faults lint bench system

@@ -223,8 +223,8 @@ def compare(
     Progress is told to the logger `negbench`, at level INFO.
 
     Args:
-        strategies, losses, backbones, datasets: 'all', 'a,b', a name, a table, an object, or a list of these; left out,
-            the recipe's or the default.
+        strategies, losses, backbones, datasets: 'cir', 'all', 'a,b', a name, a table, an object, or a list of these;
+            left out, the recipe's or the default.
         seeds: a count, or a list; default 3.
         negatives: per query and step, an axis; default each strategy's own number.
         name: folder and MLflow experiment; default from the grid.

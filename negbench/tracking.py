@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench.errors import NegbenchError
 from negbench.files import locked, read_json, write_json
 from negbench.runfolder import RunFolder
+from negbench.signals import Stopped
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "negbench"
 _FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
+_ALIVE = ".alive"  # lock of a parent run's folder
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors", "curve.png")
 
@@ -74,6 +78,11 @@ class Tracker:
         """Whether a copy is kept at all."""
         return self.uri != "none"
 
+    @property
+    def shown(self) -> str:
+        """The URI as it may be printed: without a user's name and password."""
+        return re.sub(r"//[^/@]*@", "//", self.uri)
+
     def client(self) -> MlflowClient:
         """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
         from mlflow.tracking import MlflowClient
@@ -105,20 +114,24 @@ class Tracker:
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
         log = RunLog(self, folder)
+        if self.enabled:
+            log._guarded(self.mend)
         log.start(params, tags)
-        status = "FAILED"
+        status = "KILLED"  # by Ctrl-C or another signal
         try:
             yield log
             status = "FINISHED"
-        except (KeyboardInterrupt, Pruned):
-            status = "KILLED"
+        except Pruned:
+            raise
+        except Exception:
+            status = "FAILED"
             raise
         finally:
             log.finish(status)
 
     def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
         """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id."""
-        kept = read_json(folder.path / "mlflow.json") if (folder.path / "mlflow.json").exists() else {}
+        kept = _noted(folder.path / "mlflow.json") or {}
         log = RunLog(self, folder, tolerant=False)
         log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
         log.artifacts(folder.result)
@@ -141,19 +154,66 @@ class Tracker:
         try:
             return self._parent(note, name, tags)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
             return None
 
     def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
+        from mlflow.exceptions import MlflowException
+
         with locked(note.with_suffix(".lock")):
-            if note.exists() and read_json(note)["uri"] == self.uri:
-                return str(read_json(note)["run_id"])
-            client = self.client()
+            client, kept = self.client(), _noted(note)
+            if kept is not None and kept["uri"] == self.uri:
+                with suppress(MlflowException), self.guard():  # somebody has deleted it: make another
+                    client.update_run(kept["run_id"], status="RUNNING")
+                    return str(kept["run_id"])
             experiment = self.experiment(client, name)
             with self.guard():
                 run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
             write_json(note, {"uri": self.uri, "run_id": run.info.run_id, "summaries": []})
         return str(run.info.run_id)
+
+    @contextmanager
+    def working(self, note: Path) -> Iterator[None]:
+        """Hold the parent of `parent` for as long as its runs are computed; a signal ends it as KILLED.
+
+        Several processes may hold it; when none does, `mend` ends it.
+        """
+        with locked(note.with_name(_ALIVE), shared=True):
+            try:
+                yield
+            except Stopped:
+                if kept := _noted(note):
+                    with suppress(Exception):  # `mend` does it later
+                        self.end(kept["run_id"], "KILLED")
+                raise
+
+    def mend(self) -> list[str]:
+        """End the runs of this runs folder that the store calls running and whose process is gone (kill -9, power).
+
+        A finished run whose copy was cut off is copied again.
+
+        Returns:
+            Names of the mended runs.
+        """
+        client, mended = self.client(), list[str]()
+        with self.guard():
+            places = [experiment.experiment_id for experiment in client.search_experiments()]
+            found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
+        running = {run.info.run_id for run in found}
+        notes = [*self.root.glob("*/mlflow.json"), *self.root.glob("*/trials/*/mlflow.json")] if running else []
+        for note in notes:
+            kept, folder = _noted(note), RunFolder(note.parent)
+            if kept is None or kept["uri"] != self.uri or kept["run_id"] not in running:
+                continue
+            lock = note.with_name(_ALIVE if "summaries" in kept else ".lock")
+            if not lock.exists():  # a trial that is held by a database server
+                continue
+            with suppress(BlockingIOError), locked(lock, wait=False):
+                self.end(kept["run_id"], "KILLED")
+                if folder.status == "finished":
+                    self.export(folder)
+                mended.append(folder.run_id)
+        return mended
 
     def end(self, run_id: str, status: str) -> None:
         """End a run whose own process cannot: it was killed."""
@@ -166,7 +226,10 @@ class Tracker:
         """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay."""
         if not self.enabled:
             return
-        client, run_id = self.client(), str(read_json(note)["run_id"])
+        client, kept = self.client(), _noted(note)
+        if kept is None:
+            return
+        run_id = str(kept["run_id"])
         with self.guard():
             log_params(client, run_id, params)
             log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
@@ -182,11 +245,13 @@ class Tracker:
         try:
             self._close_parent(note, name, summaries, artifacts)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
 
     def _close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
         with locked(note.with_suffix(".lock")):
-            client, kept = self.client(), read_json(note)
+            client, kept = self.client(), _noted(note)
+            if kept is None:
+                return
             experiment = self.experiment(client, name)
             with self.guard():
                 for earlier in kept["summaries"]:
@@ -266,11 +331,10 @@ class RunLog:
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / "mlflow.json"
-        if note.exists():
-            earlier = read_json(note)
-            if earlier["uri"] == self.tracker.uri:
-                with self.tracker.guard():
-                    _delete(client, earlier["run_id"])
+        earlier = _noted(note)
+        if earlier is not None and earlier["uri"] == self.tracker.uri:
+            with self.tracker.guard():
+                _delete(client, earlier["run_id"])
         named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
         with self.tracker.guard():
             run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
@@ -304,7 +368,7 @@ class RunLog:
             with self.tracker.guard():
                 self._client.set_terminated(self.run_id, status=status)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], object]) -> None:
         """Do it; where the store fails, keep why and stop logging: the folder has everything."""
         if self.error is not None:
             return
@@ -346,6 +410,17 @@ def final_values(details: Mapping[str, Any]) -> dict[str, float]:
     values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
     values["cost/negatives_seen"] = details["negatives_seen"]
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _noted(note: Path) -> dict[str, Any] | None:
+    """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
+    if not note.exists():
+        return None
+    try:
+        value = read_json(note)
+    except NegbenchError:
+        return None
+    return value if isinstance(value, dict) and value.keys() >= {"uri", "run_id"} else None
 
 
 def _first_line(error: Exception) -> str:

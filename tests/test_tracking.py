@@ -101,7 +101,7 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
         tracker = Tracker.open(where)
         folder = RunFolder(where / f"run-{number}")
         folder.path.mkdir(parents=True)
-        folder.append_metrics({"step": 1, "epoch": 0, "a": float(number)})
+        folder.write_metrics([{"step": 1, "epoch": 0, "a": float(number)}])
         with tracker.run(folder, {"p": number}, {}) as log:
             for step in range(5):
                 log.metrics({"b": float(step)}, step)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from negbench.audit.subject import AuditOptions, Judge, Subject, open_subject
 from negbench.contracts import Strategy
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.files import atomic_write, read_json, write_json
+from negbench.files import DamagedError, atomic_write, read_json, write_json
 from negbench.grid.cells import Cell
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
@@ -164,8 +165,9 @@ def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: S
     for cell in cells:
         members_of.setdefault((cell.labels["backbone"], cell.labels["dataset"]), []).append(cell)
     key = hashlib.sha256(" ".join(sorted(cell.hash for cell in cells)).encode()).hexdigest()
-    if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
-        return []
+    with suppress(DamagedError):  # it is made again
+        if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
+            return []
     found, remarks = list[Audit](), list[str]()
     for members in members_of.values():
         first = members[0].config

@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "compare",
         help="Compute every combination once and print the table. The same command goes on where it stopped.",
-        epilog="Example: negbench compare --strategies all --losses bradley-terry --seeds 3",
+        epilog="Example: negbench compare --strategies cir --losses bradley-terry --seeds 3",
     )(compare)
 
 
@@ -24,7 +24,8 @@ def compare(
         typer.Option(
             "--strategies",
             "--strategy",
-            help="'all' (that need no guide), or names by comma; options as qure:variant=release [default: all].",
+            help="Names by comma, options as qure:variant=release; cir: the papers' and their opponents; all: every "
+            "one that needs no guide [default: cir].",
         ),
     ] = None,
     losses: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from negbench import __version__
 from negbench.cli import output
 from negbench.errors import NegbenchError, missing_package
+from negbench.signals import Stopped, stop_on_signals
 
 app = typer.Typer(
     name="negbench",
@@ -56,6 +58,7 @@ _COMMANDS = (
     "data",
     "ui",
     "export",
+    "doctor",
 )
 
 for _name in _COMMANDS:
@@ -67,7 +70,8 @@ for _group in (app, *(group.typer_instance for group in app.registered_groups)):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exits with 0, 2 (a user's mistake), 130 (interrupted) or 1 (a fault of ours)."""
+    """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
+    stop_on_signals()
     sys.exit(run(arguments))
 
 
@@ -93,11 +97,21 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(message)
     except Exit as error:
         return error.exit_code
-    except (KeyboardInterrupt, Abort):
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        return _fail(f"{error.filename or 'a file'}: {error.strerror}")
+    except Stopped as error:
         how = "compare and study go on by the same command, a run by --resume"
-        typer.echo(f"negbench: interrupted; what was finished is kept: {how}", err=True)
+        typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
+        return error.code
+    except Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+# a folder or disk that cannot be read or written is the user's to mend wherever it shows
+_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def _fail(message: str) -> int:

@@ -37,7 +37,8 @@ def map_(
         int | None, typer.Option(min=1, help="So many of all combinations, drawn at random [default: all of them].")
     ] = None,
     strategies: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+        str | None,
+        typer.Option(help="Names by comma, options as qure:variant=release; cir: the papers'; all [default: cir]."),
     ] = None,
     loss: Annotated[str | None, typer.Option(help="Loss [default: the recipe's or system's, bradley-terry].")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model family [default: vectors].")] = None,
@@ -77,12 +78,13 @@ def map_(
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))
     with options.stages("plan") as display:
-        cells = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+        cells, undefined = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+    options.notes([f"there is no world at {label}: {reason}" for label, reason in undefined.items()])
     distinct = list({cell.hash: cell for cell in cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
     console.print(
-        f"{len(design.points)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(cells)} "
-        f"cells, {done} of them finished before",
+        f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: "
+        f"{len(cells)} cells, {done} of them finished before",
         highlight=False,
     )
     design.write(folder.path)

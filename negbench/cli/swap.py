@@ -15,13 +15,15 @@ def register(app: typer.Typer) -> None:
         "swap",
         help="Replace every system's negatives by every strategy's, all else untouched, and take each system's gain "
         "over the plain one apart. The same command goes on where it stopped.",
-        epilog="Example: negbench swap --systems all --strategies all --seeds 5 --workers 2",
+        epilog="Example: negbench swap --systems all --strategies cir --seeds 5 --workers 2",
     )(swap)
 
 
 def swap(
     systems: Annotated[str, typer.Option(help="'all', or names by comma (see `list systems`).")] = "all",
-    strategies: Annotated[str, typer.Option(help="'all', or names by comma; options as qure:variant=release.")] = "all",
+    strategies: Annotated[
+        str, typer.Option(help="Names by comma, options as qure:variant=release; cir: the papers'; all.")
+    ] = "cir",
     seeds: Annotated[str, typer.Option(help="A count (5) or a list (0,1,2).")] = "5",
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,

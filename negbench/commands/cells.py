@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from negbench.display import log, progress_console, stages
 from negbench.errors import NegbenchError
+from negbench.signals import Stopped
 
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
@@ -40,7 +41,7 @@ def computed(
             outcomes = folder.compute(
                 cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
             )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         kept = sum(row["run"] is not None for row in folder.cells())
         log.warning("%d of %d cells are finished and kept in %s", kept, len(cells), folder.path)
         raise

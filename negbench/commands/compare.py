@@ -91,7 +91,7 @@ def build_grid(
     negatives = parse_negatives(axes.get("negatives") or table.pop("negatives", []))
     objective = system(str(layers["system"])).objective if "system" in layers else {}
     defaults: dict[str, Any] = {
-        "strategies": "all",
+        "strategies": "cir",
         "losses": [merged([objective, layers]).get("loss", "bradley-terry")],
         "backbones": [layers.get("backbone", "tiny")],
         "datasets": [layers.get("dataset", "synthetic")],

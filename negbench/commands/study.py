@@ -20,6 +20,7 @@ from negbench.loop.runs import open_run
 from negbench.report.loaded import Study
 from negbench.report.study import finish, header
 from negbench.scene import Scenes
+from negbench.signals import Stopped
 from negbench.study.book import Book
 from negbench.study.claimed import BestWorld, best_world
 from negbench.study.final import Final, compare_best
@@ -28,6 +29,7 @@ from negbench.study.spec import StudySpec
 from negbench.study.trials import Job
 from negbench.study.work import open_study, run_study
 from negbench.systems.system import with_system
+from negbench.tracking import Tracker
 
 _TRIALS, _FINAL_SEEDS = 40, 3
 _DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
@@ -152,8 +154,9 @@ def compute_study(
     if workers > 1 and not asked.spec.claims:
         _encode(asked)
     try:
-        run_study(job, workers, report)
-    except KeyboardInterrupt:
+        with Tracker.open(runs, tracking_uri).working(book.folder / "mlflow.json"):
+            run_study(job, workers, report)
+    except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)

@@ -58,25 +58,28 @@ class ComparisonFolder:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
         runs, name = self.path.parent, self.path.name
-        parent = self.parent(Tracker.open(runs, tracking_uri))
+        tracker = Tracker.open(runs, tracking_uri)
+        parent = self.parent(tracker)
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
         found: dict[str, Outcome] = {}
+        files.seal(self.path)
         self.write(())
 
         def outcomes() -> list[Outcome]:
             return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
 
-        for outcome, fault in compute(
-            cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
-        ):
-            found[outcome.cell.hash] = outcome
-            if fault:  # ours: for a report of it
-                with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
-                    file.write(fault)
-            self.write(outcomes())
-            if progress is not None:
-                progress(outcome, len(found))
+        with tracker.working(self.path / "mlflow.json"):
+            for outcome, fault in compute(
+                cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
+            ):
+                found[outcome.cell.hash] = outcome
+                if fault:  # ours: for a report of it
+                    with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
+                        file.write(fault)
+                self.write(outcomes())
+                if progress is not None:
+                    progress(outcome, len(found))
         return outcomes()
 
     def cells(self) -> list[dict[str, Any]]:

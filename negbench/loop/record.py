@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from negbench.identity import code_version
+from negbench.loop.remarks import remarks_of
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def details(
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
-        "remarks": state.remarks,
+        "remarks": remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries)),
     }
 
 

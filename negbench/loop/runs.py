@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,10 @@ from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.objective import check_objective
 from negbench.loop.stacked import Stack, obstacle, train_together
-from negbench.loop.train import Log, train
+from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
@@ -217,6 +218,8 @@ def run_config(
     with _claim_of(run, bench.runs, overwrite) as (folder, step):
         if step == "leave":
             raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
+        if step == "resume" and run.accelerator.is_main_process:
+            folder.recover()
         if watch is not None and step != "anew":
             _replay(folder, watch)
         if step == "reuse":
@@ -247,6 +250,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     if not run.accelerator.is_main_process:
         return compute_run(run, folder, bench, watch)
     with folder.lock():
+        folder.recover()
         return compute_run(run, folder, bench, watch)
 
 
@@ -298,7 +302,6 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
     with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
-            folder.append_metrics({"step": step, "epoch": epoch, **values})
             live.metrics(values, step)
             if watch is not None and epoch >= 0:
                 watch(epoch, values, True)
@@ -306,7 +309,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
         try:
             yield log, live
         except NegbenchError as error:
-            folder.write_error(str(error))
+            with suppress(NegbenchError):  # on a full disk the first message counts
+                folder.write_error(str(error))
             raise
         except Pruned:
             raise  # given up on purpose: no error, and it can be resumed
@@ -346,6 +350,8 @@ def run_stack(
                 found[index] = RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
             else:
                 folders[index] = folder
+                if step == "resume":
+                    folder.write_metrics([])  # a stack begins again
         todo = sorted(folders)
         if todo:
             computed = _compute_stack([runs[i] for i in todo], [folders[i] for i in todo], [benches[i] for i in todo])

@@ -27,11 +27,12 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.hybrid import Temperatures
 from negbench.loop.objective import Batch, Objective, Told
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
-from negbench.loop.train import Log, Loop, course
+from negbench.loop.train import Loop, course
 from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry

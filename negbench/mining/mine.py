@@ -34,7 +34,7 @@ from torch.nn import functional
 
 from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option, relevance
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write
+from negbench.files import atomic_write, intact
 from negbench.metrics.ranks import target_ranks
 from negbench.mining.draws import draw, splitmix
 from negbench.ragged import Ragged
@@ -468,10 +468,8 @@ def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.u
 
 
 def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    try:
-        bits: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise NegbenchError(f"previous pools {path} cannot be read ({error}); mine without `previous`") from error
+    with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
+        bits: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:
         raise NegbenchError(
             f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"

@@ -217,7 +217,7 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
         folder.write_weights(change, {})
         assert message in call(copy, code=2)
     (copy / "model.safetensors").write_bytes(b"abc")
-    assert "are damaged" in call(copy, code=2)
+    assert "is damaged" in call(copy, code=2)
     (copy / "model.safetensors").unlink()
     assert "holds no weights" in call(copy, code=2)
     manifest = run.manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.grid.cells import Outcome
 from negbench.grid.comparison import ComparisonFolder
+from negbench.signals import Stopped
 
 
 def place(vector_sets: list[str], where: Path) -> list[str]:
@@ -75,7 +77,7 @@ def test_an_interrupted_comparison_says_what_was_kept(
         outcomes = list(outcomes)
         write(self, outcomes)
         if outcomes:
-            raise KeyboardInterrupt
+            raise Stopped(signal.SIGINT)
 
     command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-audit", "--no-report", "--name", "c"]
     with monkeypatch.context() as patch:
