@@ -32,6 +32,10 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(STAMP) ## the documentation site in build/site, made without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo build/site/index.html
+
 bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
@@ -39,4 +43,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test faults lint bench system
+.PHONY: help install demo test faults lint docs bench system

@@ -213,6 +213,8 @@ def compare(
     alpha: float = 0.05,
     audit: bool = True,
     report: bool = True,
+    tuned: int | None = None,
+    search: Sequence[str] = (),
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
     runs_dir: Path | None = None,
@@ -236,6 +238,8 @@ def compare(
         alpha: level of the tests.
         audit: whether the strategies are audited on the untrained model, too.
         report: whether the HTML page is written.
+        tuned: also compare at equal tuning, so many trials for every strategy, as comparison NAME-tuned.
+        search: with `tuned`: KEY=LOW:HIGH, searched for every strategy.
         recipe, sets, runs_dir, tracking_uri: as in `run`.
 
     Raises:
@@ -261,6 +265,8 @@ def compare(
         overwrite=overwrite,
         audit=audit,
         report=report,
+        tuned=tuned,
+        search=search,
         tracking_uri=tracking_uri,
     )
     assert found is not None  # no dry run

@@ -17,14 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 
 from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOVES_SCORES = False  # keeps what was computed
 
@@ -150,6 +152,8 @@ class RunFolder:
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """What `write_table` wrote, or some columns of it."""
+        import pandas as pd  # here, as training does without it
+
         with self._intact(f"{name}.parquet") as file:
             return pd.read_parquet(file, columns=columns)
 
@@ -174,11 +178,16 @@ class RunFolder:
         with atomic_write(self.path / "model.safetensors", "wb") as file:
             file.write(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, dict(metadata)))
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it holds trained parameters: not where it came of a pack."""
+        return (self.path / "model.safetensors").exists()
+
     def weights(self) -> dict[str, torch.Tensor]:
         """What `write_weights` wrote."""
         from safetensors.torch import load_file
 
-        if not (self.path / "model.safetensors").exists():
+        if not self.has_weights:
             raise RunError(f"run {self.run_id} holds no weights")
         with self._intact("model.safetensors") as file:
             tensors: dict[str, torch.Tensor] = load_file(file)

@@ -41,6 +41,18 @@ def compare(
     negatives: Annotated[
         str | None, typer.Option(help="Per query and step, an axis: 1,5,63 [default: each strategy's own number].")
     ] = None,
+    tuned: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Also compare at equal tuning: so many trials for every strategy, on a part of train."
+        ),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH", help="With --tuned: search this too, for every strategy (:log behind it)."
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the grid]."),
@@ -92,6 +104,8 @@ def compare(
         audit=audit,
         report=report,
         dry_run=dry_run,
+        tuned=tuned,
+        search=search or (),
         tracking_uri=tracking_uri,
     )
     return None if found is None else found.plain()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from negbench.cli import options, output
+
+if TYPE_CHECKING:
+    from negbench.registry import Description, Option
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +60,7 @@ def _documents(kind: str, name: str | None) -> Any:
 
     from negbench.config import recipes
     from negbench.errors import UnknownNameError
-    from negbench.registry import options_of, registry
+    from negbench.registry import registry
     from negbench.systems.system import system, systems
 
     if kind == "systems":
@@ -66,10 +69,10 @@ def _documents(kind: str, name: str | None) -> Any:
         if name is not None and name not in recipes():
             raise UnknownNameError("recipe", name, recipes())
         return {each: file.read_text(encoding="utf-8") for each, file in recipes().items() if name in (None, each)}
-    if name is not None:
-        registry.find(kind, name)  # raises
-    described = [asdict(each) for each in registry.describe(kind) if name in (None, each.name)]
-    return described if name is None else {**described[0], "options": [asdict(o) for o in options_of(kind, name)]}
+    if name is None:
+        return [asdict(each) for each in registry.describe(kind)]
+    described, _, found = explained(kind, name)
+    return {**asdict(described), "options": [asdict(option) for option in found]}
 
 
 def _recipes(name: str | None) -> None:
@@ -120,17 +123,22 @@ def _all(kind: str) -> None:
             typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
 
 
-def _one(kind: str, name: str) -> None:
-    """Every option with type, default, range and its lines of the docstring."""
-    import textwrap
-
+def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
+    """A plug-in's description, its section of a configuration, and the options that its user sets."""
     from negbench.config import by_run
     from negbench.registry import SECTIONS, options_of, registry
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
-    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     section = next(section for section, each in SECTIONS.items() if each == kind)
-    found = [option for option in options_of(kind, name) if option.name not in by_run(section)]
+    return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
+
+
+def _one(kind: str, name: str) -> None:
+    """Every option with type, default, range and its lines of the docstring."""
+    import textwrap
+
+    described, section, found = explained(kind, name)
+    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
     for option in found:
         text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)

@@ -82,11 +82,8 @@ def map_(
     options.notes([f"there is no world at {label}: {reason}" for label, reason in undefined.items()])
     distinct = list({cell.hash: cell for cell in cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
-    console.print(
-        f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: "
-        f"{len(cells)} cells, {done} of them finished before",
-        highlight=False,
-    )
+    size = f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds"
+    console.print(f"{size}: {len(cells)} cells, {done} of them finished before", highlight=False)
     design.write(folder.path)
     outcomes = computed(folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     if any(outcome.run_id for outcome in outcomes):

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from negbench.audit.audit import audit_cells
 from negbench.commands.cells import computed, raise_failed
-from negbench.config import merged, read_recipe, set_layer
+from negbench.commands.tuned import at_equal_tuning, combinations_of
+from negbench.config import RunConfig, merged, read_recipe, set_layer
 from negbench.display import notes, stages
 from negbench.errors import OptionError, UnknownNameError
 from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
@@ -36,6 +37,8 @@ def compare_grid(
     audit: bool = True,
     report: bool = True,
     dry_run: bool = False,
+    tuned: int | None = None,
+    search: Sequence[str] = (),
     tracking_uri: str | None = None,
 ) -> Comparison | None:
     """Compute what is missing of a grid, and judge it; arguments as the flags of `negbench compare`.
@@ -52,7 +55,8 @@ def compare_grid(
     Raises:
         NegbenchError: a user's mistake, or cells that failed (the others are finished and judged first).
     """
-    cells = _plan(console, grid, runs, rules, overwrite)
+    configs, cells = _plan(console, grid, runs, rules, overwrite)
+    combinations = combinations_of(console, configs, cells, tuned, search)
     if dry_run:
         return None
     folder = ComparisonFolder(runs / (name or default_name(cells)))
@@ -61,6 +65,18 @@ def compare_grid(
         if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(cells, folder.path)
         finish(console, runs, folder.path.name, tracking_uri, rules, report=report)
+    if tuned is not None:
+        outcomes += at_equal_tuning(
+            console,
+            combinations,
+            folder.path,
+            tuned,
+            rules,
+            workers=workers,
+            tracking_uri=tracking_uri,
+            overwrite=overwrite,
+            report=report,
+        )
     raise_failed(outcomes)
     return Comparison(folder.path)
 
@@ -135,8 +151,10 @@ def _with_sets(
     return tuple({**section, **extra} for section in sections)
 
 
-def _plan(console: Console, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite) -> list[Cell]:
-    """All cells; says how many are there already."""
+def _plan(
+    console: Console, grid: Grid, runs: Path, rules: Rules, overwrite: Overwrite
+) -> tuple[list[RunConfig], list[Cell]]:
+    """All cells, and their configurations as read; says how many are there already."""
     told = list[str]()
     with stages("plan") as display:
         configs = grid.configs(told.append)
@@ -158,7 +176,7 @@ def _plan(console: Console, grid: Grid, runs: Path, rules: Rules, overwrite: Ove
     )
     for line in _stacked(cells):
         console.print(line, highlight=False)
-    return cells
+    return configs, cells
 
 
 def _stacked(cells: list[Cell]) -> list[str]:

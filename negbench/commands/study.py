@@ -27,12 +27,12 @@ from negbench.study.final import Final, compare_best
 from negbench.study.space import build_space, fixed_layer
 from negbench.study.spec import StudySpec
 from negbench.study.trials import Job
+from negbench.study.tuned import DEV_FRACTION
 from negbench.study.work import open_study, run_study
 from negbench.systems.system import with_system
 from negbench.tracking import Tracker
 
 _TRIALS, _FINAL_SEEDS = 40, 3
-_DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
     chosen = {**_DEFAULTS, **table, **told}
     numbers = _claims(chosen["claims"])
-    below: dict[str, Any] = {"eval": {"dev_fraction": _DEV_FRACTION}}
+    below: dict[str, Any] = {"eval": {"dev_fraction": DEV_FRACTION}}
     if numbers:
         below = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
     whole, remarks = with_system([below, layers, flags, *map(set_layer, sets)], Scenes())

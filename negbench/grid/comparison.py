@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +33,12 @@ class ComparisonFolder:
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
-        rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
-        files.write_json(self.path / "comparison.json", {"cells": rows})
+        self.write_rows(rows)
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """comparison.json from rows as `cells` gives them; `run` is a folder below the runs folder."""
+        ordered = sorted(rows, key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
+        files.write_json(self.path / "comparison.json", {"cells": ordered})
 
     def compute(
         self,

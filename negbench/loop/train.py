@@ -23,9 +23,10 @@ from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
-from negbench.loop.accelerator import shard
+from negbench.loop.accelerator import prepared, shard
 from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import Mined, MiningTask, mine
@@ -79,10 +80,10 @@ def course(
         optimizer, schedule = together
     else:
         groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-        optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+        optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
         schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
         # the schedule is not prepared: accelerate would step it once per process, and it counts batches
-        model, optimizer = run.accelerator.prepare(objective, optimizer)
+        model, optimizer = prepared(run.accelerator, objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     moving = Moving(objective, optimizer, schedule, streams)
     with nullcontext() if together is not None else own_randomness(config.seed, run.accelerator.device):

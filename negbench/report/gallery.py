@@ -94,6 +94,9 @@ def gallery(runs: Runs, count: int) -> Gallery:
     views, scenes = [], Scenes()
     split: Split | None = None
     for label, folder in folders.items():
+        if not folder.has_weights:  # of a merged comparison: nothing is opened for it
+            found.missing.append(f"{label}: no weights")
+            continue
         try:
             view, scene = _view(label, folder, scenes, picked, train)
         except NegbenchError as error:
