@@ -34,6 +34,7 @@ from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
 
 if TYPE_CHECKING:
+    import pandas as pd
     from accelerate import Accelerator
 
 Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
@@ -153,6 +154,16 @@ class RunResult:
         """The run's name, and a line for each metric."""
         width = max(map(len, self.metrics), default=0)
         return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
+
+    def _repr_html_(self) -> str:
+        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True, eq=False)
