@@ -304,6 +304,7 @@ class Loss(ABC):
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
     # their sum (HCL), the complement of a softmax (RCL)
     monotone: ClassVar[bool] = True
+    uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
     tau: float | None = None
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,9 +25,10 @@ from negbench.loop import observe, record
 from negbench.loop.accelerator import shard
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import Mined, MiningTask, mine
+from negbench.mining.mine import MiningTask
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
@@ -94,7 +94,7 @@ def course(
             folder.truncate_metrics(state.epoch or -1)
         loop = Loop(run, folder, log, strategy, model, moving, state)
         if state.epoch == 0:
-            state.baselines = loop.untrained()
+            state.baselines = observe.untrained(loop)
             observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         while state.epoch < epochs:
@@ -113,7 +113,7 @@ def course(
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with run.display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
-        details = record.details(run, objective, state, ranks, loop.baselines())
+        details = record.details(run, objective, state, ranks, observe.baselines(loop))
         if main:
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
@@ -154,42 +154,9 @@ class Loop:
         if state.epoch in stage.refreshes:
             if stage.kept and state.epoch > 0 and state.refresh == -1:
                 observe.keep_curves(self, "warm")
-            self.refresh(stage, ranks)
+            define_pools(self, stage, ranks)
         elif state.epoch in observe.card_epochs(self.run.config):
             observe.note_regime(self, ranks)
-
-    def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
-        """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
-        run, state, config = self.run, self.state, self.run.config
-        epoch, count = state.epoch, int(config.train.num_negatives or 1)
-        end = next((b for b in stage.refreshes if b > epoch), stage.end)
-        state.refresh += 1 if stage.kept else 0
-        main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        scene = self.mined_scene()
-        queries = len(scene.train.dataset.queries)
-        with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = self.task(scene, stage.mined)
-            mined = mine(
-                task,
-                stage.mined,
-                refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
-                draws=(end - epoch) * count,
-                per_epoch=count if config.mining.replacement else None,
-                generator=self.moving.streams["draws"],
-                previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
-                pools=self._pools_file(state.refresh) if main and stage.kept else None,
-                progress=advance,
-            )
-        state.negatives, state.interval_start = mined.negatives, epoch
-        summary = mined.summary()
-        if mined.stale:
-            state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
-        if stage.kept:
-            state.behaviour.append({"epoch": float(epoch), **summary})
-            if main:
-                self._write_mined(mined)
-        self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-        observe.note_regime(self, ranks, task)
 
     def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
@@ -207,15 +174,6 @@ class Loop:
             offline=objective.offline,
             temperature=objective.divisor,
         )
-
-    def _pools_file(self, refresh: int) -> Path:
-        return self.folder.path / f"pools-{refresh:02d}.bits"
-
-    def _write_mined(self, mined: Mined) -> None:
-        """Per-query mining statistics; pools older than the last refresh are not needed any more."""
-        self.folder.write_table(f"mining-{self.state.refresh:02d}", mined.frame())
-        if self.state.refresh > 1:
-            self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -331,25 +289,3 @@ class Loop:
             state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}
         self.log(values, state.step, state.epoch - 1)
         return ranks
-
-    def untrained(self) -> dict[str, dict[str, float]]:
-        """Metrics of the model before training, and of either modality alone under it."""
-        run, val = self.run, self.run.scene.val
-        with run.display.stage("evaluate", note="untrained"):
-            ranks = {"untrained": evaluation.score(run.backbone, run.scene, val)}
-            ranks |= evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
-        self.log({f"{run.scene.scored}/{name}": value for name, value in found["untrained"].items()}, 0, -1)
-        return found
-
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """What stands beside the result: the untrained model, and either modality alone before and after."""
-        run, before, val = self.run, self.state.baselines, self.run.scene.val
-        with run.display.stage("evaluate", note="one modality"):
-            single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        return {
-            "untrained": before["untrained"],
-            "untrained_image_only": before["image_only"],
-            "untrained_text_only": before["text_only"],
-            **{name: val.dataset.summarise(found) for name, found in single.items()},
-        }

@@ -17,11 +17,6 @@ from negbench.testing.worlds import toy_scores
 TEMPERATURES = (0.01, 0.07, 1.0)
 
 
-def _tempered(loss: Loss) -> bool:
-    """Whether the loss reads a temperature; one that says `uses_temperature = False` refuses `tau`."""
-    return bool(getattr(loss, "uses_temperature", True))
-
-
 def _gradients(value: Tensor, *inputs: Tensor) -> Sequence[Tensor]:
     return torch.autograd.grad(value, inputs)
 
@@ -110,7 +105,7 @@ class LossTestCase:
         positive = toy.positive.clone().requires_grad_()
         temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
         value = loss(positive, negatives, toy.mask, temperature=temperature)
-        inputs = (positive, negatives, temperature) if _tempered(loss) else (positive, negatives)
+        inputs = (positive, negatives, temperature) if loss.uses_temperature else (positive, negatives)
         assert all(g.isfinite().all() for g in _gradients(value, *inputs))
 
     def test_weights_of_one_equal_none(self, loss: Loss) -> None:
@@ -178,7 +173,7 @@ class LossTestCase:
         """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
         toy = toy_scores(seed=8)
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
-        if not _tempered(loss):
+        if not loss.uses_temperature:
             assert loss(*call, temperature=0.2) == loss(*call, temperature=1.0)
             with pytest.raises(NegbenchError, match="tau must be left out"):
                 dataclasses.replace(loss, tau=0.2)
