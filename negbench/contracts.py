@@ -208,6 +208,7 @@ class Strategy(ABC):
     # further scores that `view.plane` must have, each computed only because it stands here; of targets, so a batch
     # strategy that reads any corrupts no slot but "target" and "query" (whose planes are transposed as the scores are)
     reads: ClassVar[tuple[PlaneName, ...]] = ()
+    several_positives: ClassVar[bool] = False  # True: `positives` finds further ones, which a loss must take
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
 
@@ -220,6 +221,11 @@ class Strategy(ABC):
         `NAME:EPOCHS>NAME` makes such a strategy of any two.
         """
         return ((0, self),)
+
+    @property
+    def every_part(self) -> list[Strategy]:
+        """The strategy of each stage, and what stands beside it."""
+        return [part for _, stage in self.stages for part in (stage, stage.beside) if part is not None]
 
     @property
     def beside(self) -> Strategy | None:
@@ -237,6 +243,16 @@ class Strategy(ABC):
             [B, N] bool mask, or float weights >= 0 (drawn in proportion), True or > 0 only where `view.allowed`. An
             all-False row is an empty pool: mining then applies the fallback and counts it.
         """
+
+    def positives(self, view: ScoreView) -> Tensor:
+        """Which columns answer each query, beside the target: asked where `several_positives`, of a batch strategy.
+
+        In the slots "target" and "query"; in any other the target is the one positive.
+
+        Returns:
+            [B, N] float weights: > 0 at the target, and >= 0 where `view.allowed` and not in the pool.
+        """
+        return torch.zeros_like(view.scores).scatter_(1, view.target[:, None], 1.0)
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
@@ -278,6 +294,8 @@ class LossInput:
         aspects: scores under sub-queries.
         candidates: [B, C] scores of images that the loss ranks the target against though no strategy chose them.
         candidate_mask: [B, C] bool.
+        positives: [B, P] scores of all positives, the target among them; [B, 1], the target, for most losses.
+        positive_weights: [B, P] float >= 0; where 0, there is no positive.
     """
 
     positive: Tensor
@@ -288,6 +306,8 @@ class LossInput:
     aspects: Sequence[AspectScores]
     candidates: Tensor
     candidate_mask: Tensor
+    positives: Tensor
+    positive_weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -299,6 +319,7 @@ class Loss(ABC):
     """
 
     uses_aspects: ClassVar[bool] = False
+    uses_positives: ClassVar[bool] = False  # True: it takes several positives of a query
     # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
     stackable: ClassVar[bool] = False
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
@@ -330,6 +351,8 @@ class Loss(ABC):
         aspects: Sequence[AspectScores] = (),
         candidates: Tensor | None = None,
         candidate_mask: Tensor | None = None,
+        positives: Tensor | None = None,
+        positive_weights: Tensor | None = None,
     ) -> Tensor:
         """Loss of a batch.
 
@@ -343,12 +366,16 @@ class Loss(ABC):
             candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
                 whose `candidate_set` is not "pair" take them.
             candidate_mask: [B, C] bool, False where there is none; default: all are there.
+            positives: [B, P] scores of all positives, the target among them; default: the target alone. Only losses
+                with `uses_positives` take them.
+            positive_weights: [B, P] float >= 0, in proportion; 0 where there is none; default: all are 1.
 
         Returns:
-            Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
+            Scalar tensor, differentiable in positive, negatives, temperature, aspects, candidates and positives.
 
         Raises:
-            ValueError: shapes that do not fit, or aspects or candidates handed to a loss that has no use for them.
+            ValueError: shapes that do not fit, or aspects, candidates or positives handed to a loss without use for
+                them.
         """
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
@@ -358,10 +385,13 @@ class Loss(ABC):
             raise ValueError(f"{type(self).__name__} has no term for aspects")
         if candidates is not None and self.candidate_set == "pair":
             raise ValueError(f"{type(self).__name__} has no use for candidates beside the negatives")
-        if candidates is None:
-            candidates = negatives[:, :0]
-        if candidates.ndim != 2 or len(candidates) != len(positive):
-            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
+        if positives is not None and not self.uses_positives:
+            raise ValueError(f"{type(self).__name__} takes one positive a query")
+        candidates = negatives[:, :0] if candidates is None else candidates
+        positives = positive[:, None] if positives is None else positives
+        for name, table in (("candidates", candidates), ("positives", positives)):
+            if table.ndim != 2 or len(table) != len(positive):
+                raise ValueError(f"{name} must be [{len(positive)}, {name[0].upper()}], got {tuple(table.shape)}")
         if self.tau is not None:
             temperature = self.tau
         given = LossInput(
@@ -373,6 +403,8 @@ class Loss(ABC):
             aspects=aspects,
             candidates=candidates,
             candidate_mask=_or_ones("candidate_mask", candidate_mask, candidates, torch.bool),
+            positives=positives,
+            positive_weights=_or_ones("positive_weights", positive_weights, positives, positives.dtype),
         )
         return self.value(given)
 

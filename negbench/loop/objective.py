@@ -103,15 +103,21 @@ class _Queries:
     subs: dict[str, SubQuery]
 
 
-def check_objective(loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
     """What can be known of a run's objective before any image is encoded.
 
     Raises:
-        OptionError: a loss over the corpus without stored features, or two temperatures for one thing.
+        OptionError: a loss over the corpus without stored features, two temperatures for one thing, or several
+            positives for a loss that takes one.
         DataError, NegbenchError: as `check_hybrid`.
     """
     check_hybrid(hybrid, backbone, dataset)
     Temperatures.of(hybrid, loss)
+    if any(part.several_positives for part in strategy.every_part) and not loss.uses_positives:
+        raise OptionError(
+            f"{type(strategy).__name__} finds several positives of a query, and {type(loss).__name__} takes one: "
+            "--loss sup-con"
+        )
     if loss.candidate_set == "corpus" and not backbone.frozen_images:
         raise OptionError(
             "loss.kl_over = 'corpus' scores the whole corpus in every step, which needs stored image features, and "
@@ -151,7 +157,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
-        check_objective(loss, hybrid, backbone, scene.train.dataset)
+        check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
         self.backbone = backbone
         self.strategy = strategy
         self.loss = loss
@@ -355,7 +361,8 @@ class Objective(nn.Module):
                 planes={name: plane.T if turn else plane for name, plane in told.planes.items() if of_targets},
             )
             view = filtered(view, self.filters if of_targets else None, strategy)
-            slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view))
+            positives = strategy.positives(view) if strategy.several_positives and of_targets else None
+            slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view), positives)
             views[slot] = (view, truth)
         kept = _kept(slots, batch)
         shown: Slot = "target" if "target" in slots else strategy.corrupts[0]

@@ -21,16 +21,33 @@ _MOST_SCORES = 2**26  # of one tensor of triples: 256 MiB in float32
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1)."""
+    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1).
+
+    `positives`, [B, M] >= 0, weighs the columns that are positives; None: the target is the only one.
+    """
 
     scores: Tensor
     mask: Tensor
     weights: Tensor | None = None
+    positives: Tensor | None = None
 
     @classmethod
-    def of(cls, scores: Tensor, pool: Tensor) -> Corrupted:
-        """From what `Strategy.pool` answered for `scores`."""
-        return cls(scores, pool > 0, pool) if pool.is_floating_point() else cls(scores, pool)
+    def of(cls, scores: Tensor, pool: Tensor, positives: Tensor | None = None) -> Corrupted:
+        """From what `Strategy.pool` and `Strategy.positives` answered for `scores`."""
+        return cls(scores, pool > 0, pool if pool.is_floating_point() else None, positives)
+
+    @classmethod
+    def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
+        """The columns of all."""
+        weighted = any(part.weights is not None for part in parts)
+        several = any(part.positives is not None for part in parts)
+        found = [torch.zeros_like(p.scores) if p.positives is None else p.positives for p in parts]
+        return cls(
+            torch.cat([part.scores for part in parts], dim=1),
+            torch.cat([part.mask for part in parts], dim=1),
+            torch.cat([_weights(part) for part in parts], dim=1) if weighted else None,
+            torch.cat(found, dim=1) if several else None,
+        )
 
 
 def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Corrupted]:
@@ -40,14 +57,7 @@ def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Co
     """
     if "target" not in members:
         return {"target": drawn, **members}
-    other = members["target"]
-    weights = None
-    if drawn.weights is not None or other.weights is not None:
-        weights = torch.cat([_weights(drawn), _weights(other)], dim=1)
-    both = Corrupted(
-        torch.cat([drawn.scores, other.scores], dim=1), torch.cat([drawn.mask, other.mask], dim=1), weights
-    )
-    return {**members, "target": both}
+    return {**members, "target": Corrupted.side_by_side([drawn, members["target"]])}
 
 
 def _weights(part: Corrupted) -> Tensor:
@@ -93,15 +103,8 @@ def loss_of_slots(
     home: Slot = "target" if "target" in slots else next(iter(slots))
     aspects = beside.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
-        weighted = any(part.weights is not None for part in slots.values())
-        weights = [_weights(part) for part in slots.values()]
         aspects = [_padded(aspect, slots) for aspect in aspects]
-        together = Corrupted(
-            torch.cat([part.scores for part in slots.values()], dim=1),
-            torch.cat([part.mask for part in slots.values()], dim=1),
-            torch.cat(weights, dim=1) if weighted else None,
-        )
-        slots = {home: together}
+        slots = {home: Corrupted.side_by_side(list(slots.values()))}
     total = positive.new_zeros(())
     for slot, part in slots.items():
         own = slot == home
@@ -114,6 +117,8 @@ def loss_of_slots(
             aspects=aspects if own else (),
             candidates=beside.candidates if own else None,
             candidate_mask=beside.mask if own else None,
+            positives=None if part.positives is None else part.scores,
+            positive_weights=part.positives,
         )
     return total
 

@@ -143,6 +143,7 @@ def _made(
     band = like.band and tuple(handed[list(parts).index(like)][end] for end in like.band)
     reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
     kept = {"scope", "corrupts", "n_def", "schedule", "reads_truth"}
+    several = any(part.several_positives for part in parts)
     made: type[Strategy] = dataclasses.make_dataclass(
         "".join(word.capitalize() for word in re.split(r"\W+", name)),
         fields,
@@ -156,6 +157,7 @@ def _made(
             "handed": tuple(handed),
             "band": band,
             "reads": reads,
+            "several_positives": several,
             **{key: getattr(like, key) for key in kept},
             **attributes,
         },

@@ -232,6 +232,31 @@ class LossTestCase:
         with pytest.raises(ValueError, match=r"candidates must be \[5, C\], got \(4, 4\)"):
             loss(*call, candidates=candidates[:4])
 
+    def test_positives(self, loss: Loss) -> None:
+        """A loss of one positive refuses several; one that takes them rises as all fall; a weight of 0 is none."""
+        toy, other = toy_scores(seed=15), toy_scores(seed=16)
+        call = (toy.positive, toy.negatives, toy.mask, toy.weights)
+        with pytest.raises(ValueError, match="positive"):
+            loss(*call, positives=other.negatives[:4])
+        if not loss.uses_positives:
+            with pytest.raises(ValueError, match="takes one positive a query"):
+                loss(*call, positives=toy.positive[:, None])
+            return
+        assert loss(*call, positives=toy.positive[:, None]) == loss(*call)
+        weights = torch.cat([torch.ones_like(toy.positive)[:, None], other.weights * other.mask], dim=1)
+        tables = [
+            torch.cat([toy.positive[:, None], other.negatives.masked_fill(~other.mask, g)], 1) for g in (9, math.nan)
+        ]
+        tables = [table.requires_grad_() for table in tables]
+        values = [loss(*call, positives=table, positive_weights=weights) for table in tables]
+        assert values[0] == values[1]
+        gradient = _gradients(values[1], tables[1])[0]
+        assert bool((gradient.sum(1) < 0).all())
+        assert bool((gradient[weights == 0] == 0).all())
+        torch.testing.assert_close(loss(*call, positives=tables[0], positive_weights=3 * weights), values[0])
+        with pytest.raises(ValueError, match="positive_weights must be"):
+            loss(*call, positives=tables[0], positive_weights=weights[:, :2])
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_mixed_precision(self, loss: Loss, dtype: torch.dtype) -> None:
         """Under autocast, on scores of that precision: value and gradients are those of float32 on the same scores."""

@@ -95,6 +95,8 @@ class StrategyTestCase:
         assert set(strategy.reads) <= set(PLANES)
         if strategy.reads:
             assert set(strategy.corrupts) <= {"target", "query"}, "planes are scores of targets"
+        if strategy.several_positives:
+            assert strategy.scope == "batch", "positives are members of a batch"
         assert strategy.n_def >= 1
         assert strategy.schedule in ("multiples", "equal")
 
@@ -265,3 +267,20 @@ class StrategyTestCase:
             pool = strategy.pool(_changed(view, planes=planes))
             assert not ((pool > 0) & ~view.allowed).any()
             assert pool.dtype == torch.bool or bool((pool.isfinite() & (pool >= 0)).all())
+
+    def test_positives(self, strategy: Strategy) -> None:
+        """Weights >= 0, at the target above 0, of allowed columns that are no negatives; one where it declares none."""
+        for small in _views(strategy):
+            for dtype in (torch.float16, torch.float32):
+                planes = {name: plane.to(dtype) for name, plane in small.planes.items()}
+                view = _changed(small, scores=small.scores.to(dtype), planes=planes)
+                found = strategy.positives(view)
+                at_target = torch.zeros_like(view.allowed).scatter_(1, view.target[:, None], True)
+                assert found.shape == view.scores.shape
+                assert found.is_floating_point()
+                assert bool((found.isfinite() & (found >= 0)).all())
+                assert bool((found[at_target] > 0).all())
+                assert not ((found > 0) & ~view.allowed & ~at_target).any()
+                assert not ((found > 0) & (strategy.pool(view) > 0)).any()
+                if not strategy.several_positives:
+                    assert torch.equal(found > 0, at_target)
