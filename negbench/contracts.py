@@ -19,8 +19,9 @@ from negbench.metrics.ranks import descending
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# what is corrupted; "triple": all three at once; "query": the target is kept and looks for its own among the queries
-Slot = Literal["reference", "modification", "target", "triple", "query"]
+# what is corrupted; "triple": all three at once; "query": the target is kept and looks for its own among the queries;
+# "bank": the target again, by images that are remembered or all of the corpus, without a gradient through them
+Slot = Literal["reference", "modification", "target", "triple", "query", "bank"]
 Scope = Literal["corpus", "batch"]
 CandidateSet = Literal["pair", "batch", "corpus"]
 
@@ -184,6 +185,30 @@ class ScoreView:
         return descending(self.scores)
 
 
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What the order of an epoch's queries may depend on.
+
+    Args:
+        number: 0-based.
+        target: [Q] int64, column of each train query's target.
+        size: queries in a batch.
+        generator: the run's stream of batches; the only source of randomness.
+        embed: returns [Q, D], the composed queries of the model as it is now.
+    """
+
+    number: int
+    target: Tensor
+    size: int
+    generator: torch.Generator
+    embed: Callable[[], Tensor]
+
+    @cached_property
+    def queries(self) -> Tensor:
+        """[Q, D] unit norm, under the current model, on the CPU; computed where it is read."""
+        return self.embed().cpu()
+
+
 @dataclass(frozen=True)
 class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
@@ -198,6 +223,10 @@ class Strategy(ABC):
 
     The slot "query" is the target slot read the other way: row i keeps target i, and column j is query j. With
     `corrupts = ("target", "query")` a loss runs in both directions.
+
+    The slot "bank" has K columns of images that need not be in the batch, embedded without a gradient: the targets of
+    the last steps (`queue`), or all images of the query's gallery, in every step anew. Its view is [B, 1 + K], the
+    target in column 0.
     """
 
     scope: ClassVar[Scope] = "corpus"
@@ -208,6 +237,7 @@ class Strategy(ABC):
     # further scores that `view.plane` must have, each computed only because it stands here; of targets, so a batch
     # strategy that reads any corrupts no slot but "target" and "query" (whose planes are transposed as the scores are)
     reads: ClassVar[tuple[PlaneName, ...]] = ()
+    reads_losses: ClassVar[bool] = False  # True: `query_weights` weighs the queries of each epoch
     several_positives: ClassVar[bool] = False  # True: `positives` finds further ones, which a loss must take
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
@@ -234,6 +264,26 @@ class Strategy(ABC):
         None: a query's loss is of its own draws alone. `in-batch+NAME` gives any corpus strategy such a partner.
         """
         return None
+
+    @property
+    def queue(self) -> int:
+        """What the slot "bank" holds: so many of the last targets, the step's own among them; 0: the whole gallery."""
+        return 0
+
+    def order(self, epoch: Epoch) -> Tensor:
+        """[Q] int64, a permutation of the train queries: each `epoch.size` in turn are a batch."""
+        return torch.randperm(len(epoch.target), generator=epoch.generator)
+
+    def query_weights(self, losses: Tensor) -> Tensor:
+        """How much each query counts in the coming epoch; asked where `reads_losses`.
+
+        Args:
+            losses: [Q] float64, of each query when it was last trained on; NaN before.
+
+        Returns:
+            [Q] float64 >= 0, in proportion within a batch; a batch of zeros moves nothing.
+        """
+        return torch.ones_like(losses)
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:

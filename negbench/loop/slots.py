@@ -36,6 +36,14 @@ class Corrupted:
         """From what `Strategy.pool` and `Strategy.positives` answered for `scores`."""
         return cls(scores, pool > 0, pool if pool.is_floating_point() else None, positives)
 
+    def rows(self, chosen: slice) -> Corrupted:
+        """Those of some queries."""
+        tables = (self.scores, self.mask, self.weights, self.positives)
+        scores, mask, weights, positives = (None if table is None else table[chosen] for table in tables)
+        assert scores is not None
+        assert mask is not None
+        return Corrupted(scores, mask, weights, positives)
+
     @classmethod
     def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
         """The columns of all."""
@@ -121,6 +129,36 @@ def loss_of_slots(
             positive_weights=part.positives,
         )
     return total
+
+
+def losses_of_rows(
+    loss: Loss,
+    how: SlotSum,
+    positive: Tensor,
+    slots: Mapping[Slot, Corrupted],
+    temperature: Tensor,
+    beside: Beside | None = None,
+) -> tuple[Tensor, Tensor]:
+    """[B] values of `loss_of_slots` for each query alone, and [B] bool, which have a negative; arguments as there."""
+    beside = beside or Beside()
+    values = list[Tensor]()
+    for row in range(len(positive)):
+        at = slice(row, row + 1)
+        own = Beside(
+            [AspectScores(a.name, a.positive[at], a.negatives[at], a.weight, a.present[at]) for a in beside.aspects],
+            None if beside.candidates is None else beside.candidates[at],
+            None if beside.mask is None else beside.mask[at],
+        )
+        parts = {slot: part.rows(at) for slot, part in slots.items()}
+        values.append(loss_of_slots(loss, how, positive[at], parts, temperature, own))
+    counts = torch.stack([part.mask.any(1) for part in slots.values()]).any(0)
+    return torch.stack(values), counts
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Scalar: mean of [B] values by [B] weights >= 0; where all are 0, a zero that is still connected to the values."""
+    share = weights.to(values)
+    return (share * values).sum() / share.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:

@@ -22,12 +22,12 @@ from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
-from negbench.loop.accelerator import shard
+from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Moving, State, own_randomness, stream
+from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
-from negbench.mining.draws import splitmix
 from negbench.mining.mine import MiningTask
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
@@ -75,6 +75,7 @@ def course(
     # before a checkpoint is read: the plane "initial" is of the weights as loaded
     offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
+    check_one_process(strategy, run.accelerator.num_processes)
     model: Any = objective
     if together is not None:
         optimizer, schedule = together
@@ -180,22 +181,15 @@ class Loop:
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        scene, draws = self._scene(), self.draws()
+        scene = self._scene()
         self.moving.objective.see(scene)
-        tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
-        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
-        # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
-        kept = config.train.num_negatives if draws is None and self.strategy.scope == "batch" else None
-        base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
+        batches, count = epoch_batches(self, self.stage.strategy, scene), len(scene.train.dataset.queries)
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
-        with run.display.stage("train", total=len(chunks), note=note) as advance:
-            for chunk in chunks:
-                rows = shard(chunk, run.accelerator)
-                own = {name: value[rows] for name, value in tokens.items()}
-                seed = None if base is None else splitmix(base, rows)
-                result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
+        with run.display.stage("train", total=-(-count // config.train.batch_size), note=note) as advance:
+            for batch in batches:
+                result = self._step(batch)
                 losses.append(result.loss.detach())
                 state.step += 1
                 state.negatives_seen += result.negatives * run.accelerator.num_processes

@@ -174,7 +174,7 @@ def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
         with pytest.raises(OptionError, match=r"^loss\.kl_over = 'corpus' scores the whole corpus .* 'tiny'") as caught:
             check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
         assert "\n" not in str(caught.value)
-        check_objective(make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
+        check_objective(strategy, make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
     finally:
         cell.backbone.frozen_images = True
 
