@@ -92,8 +92,9 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     if alone:  # it is the run that it would be without the switch
         full = full.model_copy(update={"train": full.train.model_copy(update={"stacked": False})})
     loss = registry.make("losses", full.loss.name, **full.loss.options)
-    check_objective(loss, full.hybrid, backbone, splits.train)
-    planes_read(registry.make("strategies", full.strategy.name, **full.strategy.options), full.mining)
+    strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
+    check_objective(strategy, loss, full.hybrid, backbone, splits.train)
+    planes_read(strategy, full.mining)
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
 
