@@ -140,12 +140,13 @@ def strategy_part(name: str, cls: type[Strategy]) -> str:
 
 
 def score_row(cls: type[Strategy]) -> ScoreView:
-    """One query, 300 images: two clusters of relevant-looking images above a long tail, the target at place 25."""
+    """One query, 300 images: three steps and a long tail, the target at place 25."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(IMAGES, generator=generator).sort(descending=True).values
     scores = 0.15 + 0.35 * noise
     scores[:12] += 0.25
-    scores[12:60] += 0.1
+    scores[12:60] += 0.15
+    scores[60:140] += 0.07
     relevant = torch.zeros(1, IMAGES, dtype=torch.bool)
     relevant[0, [3, 9, 17, 30, 44, 90]] = True
     planes = {name: (scores + 0.1 * torch.randn(IMAGES, generator=generator))[None] for name in cls.reads}
@@ -163,7 +164,7 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
     def draw(axes: Any) -> None:
         scores = view.scores[0]
         axes.plot(ranks, scores, color=PALETTE[7], label="all images")
-        axes.scatter(ranks[inside], scores[inside], 4 + 14 * pool[inside] / pool.max().clamp(min=1e-12),
+        axes.scatter(ranks[inside], scores[inside], 2 + 30 * pool[inside] / pool.max().clamp(min=1e-12),
                      color=PALETTE[1], label="pool", zorder=3)  # fmt: skip
         axes.plot([QUERY_TARGET + 1], scores[[QUERY_TARGET]], "D", color=PALETTE[2], label="target", zorder=4)
         if view.relevant is not None:

@@ -19,8 +19,9 @@ from negbench.metrics.ranks import count, descending, ranked_scores, window
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# what is corrupted; "triple": all three at once; "query": the target is kept and looks for its own among the queries
-Slot = Literal["reference", "modification", "target", "triple", "query"]
+# what is corrupted; "triple": all three at once; "query": the target is kept and looks for its own among the queries;
+# "bank": the target again, by images that are remembered or all of the corpus, without a gradient through them
+Slot = Literal["reference", "modification", "target", "triple", "query", "bank"]
 Scope = Literal["corpus", "batch"]
 CandidateSet = Literal["pair", "batch", "corpus"]
 
@@ -210,6 +211,30 @@ class ScoreView:
         return count(self.allowed & (self.scores > scores[:, None]))
 
 
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What the order of an epoch's queries may depend on.
+
+    Args:
+        number: 0-based.
+        target: [Q] int64, column of each train query's target.
+        size: queries in a batch.
+        generator: the run's stream of batches; the only source of randomness.
+        embed: returns [Q, D], the composed queries of the model as it is now.
+    """
+
+    number: int
+    target: Tensor
+    size: int
+    generator: torch.Generator
+    embed: Callable[[], Tensor]
+
+    @cached_property
+    def queries(self) -> Tensor:
+        """[Q, D] unit norm, under the current model, on the CPU; computed where it is read."""
+        return self.embed().cpu()
+
+
 @dataclass(frozen=True)
 class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
@@ -224,6 +249,10 @@ class Strategy(ABC):
 
     The slot "query" is the target slot read the other way: row i keeps target i, and column j is query j. With
     `corrupts = ("target", "query")` a loss runs in both directions.
+
+    The slot "bank" has K columns of images that need not be in the batch, embedded without a gradient: the targets of
+    the last steps (`queue`), or all images of the query's gallery, in every step anew. Its view is [B, 1 + K], the
+    target in column 0.
     """
 
     scope: ClassVar[Scope] = "corpus"
@@ -234,6 +263,8 @@ class Strategy(ABC):
     # further scores that `view.plane` must have, each computed only because it stands here; of targets, so a batch
     # strategy that reads any corrupts no slot but "target" and "query" (whose planes are transposed as the scores are)
     reads: ClassVar[tuple[PlaneName, ...]] = ()
+    reads_losses: ClassVar[bool] = False  # True: `query_weights` weighs the queries of each epoch
+    several_positives: ClassVar[bool] = False  # True: `positives` finds further ones, which a loss must take
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
 
@@ -248,12 +279,37 @@ class Strategy(ABC):
         return ((0, self),)
 
     @property
+    def every_part(self) -> list[Strategy]:
+        """The strategy of each stage, and what stands beside it."""
+        return [part for _, stage in self.stages for part in (stage, stage.beside) if part is not None]
+
+    @property
     def beside(self) -> Strategy | None:
         """Batch strategy whose choice of the batch's members joins a corpus strategy's own draws in one loss.
 
         None: a query's loss is of its own draws alone. `in-batch+NAME` gives any corpus strategy such a partner.
         """
         return None
+
+    @property
+    def queue(self) -> int:
+        """What the slot "bank" holds: so many of the last targets, the step's own among them; 0: the whole gallery."""
+        return 0
+
+    def order(self, epoch: Epoch) -> Tensor:
+        """[Q] int64, a permutation of the train queries: each `epoch.size` in turn are a batch."""
+        return torch.randperm(len(epoch.target), generator=epoch.generator)
+
+    def query_weights(self, losses: Tensor) -> Tensor:
+        """How much each query counts in the coming epoch; asked where `reads_losses`.
+
+        Args:
+            losses: [Q] float64, of each query when it was last trained on; NaN before.
+
+        Returns:
+            [Q] float64 >= 0, in proportion within a batch; a batch of zeros moves nothing.
+        """
+        return torch.ones_like(losses)
 
     @abstractmethod
     def pool(self, view: ScoreView) -> Tensor:
@@ -263,6 +319,16 @@ class Strategy(ABC):
             [B, N] bool mask, or float weights >= 0 (drawn in proportion), True or > 0 only where `view.allowed`. An
             all-False row is an empty pool: mining then applies the fallback and counts it.
         """
+
+    def positives(self, view: ScoreView) -> Tensor:
+        """Which columns answer each query, beside the target: asked where `several_positives`, of a batch strategy.
+
+        In the slots "target" and "query"; in any other the target is the one positive.
+
+        Returns:
+            [B, N] float weights: > 0 at the target, and >= 0 where `view.allowed` and not in the pool.
+        """
+        return torch.zeros_like(view.scores).scatter_(1, view.target[:, None], 1.0)
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
@@ -304,6 +370,8 @@ class LossInput:
         aspects: scores under sub-queries.
         candidates: [B, C] scores of images that the loss ranks the target against though no strategy chose them.
         candidate_mask: [B, C] bool.
+        positives: [B, P] scores of all positives, the target among them; [B, 1], the target, for most losses.
+        positive_weights: [B, P] float >= 0; where 0, there is no positive.
     """
 
     positive: Tensor
@@ -314,6 +382,8 @@ class LossInput:
     aspects: Sequence[AspectScores]
     candidates: Tensor
     candidate_mask: Tensor
+    positives: Tensor
+    positive_weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -325,11 +395,13 @@ class Loss(ABC):
     """
 
     uses_aspects: ClassVar[bool] = False
+    uses_positives: ClassVar[bool] = False  # True: it takes several positives of a query
     # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
     stackable: ClassVar[bool] = False
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
     # their sum (HCL), the complement of a softmax (RCL)
     monotone: ClassVar[bool] = True
+    uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
     tau: float | None = None
 
     def __post_init__(self) -> None:
@@ -355,6 +427,8 @@ class Loss(ABC):
         aspects: Sequence[AspectScores] = (),
         candidates: Tensor | None = None,
         candidate_mask: Tensor | None = None,
+        positives: Tensor | None = None,
+        positive_weights: Tensor | None = None,
     ) -> Tensor:
         """Loss of a batch.
 
@@ -368,12 +442,16 @@ class Loss(ABC):
             candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
                 whose `candidate_set` is not "pair" take them.
             candidate_mask: [B, C] bool, False where there is none; default: all are there.
+            positives: [B, P] scores of all positives, the target among them; default: the target alone. Only losses
+                with `uses_positives` take them.
+            positive_weights: [B, P] float >= 0, in proportion; 0 where there is none; default: all are 1.
 
         Returns:
-            Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
+            Scalar tensor, differentiable in positive, negatives, temperature, aspects, candidates and positives.
 
         Raises:
-            ValueError: shapes that do not fit, or aspects or candidates handed to a loss that has no use for them.
+            ValueError: shapes that do not fit, or aspects, candidates or positives handed to a loss without use for
+                them.
         """
         if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
             raise ValueError(
@@ -383,10 +461,13 @@ class Loss(ABC):
             raise ValueError(f"{type(self).__name__} has no term for aspects")
         if candidates is not None and self.candidate_set == "pair":
             raise ValueError(f"{type(self).__name__} has no use for candidates beside the negatives")
-        if candidates is None:
-            candidates = negatives[:, :0]
-        if candidates.ndim != 2 or len(candidates) != len(positive):
-            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
+        if positives is not None and not self.uses_positives:
+            raise ValueError(f"{type(self).__name__} takes one positive a query")
+        candidates = negatives[:, :0] if candidates is None else candidates
+        positives = positive[:, None] if positives is None else positives
+        for name, table in (("candidates", candidates), ("positives", positives)):
+            if table.ndim != 2 or len(table) != len(positive):
+                raise ValueError(f"{name} must be [{len(positive)}, {name[0].upper()}], got {tuple(table.shape)}")
         if self.tau is not None:
             temperature = self.tau
         given = LossInput(
@@ -398,6 +479,8 @@ class Loss(ABC):
             aspects=aspects,
             candidates=candidates,
             candidate_mask=_or_ones("candidate_mask", candidate_mask, candidates, torch.bool),
+            positives=positives,
+            positive_weights=_or_ones("positive_weights", positive_weights, positives, positives.dtype),
         )
         return self.value(given)
 

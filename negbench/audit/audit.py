@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _GRID_QUERIES = 500  # a comparison's audit: a second a strategy at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """An audit of one model on one split."""
 
@@ -62,6 +62,15 @@ class Audit:
 
         head = {"backbone": self.backbone, "dataset": self.dataset, "model": self.model, "judge": self.judge}
         return pd.DataFrame([head | asdict(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        """What was audited, and a row a strategy."""
+        rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
+        return f"audit of {self.backbone}, {self.model}, on {self.dataset}\n{rows.to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
+        return f"<h4>audit of {self.backbone}, {self.model}, on {self.dataset}</h4>{rows.to_html(index=False)}"
 
 
 def audit(

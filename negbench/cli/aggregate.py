@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,11 +30,14 @@ def aggregate(
     ] = None,
     alpha: Annotated[float, typer.Option(help="Level of the tests; intervals have the level 1 - alpha.")] = 0.05,
     runs_dir: options.RunsDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Read, aggregate, print."""
     from negbench import files
-    from negbench.report.aggregate import finish
+    from negbench.report.aggregate import FILE, finish
+    from negbench.report.loaded import stored_document
     from negbench.report.verdicts import Rules
 
     rules = Rules.of_flags(baseline, 0.0, alpha)
-    finish(options.console(), files.runs_dir(runs_dir), names, name, rules)
+    runs = files.runs_dir(runs_dir)
+    finish(options.console(), runs, names, name, rules)
+    return stored_document(runs / name, FILE, "overall", "selection")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from negbench import __version__
+from negbench.cli import output
 from negbench.errors import NegbenchError, missing_package
 from negbench.signals import Stopped, stop_on_signals
 
@@ -18,7 +19,6 @@ app = typer.Typer(
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -41,6 +41,7 @@ def _root(
 
 # one file each; every file has `register(app)`
 _COMMANDS = (
+    "init",
     "run",
     "compare",
     "map",
@@ -65,6 +66,10 @@ _COMMANDS = (
 
 for _name in _COMMANDS:
     importlib.import_module(f"negbench.cli.{_name}").register(app)
+for _group in (app, *(group.typer_instance for group in app.registered_groups)):
+    for _command in _group.registered_commands if _group is not None else ():
+        if _command.callback is not None:
+            _command.callback = output.with_output(_command.callback)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -78,7 +83,8 @@ def run(arguments: list[str] | None = None) -> int:
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
-        code = app(args=arguments, prog_name="negbench", standalone_mode=False)
+        with output.told():
+            code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
     except ImportError as error:

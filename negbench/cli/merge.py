@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,17 +33,19 @@ def merge(
     ] = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Check, merge, print."""
     from negbench import files
     from negbench.grid.comparison import groups_of
     from negbench.grid.pack import merge
     from negbench.report.comparison import finish
+    from negbench.report.loaded import Comparison
     from negbench.report.verdicts import Rules
 
     console, runs = options.console(), files.runs_dir(runs_dir)
     plugins = options.plugin_layer(plugin).get("plugins", [])
-    options.notes(console, merge(packs, runs, name, plugins))
+    options.notes(merge(packs, runs, name, plugins))
     groups, rules = groups_of(runs, name), Rules(baseline, metric=metric)
     rules.check((g.labels["strategy"] for g in groups), [tuple(g.results[0]["metrics"]) for g in groups])
     finish(console, runs, name, "none", rules)
+    return Comparison(runs / name).plain()

@@ -54,7 +54,7 @@ class Moving:
     """What is trained and what it draws from: saved and restored together with a `State`.
 
     Attributes:
-        objective: its backbone's trained parameters and buffers, and its temperatures.
+        objective: its backbone's trained parameters and buffers, its temperatures, and what it remembers.
         optimizer, schedule: with `state_dict`.
         streams: purpose -> generator.
     """
@@ -75,6 +75,7 @@ class Moving:
                 "state": vars(state),
                 "weights": trained_state(self.objective.backbone),
                 "temperatures": self.objective.temperatures.state_dict(),
+                "memory": self.objective.memory.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
             }
@@ -88,6 +89,7 @@ class Moving:
             return None
         self.objective.backbone.load_state_dict(saved["weights"], strict=False)
         self.objective.temperatures.load_state_dict(saved["temperatures"])
+        self.objective.memory.load_state_dict(saved["memory"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
         state = State(**saved["state"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,9 +23,19 @@ from negbench.contracts import (
     relevance,
 )
 from negbench.datasets.dataset import Dataset
-from negbench.errors import OptionError
+from negbench.errors import DataError, OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
-from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, joined, loss_of_slots
+from negbench.loop.memory import Memory
+from negbench.loop.slots import (
+    Beside,
+    Corrupted,
+    check_triples,
+    corrupted_triples,
+    joined,
+    loss_of_slots,
+    losses_of_rows,
+    weighted_mean,
+)
 from negbench.mining.draws import keep
 from negbench.mining.filters import Filters
 from negbench.mining.mine import batch_statistics, filtered
@@ -42,6 +53,7 @@ class Batch:
         tokens: tokenised texts of the rows.
         kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
         seed: [B] int64, each query's stream for that.
+        weights: [B] float64 >= 0, how much each query counts; None: all alike.
     """
 
     rows: Tensor
@@ -49,6 +61,7 @@ class Batch:
     tokens: Tokens
     kept: int | None = None
     seed: Tensor | None = None
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,10 @@ class _Scores:
 
 @dataclass(frozen=True)
 class Told:
-    """What a batch strategy is told beside the scores: temperature, width, and [B, B] planes by name."""
+    """What a batch strategy is told beside the scores: temperature, width, and [B, B + K] planes by name.
+
+    Their columns are the batch's targets, then the images of a bank.
+    """
 
     temperature: float
     dim: int
@@ -85,12 +101,16 @@ class Told:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What a batch strategy chose: [B] positives, negatives by slot, statistics, and what each slot allows."""
+    """What a batch strategy chose: [B] positives, negatives by slot, statistics, and what each slot allows.
+
+    `images` are the int64 corpus columns of the slots whose columns are images.
+    """
 
     positive: Tensor
     slots: dict[Slot, Corrupted]
     statistics: dict[str, float]
     allowed: dict[Slot, Tensor]
+    images: dict[Slot, Tensor]
 
 
 @dataclass(frozen=True)
@@ -103,19 +123,38 @@ class _Queries:
     subs: dict[str, SubQuery]
 
 
-def check_objective(loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
     """What can be known of a run's objective before any image is encoded.
 
     Raises:
-        OptionError: a loss over the corpus without stored features, or two temperatures for one thing.
+        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one thing, several
+            positives for a loss that takes one, or hybrid terms beside a bank or weighted queries.
+        DataError: losses are to be remembered of queries that are others in each epoch.
         DataError, NegbenchError: as `check_hybrid`.
     """
     check_hybrid(hybrid, backbone, dataset)
     Temperatures.of(hybrid, loss)
-    if loss.candidate_set == "corpus" and not backbone.frozen_images:
+    parts, name = strategy.every_part, type(strategy).__name__
+    banks = [part for part in parts if "bank" in part.corrupts and part.scope == "batch"]
+    remembers = any(part.reads_losses for part in parts)
+    if hybrid.active and (banks or remembers):
         raise OptionError(
-            "loss.kl_over = 'corpus' scores the whole corpus in every step, which needs stored image features, and "
-            f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take 'batch'"
+            f"hybrid.alpha and hybrid.beta add terms of the batch's own triples, all of one weight, which {name} has "
+            "not: set both to 0"
+        )
+    if remembers and dataset.redraws:
+        raise DataError(f"{dataset.card.name} draws other pairs in each epoch, and {name} reads each query's losses")
+    if any(part.several_positives for part in parts) and not loss.uses_positives:
+        raise OptionError(
+            f"{name} finds several positives of a query, and {type(loss).__name__} takes one: --loss sup-con"
+        )
+    corpus_bank = any(not part.queue for part in banks)
+    if (loss.candidate_set == "corpus" or corpus_bank) and not backbone.frozen_images:
+        who = f"the bank of {name}" if corpus_bank else "loss.kl_over = 'corpus'"
+        raise OptionError(
+            f"{who} scores the whole corpus in every step, which needs stored image features, and "
+            f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take "
+            + ("a strategy with a queue" if corpus_bank else "'batch'")
         )
 
 
@@ -151,7 +190,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         hybrid = hybrid or HybridConfig()
-        check_objective(loss, hybrid, backbone, scene.train.dataset)
+        check_objective(strategy, loss, hybrid, backbone, scene.train.dataset)
         self.backbone = backbone
         self.strategy = strategy
         self.loss = loss
@@ -161,13 +200,11 @@ class Objective(nn.Module):
         self.filters = Filters.of(mining)
         self.offline = offline or {}
         self.slots = hybrid.slots
+        self.memory = Memory(len(scene.train.dataset.queries))
         self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
-        if loss.candidate_set == "corpus":
-            dataset = scene.train.dataset
-            self._in_group = _group_members(len(dataset.images), dataset.groups.values())
 
     def see(self, scene: Scene) -> None:
         """Go on with another epoch's train split; its images are those of the scene before."""
@@ -198,10 +235,14 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
         scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
+        given = (self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside)
         with self._full_precision():
-            value = loss_of_slots(
-                self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside
-            )
+            if batch.weights is None:
+                value = loss_of_slots(*given)
+            else:
+                values, counts = losses_of_rows(*given)
+                self.memory.note(batch.rows, values.masked_fill(~counts, torch.nan))
+                value = weighted_mean(values, batch.weights.to(counts.device) * counts)
         if self.hybrid is not None and scores.members is not None:
             value = value + self.hybrid(scores.members, self.temperature)
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
@@ -284,13 +325,40 @@ class Objective(nn.Module):
 
     def _choose(self, strategy: Strategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
         """What a batch strategy chooses among the batch's members."""
+        split = self.scene.train
         by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded, strategy)
-        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())}
+        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())} - {"bank"}
         allowed: dict[Slot, Tensor] = {slot: self.allowed(slot, batch) for slot in corrupts}
-        known = self.scene.train.batch_relevant(batch.rows)
-        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, embedded))
+        columns, tokens = split.dataset.target_columns[batch.rows], embedded.detach()
+        images: dict[Slot, Tensor] = {"target": columns}
+        if "bank" in strategy.corrupts:
+            images["bank"], bank, allowed["bank"] = self._bank(strategy, batch.rows, tokens)
+            columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
+            with self._full_precision():
+                by_slot["bank"] = relevance(made.query, bank)
+        known = split.relevant_images(batch.rows, columns)
+        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, columns, tokens))
         slots, statistics = self.pools(batch, by_slot, allowed, known, told, strategy)
-        return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed)
+        return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
+
+    def _bank(self, strategy: Strategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[K] int64 columns, [K, T, D] embeddings without a gradient, and [B, K] bool, which of them are allowed.
+
+        Args:
+            strategy: says what the bank holds.
+            rows: [B] queries.
+            own: [B, T, D] their targets; a queue takes them in first, as XBM's does.
+        """
+        split = self.scene.train
+        if strategy.queue:
+            self.memory.push(own, split.dataset.target_columns[rows], strategy.queue)
+            columns, tokens = self.memory.columns, self.memory.tokens
+            return columns, tokens, split.allowed_images(rows, columns, self.mining)
+        columns = self._gallery(rows)
+        with torch.no_grad():
+            tokens = self._embedded(columns)
+        inside = self._in_group[split.dataset.group_index[rows]][:, columns]
+        return columns, tokens, split.allowed_images(rows, columns, self.mining) & inside
 
     def slot_scores(
         self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, strategy: Strategy | None = None
@@ -332,6 +400,7 @@ class Objective(nn.Module):
         """
         strategy = strategy or self.strategy
         device = by_slot["target"].device
+        positive = by_slot["target"].diagonal()[:, None]
         own = torch.arange(len(batch.rows), device=device)
         slots, views = dict[Slot, Corrupted](), dict[Slot, tuple[ScoreView, Tensor | None]]()
         for slot in strategy.corrupts:
@@ -340,22 +409,22 @@ class Objective(nn.Module):
                 table = torch.cat([by_slot["target"].diagonal()[:, None], slots[slot].scores], dim=1).detach()
                 views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
                 continue
-            turn, of_targets = (
-                slot == "query",
-                slot in ("target", "query"),
-            )  # turned: row i is target i, column j query j
-            truth = None if known is None or not of_targets else (known.T if turn else known).to(device)
+            bank, of_targets = slot == "bank", slot in ("target", "query", "bank")
+            truth = None if known is None or not of_targets else _shown(known, slot).to(device)
+            may = allowed[slot].to(device)
             view = ScoreView(
-                scores=by_slot[slot].detach(),
-                target=own,
-                allowed=allowed[slot].to(device),
+                scores=(torch.cat([positive, by_slot[slot]], dim=1) if bank else by_slot[slot]).detach(),
+                target=torch.zeros_like(own) if bank else own,
+                allowed=torch.cat([torch.zeros_like(may[:, :1]), may], dim=1) if bank else may,
                 relevant=truth if strategy.reads_truth else None,
                 temperature=told.temperature,
                 dim=told.dim,
-                planes={name: plane.T if turn else plane for name, plane in told.planes.items() if of_targets},
+                planes={name: _shown(plane, slot) for name, plane in told.planes.items() if of_targets},
             )
             view = filtered(view, self.filters if of_targets else None, strategy)
-            slots[slot] = Corrupted.of(by_slot[slot], strategy.pool(view))
+            positives = strategy.positives(view) if strategy.several_positives and of_targets and not bank else None
+            pool = strategy.pool(view)
+            slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if bank else pool, positives)
             views[slot] = (view, truth)
         kept = _kept(slots, batch)
         shown: Slot = "target" if "target" in slots else strategy.corrupts[0]
@@ -365,11 +434,10 @@ class Objective(nn.Module):
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
         return kept, statistics
 
-    def _planes(self, batch: Batch, made: _Queries, embedded: Tensor) -> dict[str, Tensor]:
-        """Name -> [B, B] of each plane that is read, the batch's targets as columns."""
+    def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        """Name -> [B, C] of each plane that is read, of [C] images with [C, T, D] tokens, the batch's targets first."""
         with self._full_precision():
-            found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, embedded.detach())
-        columns = self.scene.train.dataset.target_columns[batch.rows]
+            found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
         return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
     def allowed(self, slot: Slot, batch: Batch) -> Tensor:
@@ -378,19 +446,28 @@ class Objective(nn.Module):
 
     # --- what some losses take beside the negatives ----------------------------------------------------------------
 
+    @cached_property
+    def _in_group(self) -> Tensor:
+        """[G, N] bool: which images each gallery group has."""
+        dataset = self.scene.train.dataset
+        return _group_members(len(dataset.images), dataset.groups.values())
+
     def _corpus_of(self, rows: Tensor) -> Tensor:
         """[C] int64, columns of the rows' gallery groups where the loss takes the whole corpus; else none."""
-        if self.loss.candidate_set != "corpus":
-            return torch.empty(0, dtype=torch.int64)
+        return self._gallery(rows) if self.loss.candidate_set == "corpus" else torch.empty(0, dtype=torch.int64)
+
+    def _gallery(self, rows: Tensor) -> Tensor:
+        """[C] int64, columns of the rows' gallery groups."""
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
     def _taken(self, rows: Tensor, found: _Chosen | None) -> Tensor:
         """[B, N] bool: images that a batch strategy chose as negatives, if there is one."""
         taken = torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
-        if found is not None and "target" in found.slots:
-            row, member = found.slots["target"].mask.cpu().nonzero(as_tuple=True)
-            taken[row, self.scene.train.dataset.target_columns[rows][member]] = True
+        if found is not None:
+            for slot in found.images.keys() & found.slots.keys():
+                row, member = found.slots[slot].mask.cpu().nonzero(as_tuple=True)
+                taken[row, found.images[slot][member]] = True
         return taken
 
     def _beside(
@@ -423,6 +500,14 @@ def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
     distinct, position = torch.unique(columns, return_inverse=True)
     places = torch.arange(len(columns))
     return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
+
+
+def _shown(table: Tensor, slot: Slot) -> Tensor:
+    """What a slot's view shows of a [B, B + K] table of the batch's targets and a bank's images."""
+    own = table[:, : len(table)]
+    if slot == "bank":
+        return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)
+    return own.T if slot == "query" else own
 
 
 def _kept(slots: dict[Slot, Corrupted], batch: Batch) -> dict[Slot, Corrupted]:

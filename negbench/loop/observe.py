@@ -61,3 +61,27 @@ def keep_curves(loop: Loop, moment: str) -> None:
         marked = loop.strategy if loop.strategy.scope == "corpus" else None
         task = loop.task(run.scene, marked)
         curves.score_curves(task, marked, refresh=max(loop.state.refresh, 0)).save(path)
+
+
+def untrained(loop: Loop) -> dict[str, dict[str, float]]:
+    """Metrics of the model before training, and of either modality alone under it."""
+    run, val = loop.run, loop.run.scene.val
+    with run.display.stage("evaluate", note="untrained"):
+        ranks = {"untrained": evaluation.score(run.backbone, run.scene, val)}
+        ranks |= evaluation.one_modality_ranks(run.backbone, run.scene, val)
+    found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
+    loop.log({f"{run.scene.scored}/{name}": value for name, value in found["untrained"].items()}, 0, -1)
+    return found
+
+
+def baselines(loop: Loop) -> dict[str, dict[str, float]]:
+    """What stands beside the result: the untrained model, and either modality alone before and after."""
+    run, before, val = loop.run, loop.state.baselines, loop.run.scene.val
+    with run.display.stage("evaluate", note="one modality"):
+        single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+    return {
+        "untrained": before["untrained"],
+        "untrained_image_only": before["image_only"],
+        "untrained_text_only": before["text_only"],
+        **{name: val.dataset.summarise(found) for name, found in single.items()},
+    }

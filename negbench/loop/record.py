@@ -7,8 +7,9 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +62,11 @@ def manifest(run: OpenRun) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Of Python and of the packages that a number can depend on; read once, as that takes longer than a small epoch."""
-    return {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):  # one of the extra [full]
+            found[name] = version(name)
+    return found
 
 
 def tags(run: OpenRun) -> dict[str, str]:

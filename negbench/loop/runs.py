@@ -34,6 +34,7 @@ from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
 
 if TYPE_CHECKING:
+    import pandas as pd
     from accelerate import Accelerator
 
 Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
@@ -91,8 +92,9 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     if alone:  # it is the run that it would be without the switch
         full = full.model_copy(update={"train": full.train.model_copy(update={"stacked": False})})
     loss = registry.make("losses", full.loss.name, **full.loss.options)
-    check_objective(loss, full.hybrid, backbone, splits.train)
-    planes_read(registry.make("strategies", full.strategy.name, **full.strategy.options), full.mining)
+    strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
+    check_objective(strategy, loss, full.hybrid, backbone, splits.train)
+    planes_read(strategy, full.mining)
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
 
@@ -153,6 +155,16 @@ class RunResult:
         """The run's name, and a line for each metric."""
         width = max(map(len, self.metrics), default=0)
         return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
+
+    def _repr_html_(self) -> str:
+        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True, eq=False)

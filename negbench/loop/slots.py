@@ -21,16 +21,41 @@ _MOST_SCORES = 2**26  # of one tensor of triples: 256 MiB in float32
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1)."""
+    """Negatives of one slot: `scores` [B, M], `mask` [B, M] bool, `weights` [B, M] >= 0 or None (all 1).
+
+    `positives`, [B, M] >= 0, weighs the columns that are positives; None: the target is the only one.
+    """
 
     scores: Tensor
     mask: Tensor
     weights: Tensor | None = None
+    positives: Tensor | None = None
 
     @classmethod
-    def of(cls, scores: Tensor, pool: Tensor) -> Corrupted:
-        """From what `Strategy.pool` answered for `scores`."""
-        return cls(scores, pool > 0, pool) if pool.is_floating_point() else cls(scores, pool)
+    def of(cls, scores: Tensor, pool: Tensor, positives: Tensor | None = None) -> Corrupted:
+        """From what `Strategy.pool` and `Strategy.positives` answered for `scores`."""
+        return cls(scores, pool > 0, pool if pool.is_floating_point() else None, positives)
+
+    def rows(self, chosen: slice) -> Corrupted:
+        """Those of some queries."""
+        tables = (self.scores, self.mask, self.weights, self.positives)
+        scores, mask, weights, positives = (None if table is None else table[chosen] for table in tables)
+        assert scores is not None
+        assert mask is not None
+        return Corrupted(scores, mask, weights, positives)
+
+    @classmethod
+    def side_by_side(cls, parts: Sequence[Corrupted]) -> Corrupted:
+        """The columns of all."""
+        weighted = any(part.weights is not None for part in parts)
+        several = any(part.positives is not None for part in parts)
+        found = [torch.zeros_like(p.scores) if p.positives is None else p.positives for p in parts]
+        return cls(
+            torch.cat([part.scores for part in parts], dim=1),
+            torch.cat([part.mask for part in parts], dim=1),
+            torch.cat([_weights(part) for part in parts], dim=1) if weighted else None,
+            torch.cat(found, dim=1) if several else None,
+        )
 
 
 def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Corrupted]:
@@ -40,14 +65,7 @@ def joined(drawn: Corrupted, members: Mapping[Slot, Corrupted]) -> dict[Slot, Co
     """
     if "target" not in members:
         return {"target": drawn, **members}
-    other = members["target"]
-    weights = None
-    if drawn.weights is not None or other.weights is not None:
-        weights = torch.cat([_weights(drawn), _weights(other)], dim=1)
-    both = Corrupted(
-        torch.cat([drawn.scores, other.scores], dim=1), torch.cat([drawn.mask, other.mask], dim=1), weights
-    )
-    return {**members, "target": both}
+    return {**members, "target": Corrupted.side_by_side([drawn, members["target"]])}
 
 
 def _weights(part: Corrupted) -> Tensor:
@@ -93,15 +111,8 @@ def loss_of_slots(
     home: Slot = "target" if "target" in slots else next(iter(slots))
     aspects = beside.aspects if home == "target" else ()
     if how == "joint" and len(slots) > 1:
-        weighted = any(part.weights is not None for part in slots.values())
-        weights = [_weights(part) for part in slots.values()]
         aspects = [_padded(aspect, slots) for aspect in aspects]
-        together = Corrupted(
-            torch.cat([part.scores for part in slots.values()], dim=1),
-            torch.cat([part.mask for part in slots.values()], dim=1),
-            torch.cat(weights, dim=1) if weighted else None,
-        )
-        slots = {home: together}
+        slots = {home: Corrupted.side_by_side(list(slots.values()))}
     total = positive.new_zeros(())
     for slot, part in slots.items():
         own = slot == home
@@ -114,8 +125,40 @@ def loss_of_slots(
             aspects=aspects if own else (),
             candidates=beside.candidates if own else None,
             candidate_mask=beside.mask if own else None,
+            positives=None if part.positives is None else part.scores,
+            positive_weights=part.positives,
         )
     return total
+
+
+def losses_of_rows(
+    loss: Loss,
+    how: SlotSum,
+    positive: Tensor,
+    slots: Mapping[Slot, Corrupted],
+    temperature: Tensor,
+    beside: Beside | None = None,
+) -> tuple[Tensor, Tensor]:
+    """[B] values of `loss_of_slots` for each query alone, and [B] bool, which have a negative; arguments as there."""
+    beside = beside or Beside()
+    values = list[Tensor]()
+    for row in range(len(positive)):
+        at = slice(row, row + 1)
+        own = Beside(
+            [AspectScores(a.name, a.positive[at], a.negatives[at], a.weight, a.present[at]) for a in beside.aspects],
+            None if beside.candidates is None else beside.candidates[at],
+            None if beside.mask is None else beside.mask[at],
+        )
+        parts = {slot: part.rows(at) for slot, part in slots.items()}
+        values.append(loss_of_slots(loss, how, positive[at], parts, temperature, own))
+    counts = torch.stack([part.mask.any(1) for part in slots.values()]).any(0)
+    return torch.stack(values), counts
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Scalar: mean of [B] values by [B] weights >= 0; where all are 0, a zero that is still connected to the values."""
+    share = weights.to(values)
+    return (share * values).sum() / share.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
 def _padded(aspect: AspectScores, slots: Mapping[Slot, Corrupted]) -> AspectScores:

@@ -64,6 +64,12 @@ def obstacle(config: ResolvedConfig, backbone: Backbone, train: Dataset) -> str:
         return "it has hybrid terms or temperatures of its own"
     if strategy.beside is not None or strategy.switches:
         return f"strategy '{config.strategy.name}' is made of others"
+    if strategy.several_positives:
+        return f"strategy '{config.strategy.name}' has several positives of a query"
+    if "bank" in strategy.corrupts or strategy.reads_losses:
+        return f"strategy '{config.strategy.name}' remembers the steps before, or scores the corpus in each"
+    if type(strategy).order is not Strategy.order:
+        return f"strategy '{config.strategy.name}' orders the queries by itself"
     if strategy.scope == "batch" and (strategy.reads or Filters.of(config.mining).active):
         return "planes and filters of a batch are made in every step"
     if "triple" in strategy.corrupts:

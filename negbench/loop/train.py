@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +22,15 @@ from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
-from negbench.loop.accelerator import prepared, shard
+from negbench.loop.accelerator import prepared
+from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
+from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
+from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
-from negbench.mining.draws import splitmix
-from negbench.mining.mine import Mined, MiningTask, mine
+from negbench.mining.mine import MiningTask
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
@@ -75,6 +76,7 @@ def course(
     # before a checkpoint is read: the plane "initial" is of the weights as loaded
     offline = offline_planes(planes_read(strategy, config.mining), config, backbone, scene, run.display)
     objective = Objective(backbone, strategy, loss, scene, config.mining, config.hybrid, offline)
+    check_one_process(strategy, run.accelerator.num_processes)
     model: Any = objective
     if together is not None:
         optimizer, schedule = together
@@ -91,7 +93,7 @@ def course(
         run.display.seconds.update(state.seconds)
         loop = Loop(run, folder, state.noting(log), strategy, model, moving, state)
         if state.epoch == 0:
-            state.baselines = loop.untrained()
+            state.baselines = observe.untrained(loop)
             observe.keep_curves(loop, "start")
         ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         while state.epoch < epochs:
@@ -110,7 +112,7 @@ def course(
         if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with run.display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
-        details = record.details(run, objective, state, ranks, loop.baselines())
+        details = record.details(run, objective, state, ranks, observe.baselines(loop))
         if main:
             folder.write_metrics(state.points)
             folder.write_ranks(ranks.to_frame())
@@ -152,40 +154,9 @@ class Loop:
         if state.epoch in stage.refreshes:
             if stage.kept and state.epoch > 0 and state.refresh == -1:
                 observe.keep_curves(self, "warm")
-            self.refresh(stage, ranks)
+            define_pools(self, stage, ranks)
         elif state.epoch in observe.card_epochs(self.run.config):
             observe.note_regime(self, ranks)
-
-    def refresh(self, stage: Stage, ranks: QueryRanks | None) -> None:
-        """Define the pools of the interval that starts now, draw all its negatives, and note the regime."""
-        run, state, config = self.run, self.state, self.run.config
-        epoch, count = state.epoch, int(config.train.num_negatives or 1)
-        end = next((b for b in stage.refreshes if b > epoch), stage.end)
-        state.refresh += 1 if stage.kept else 0
-        main = run.accelerator.is_main_process  # every process mines the same negatives; one keeps the pools
-        scene = self.mined_scene()
-        queries = len(scene.train.dataset.queries)
-        with run.display.stage("mine", total=queries, note=f"epoch {epoch + 1}") as advance:
-            task = self.task(scene, stage.mined)
-            mined = mine(
-                task,
-                stage.mined,
-                refresh=state.refresh if stage.kept else stage.refreshes.index(epoch),
-                draws=(end - epoch) * count,
-                per_epoch=count if config.mining.replacement else None,
-                generator=self.moving.streams["draws"],
-                previous=self._pools_file(state.refresh - 1) if state.refresh > 0 and main else None,
-                pools=self._pools_file(state.refresh) if main and stage.kept else None,
-                progress=advance,
-            )
-        state.negatives, state.interval_start = mined.negatives, epoch
-        summary = mined.summary()
-        if stage.kept:
-            state.behaviour.append({"epoch": float(epoch), **summary})
-            if main:
-                self._write_mined(mined)
-        self.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-        observe.note_regime(self, ranks, task)
 
     def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
@@ -204,36 +175,20 @@ class Loop:
             temperature=objective.divisor,
         )
 
-    def _pools_file(self, refresh: int) -> Path:
-        return self.folder.path / f"pools-{refresh:02d}.bits"
-
-    def _write_mined(self, mined: Mined) -> None:
-        """Per-query mining statistics; pools older than the last refresh are not needed any more."""
-        self.folder.write_table(f"mining-{self.state.refresh:02d}", mined.frame())
-        if self.state.refresh > 1:
-            self._pools_file(self.state.refresh - 2).unlink(missing_ok=True)
-
     # --- training ----------------------------------------------------------------------------------------------------
 
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
         run, state, config = self.run, self.state, self.run.config
-        scene, draws = self._scene(), self.draws()
+        scene = self._scene()
         self.moving.objective.see(scene)
-        tokens, queries = scene.train.tokens, len(scene.train.dataset.queries)
-        chunks = torch.randperm(queries, generator=self.moving.streams["batches"]).split(config.train.batch_size)
-        # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
-        kept = config.train.num_negatives if draws is None and self.strategy.scope == "batch" else None
-        base = torch.randint(2**63 - 1, (1,), generator=self.moving.streams["draws"]) if kept else None
+        batches, count = epoch_batches(self, self.stage.strategy, scene), len(scene.train.dataset.queries)
         losses, found = list[Tensor](), list[dict[str, float]]()
         run.backbone.train()
         note = f"epoch {state.epoch + 1}/{config.train.epochs}"
-        with run.display.stage("train", total=len(chunks), note=note) as advance:
-            for chunk in chunks:
-                rows = shard(chunk, run.accelerator)
-                own = {name: value[rows] for name, value in tokens.items()}
-                seed = None if base is None else splitmix(base, rows)
-                result = self._step(Batch(rows, None if draws is None else draws[rows], own, kept, seed))
+        with run.display.stage("train", total=-(-count // config.train.batch_size), note=note) as advance:
+            for batch in batches:
+                result = self._step(batch)
                 losses.append(result.loss.detach())
                 state.step += 1
                 state.negatives_seen += result.negatives * run.accelerator.num_processes
@@ -324,25 +279,3 @@ class Loop:
             state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}
         self.log(values, state.step, state.epoch - 1)
         return ranks
-
-    def untrained(self) -> dict[str, dict[str, float]]:
-        """Metrics of the model before training, and of either modality alone under it."""
-        run, val = self.run, self.run.scene.val
-        with run.display.stage("evaluate", note="untrained"):
-            ranks = {"untrained": evaluation.score(run.backbone, run.scene, val)}
-            ranks |= evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
-        self.log({f"{run.scene.scored}/{name}": value for name, value in found["untrained"].items()}, 0, -1)
-        return found
-
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """What stands beside the result: the untrained model, and either modality alone before and after."""
-        run, before, val = self.run, self.state.baselines, self.run.scene.val
-        with run.display.stage("evaluate", note="one modality"):
-            single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-        return {
-            "untrained": before["untrained"],
-            "untrained_image_only": before["image_only"],
-            "untrained_text_only": before["text_only"],
-            **{name: val.dataset.summarise(found) for name, found in single.items()},
-        }

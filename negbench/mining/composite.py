@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Slot, Strategy
+from negbench.contracts import Epoch, ScoreView, Slot, Strategy
 from negbench.errors import OptionError, quoted
 
 Find = Callable[[str], type[Strategy]]
@@ -57,6 +57,19 @@ class Union(Composite):
     def beside(self) -> Strategy:
         """The batch strategy."""
         return next(member for member in self.members if member.scope == "batch")
+
+    @property
+    def queue(self) -> int:
+        """That of the batch strategy."""
+        return self.beside.queue
+
+    def order(self, epoch: Epoch) -> Tensor:
+        """That of the batch strategy."""
+        return self.beside.order(epoch)
+
+    def query_weights(self, losses: Tensor) -> Tensor:
+        """Those of the batch strategy."""
+        return self.beside.query_weights(losses)
 
     def pool(self, view: ScoreView) -> Tensor:
         """That of the corpus strategy."""
@@ -143,6 +156,7 @@ def _made(
     band = like.band and tuple(handed[list(parts).index(like)][end] for end in like.band)
     reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
     kept = {"scope", "corrupts", "n_def", "schedule", "reads_truth"}
+    flags = {name: any(getattr(part, name) for part in parts) for name in ("reads_losses", "several_positives")}
     made: type[Strategy] = dataclasses.make_dataclass(
         "".join(word.capitalize() for word in re.split(r"\W+", name)),
         fields,
@@ -156,6 +170,7 @@ def _made(
             "handed": tuple(handed),
             "band": band,
             "reads": reads,
+            **flags,
             **{key: getattr(like, key) for key in kept},
             **attributes,
         },

@@ -116,25 +116,25 @@ def live_planes(
 
 @torch.no_grad()
 def batch_planes(
-    names: Collection[str], backbone: Backbone, features: Tensor, text: TextBatch, targets: Tensor
+    names: Collection[str], backbone: Backbone, features: Tensor, text: TextBatch, tokens: Tensor
 ) -> dict[str, Tensor]:
-    """The same of a batch against its own targets, [B, B] each.
+    """The same of a batch against images, its own targets first: [B, C] each.
 
     Args:
         names: of planes; those that no current model makes are passed over.
         backbone: trained.
         features: [B, L, C] of the reference images.
         text: the batch's.
-        targets: [B, T, D] candidate tokens.
+        tokens: [C, T, D] of the images.
     """
-    images, made = images_of(targets), dict[str, Tensor]()
+    images, made = images_of(tokens), dict[str, Tensor]()
     if "target" in names:
-        made["target"] = images @ images.T
+        made["target"] = images[: len(features)] @ images.T
     if {"reference", "image"} & set(names):
         references = images_of(backbone.candidates(features).float())
-        made |= {"reference": references @ images.T, "image": relevance(references, targets)}
+        made |= {"reference": references @ images.T, "image": relevance(references, tokens)}
     if "text" in names:
-        made["text"] = relevance(backbone.text_queries(text).float(), targets)
+        made["text"] = relevance(backbone.text_queries(text).float(), tokens)
     return {name: plane for name, plane in made.items() if name in names}
 
 

@@ -17,11 +17,6 @@ from negbench.testing.worlds import toy_scores
 TEMPERATURES = (0.01, 0.07, 1.0)
 
 
-def _tempered(loss: Loss) -> bool:
-    """Whether the loss reads a temperature; one that says `uses_temperature = False` refuses `tau`."""
-    return bool(getattr(loss, "uses_temperature", True))
-
-
 def _gradients(value: Tensor, *inputs: Tensor) -> Sequence[Tensor]:
     return torch.autograd.grad(value, inputs)
 
@@ -110,7 +105,7 @@ class LossTestCase:
         positive = toy.positive.clone().requires_grad_()
         temperature = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
         value = loss(positive, negatives, toy.mask, temperature=temperature)
-        inputs = (positive, negatives, temperature) if _tempered(loss) else (positive, negatives)
+        inputs = (positive, negatives, temperature) if loss.uses_temperature else (positive, negatives)
         assert all(g.isfinite().all() for g in _gradients(value, *inputs))
 
     def test_weights_of_one_equal_none(self, loss: Loss) -> None:
@@ -178,7 +173,7 @@ class LossTestCase:
         """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
         toy = toy_scores(seed=8)
         call = (toy.positive, toy.negatives, toy.mask, toy.weights)
-        if not _tempered(loss):
+        if not loss.uses_temperature:
             assert loss(*call, temperature=0.2) == loss(*call, temperature=1.0)
             with pytest.raises(NegbenchError, match="tau must be left out"):
                 dataclasses.replace(loss, tau=0.2)
@@ -236,6 +231,31 @@ class LossTestCase:
             loss(*call, candidates=candidates, candidate_mask=other.mask[:, :3])
         with pytest.raises(ValueError, match=r"candidates must be \[5, C\], got \(4, 4\)"):
             loss(*call, candidates=candidates[:4])
+
+    def test_positives(self, loss: Loss) -> None:
+        """A loss of one positive refuses several; one that takes them rises as all fall; a weight of 0 is none."""
+        toy, other = toy_scores(seed=15), toy_scores(seed=16)
+        call = (toy.positive, toy.negatives, toy.mask, toy.weights)
+        with pytest.raises(ValueError, match="positive"):
+            loss(*call, positives=other.negatives[:4])
+        if not loss.uses_positives:
+            with pytest.raises(ValueError, match="takes one positive a query"):
+                loss(*call, positives=toy.positive[:, None])
+            return
+        assert loss(*call, positives=toy.positive[:, None]) == loss(*call)
+        weights = torch.cat([torch.ones_like(toy.positive)[:, None], other.weights * other.mask], dim=1)
+        tables = [
+            torch.cat([toy.positive[:, None], other.negatives.masked_fill(~other.mask, g)], 1) for g in (9, math.nan)
+        ]
+        tables = [table.requires_grad_() for table in tables]
+        values = [loss(*call, positives=table, positive_weights=weights) for table in tables]
+        assert values[0] == values[1]
+        gradient = _gradients(values[1], tables[1])[0]
+        assert bool((gradient.sum(1) < 0).all())
+        assert bool((gradient[weights == 0] == 0).all())
+        torch.testing.assert_close(loss(*call, positives=tables[0], positive_weights=3 * weights), values[0])
+        with pytest.raises(ValueError, match="positive_weights must be"):
+            loss(*call, positives=tables[0], positive_weights=weights[:, :2])
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_mixed_precision(self, loss: Loss, dtype: torch.dtype) -> None:

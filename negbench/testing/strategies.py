@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import PLANES, ScoreView, Slot, Strategy, tunable_ranges
+from negbench.contracts import PLANES, Epoch, ScoreView, Slot, Strategy, tunable_ranges
 from negbench.errors import NegbenchError
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
 from negbench.testing.worlds import Sign, toy_view
@@ -94,7 +94,12 @@ class StrategyTestCase:
         assert set(strategy.corrupts) <= set(get_args(Slot))
         assert set(strategy.reads) <= set(PLANES)
         if strategy.reads:
-            assert set(strategy.corrupts) <= {"target", "query"}, "planes are scores of targets"
+            assert set(strategy.corrupts) <= {"target", "query", "bank"}, "planes are scores of targets"
+        if "bank" in strategy.corrupts:
+            assert strategy.scope == "batch", "a bank stands beside a batch"
+        assert strategy.queue == 0 or (strategy.queue > 0 and "bank" in strategy.corrupts)
+        if strategy.several_positives:
+            assert strategy.scope == "batch", "positives are members of a batch"
         assert strategy.n_def >= 1
         assert strategy.schedule in ("multiples", "equal")
 
@@ -265,3 +270,50 @@ class StrategyTestCase:
             pool = strategy.pool(_changed(view, planes=planes))
             assert not ((pool > 0) & ~view.allowed).any()
             assert pool.dtype == torch.bool or bool((pool.isfinite() & (pool >= 0)).all())
+
+    def test_positives(self, strategy: Strategy) -> None:
+        """Weights >= 0, at the target above 0, of allowed columns that are no negatives; one where it declares none."""
+        for small in _views(strategy):
+            for dtype in (torch.float16, torch.float32):
+                planes = {name: plane.to(dtype) for name, plane in small.planes.items()}
+                view = _changed(small, scores=small.scores.to(dtype), planes=planes)
+                found = strategy.positives(view)
+                at_target = torch.zeros_like(view.allowed).scatter_(1, view.target[:, None], True)
+                assert found.shape == view.scores.shape
+                assert found.is_floating_point()
+                assert bool((found.isfinite() & (found >= 0)).all())
+                assert bool((found[at_target] > 0).all())
+                assert not ((found > 0) & ~view.allowed & ~at_target).any()
+                assert not ((found > 0) & (strategy.pool(view) > 0)).any()
+                if not strategy.several_positives:
+                    assert torch.equal(found > 0, at_target)
+
+    def test_order(self, strategy: Strategy) -> None:
+        """A permutation of the queries, out of the epoch's generator alone, whatever the size of a batch."""
+        generator = torch.Generator().manual_seed(3)
+        queries = torch.nn.functional.normalize(torch.randn(23, 8, generator=generator), dim=1)
+        target, before = torch.randint(9, (23,), generator=generator), torch.get_rng_state()
+        for size in (2, 5, 23, 64):
+            orders = [
+                strategy.order(Epoch(1, target, size, torch.Generator().manual_seed(seed), lambda: queries))
+                for seed in (0, 0, 1)
+            ]
+            assert all(torch.equal(order.sort().values, torch.arange(23)) for order in orders)
+            assert torch.equal(orders[0], orders[1])
+            assert not torch.equal(orders[0], orders[2])
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_query_weights(self, strategy: Strategy) -> None:
+        """Finite and >= 0, above 0 for some, for losses of any sign and some or all unknown; all 1 unless declared."""
+        losses = torch.randn(40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        some = losses.masked_fill(torch.arange(40) % 3 == 0, torch.nan)
+        for given in (losses, some, torch.full_like(losses, torch.nan), torch.zeros_like(losses), losses.abs() * 1e6):
+            kept = given.clone()
+            weights = strategy.query_weights(given)
+            assert weights.shape == given.shape
+            assert bool((weights.isfinite() & (weights >= 0)).all())
+            assert bool((weights > 0).any())
+            assert torch.equal(given.nan_to_num(nan=7), kept.nan_to_num(nan=7))
+            assert torch.equal(strategy.query_weights(given), weights)
+            if not strategy.reads_losses:
+                assert bool((weights == 1).all())

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -25,9 +26,8 @@ from negbench.cli.main import run as negbench
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FEWER = {"--seeds": "1", "--workers": "1", "--trials": "2"}
-SYSTEMS = {"all": "plain,qure"}
-STRATEGIES = {"cir": "qure,in-batch", "qure,cirqrs,dqe,in-batch": "qure,in-batch"}
+ONE = {"--seeds": "1", "--workers": "1", "--trials": "2"}
+FEWER = ONE | {"--systems": "plain,qure", "--strategies": "qure,in-batch", "--losses": "bradley-terry,info-nce"}
 
 
 def commands() -> list[list[str]]:
@@ -76,12 +76,7 @@ def test_commands_run_whole(
     words: list[str], toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for place, word in enumerate(words[:-1]):
-        words = [*words]
-        words[place + 1] = FEWER.get(word, words[place + 1])
-        words[place + 1] = {"--systems": SYSTEMS, "--strategies": STRATEGIES}.get(word, {}).get(
-            words[place + 1], words[place + 1]
-        )
+    words = [words[0], *(FEWER.get(option, word) for option, word in itertools.pairwise(words))]
     if words[0] == "claims":
         words += ["--only", "1"]
     if words[0] == "study":

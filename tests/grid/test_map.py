@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,10 @@ def test_a_map_from_the_command_line(
         assert line.split(",")[0].replace(">", "&gt;") in page
     assert negbench([*command, *dials]) == 0
     assert "16 cells, 16 of them finished before" in capsys.readouterr().out
+    assert negbench([*command, *dials, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["answer"] == read_json(folder / "answer.json")["answer"]
+    assert len(document["map"]) == len(pd.read_csv(folder / "map.csv")) > 0
     assert negbench(["report", "map", "--runs-dir", str(tmp_path)]) == 0
 
 

@@ -82,7 +82,8 @@ def test_a_merged_comparison_says_what_the_whole_one_says(
     assert set(theirs["backbone"].str.contains("/")) == {True}  # the label of the machine that computed it
     same = ["strategy", "loss", "dataset", "seeds", "R@10", "R@1", "mAP@10", "negatives", "FN draws %", "verdict"]
     pd.testing.assert_frame_equal(mine[same], theirs[same])
-    assert negbench(["merge", str(runs / "whole.zip"), "--name", "whole", "--runs-dir", str(tmp_path)]) == 0
+    assert negbench(["merge", str(runs / "whole.zip"), "--name", "whole", "--runs-dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["comparison"] == "whole"
     for file in ("statistics.csv", "table.md", "answer.md", "regime.csv"):
         assert (tmp_path / "both" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     cells = read_json(tmp_path / "both" / "comparison.json")["cells"]

@@ -167,13 +167,14 @@ def test_margin_kl_ranks_the_target_against_each_candidate_once(
 
 def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
     loss, dataset = make_loss("margin-kl", kl_over="corpus"), cell.scene.train.dataset
-    check_objective(loss, HybridConfig(), cell.backbone, dataset)
+    strategy = make_strategy("qure")
+    check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
     cell.backbone.frozen_images = False
     try:
         with pytest.raises(OptionError, match=r"^loss\.kl_over = 'corpus' scores the whole corpus .* 'tiny'") as caught:
-            check_objective(loss, HybridConfig(), cell.backbone, dataset)
+            check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
         assert "\n" not in str(caught.value)
-        check_objective(make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
+        check_objective(strategy, make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
     finally:
         cell.backbone.frozen_images = True
 

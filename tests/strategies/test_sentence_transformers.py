@@ -92,3 +92,22 @@ def test_against_loops(options: dict[str, Any]) -> None:
 def test_bad_options_are_quoted(options: dict[str, Any]) -> None:
     with pytest.raises(NegbenchError, match="must be"):
         SentenceTransformers(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ({}, 4),
+        ({"min_score": -1.0}, 4),  # no reason for a wider window
+        ({"absolute_margin": 0.0}, 31),
+        ({"relative_margin": 0.0, "range_min": 5}, 36),
+        ({"max_score": 1.0, "num_negatives": 2}, 21),
+    ],
+    ids=str,
+)
+def test_the_default_window_is_ten_times_as_wide_under_a_filter(options: dict[str, Any], want: int) -> None:
+    rule = SentenceTransformers(**options, sampling_strategy="random")
+    assert rule.window == want
+    scores = torch.linspace(1, -1, 60)[None]  # the target scores highest
+    places = as_sets(rule.pool(ScoreView(scores, torch.tensor([0]))))[0]
+    assert places == set(range(1 + rule.range_min, 1 + want))

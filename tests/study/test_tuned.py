@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
+from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.files import read_json
@@ -116,11 +116,11 @@ def test_a_comparison_at_equal_tuning(
     assert "At equal tuning" in page
     assert "Nothing to tune: all-corpus." in page
     assert negbench([*command, "3"]) == 0
-    again = capsys.readouterr().out
+    again = capsys.readouterr().err
     assert "trial 0" not in again
     assert "more to compute" not in again
     assert negbench([*command, "4"]) == 0
-    assert "trial 3" in capsys.readouterr().out
+    assert "trial 3" in capsys.readouterr().err
     assert {each.trials for each in read_tunings(tmp_path / "c")[1] if each.study} == {4}
 
 

@@ -118,7 +118,7 @@ def test_a_run_of_a_system_says_what_it_leaves_out(
     sets = [part for text in [*vector_sets, "train.epochs=1"] for part in ("--set", text)]
     command = ["run", "--system", "dqe", "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]
     assert negbench(command) == 0
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "note: DQE-CIR without its attribute weights (eq. 1, 7)" in " ".join(out.split())
     assert len(list(tmp_path.glob("dqe-margin-kl-*"))) == 1
 

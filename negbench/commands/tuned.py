@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import typer
+from rich.console import Console
 
-from negbench.cli import options
-
-if TYPE_CHECKING:
-    from negbench.config import RunConfig
-    from negbench.grid.cells import Cell, Outcome
-    from negbench.report.verdicts import Rules
-    from negbench.runfolder import Overwrite
-    from negbench.study.tuned import Combination
+from negbench.commands.cells import computed
+from negbench.config import RunConfig
+from negbench.display import log, stages
+from negbench.errors import NegbenchError, OptionError
+from negbench.grid.cells import SCENES, Cell, Outcome, plan
+from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.tuning import SUFFIX, write_tunings
+from negbench.report.build import read_rows, write_report
+from negbench.report.comparison import finish
+from negbench.report.tuned import finish_tuned
+from negbench.report.verdicts import Rules
+from negbench.runfolder import Overwrite
+from negbench.study.tuned import Combination, combinations, tune
 
 
 def combinations_of(
-    console: Any, configs: Sequence[RunConfig], cells: Sequence[Cell], trials: int | None, search: list[str] | None
+    console: Console, configs: Sequence[RunConfig], cells: Sequence[Cell], trials: int | None, search: Sequence[str]
 ) -> list[Combination]:
     """What is tuned, said in a line; none without `--tuned`."""
-    from negbench.errors import OptionError
-    from negbench.study.tuned import combinations
-
     if trials is None:
         if search:
             raise OptionError("--search is what trials move: add --tuned N")
         return []
-    found = combinations(configs, cells, search or ())
+    found = combinations(configs, cells, search)
     tuned = [each for each in found if each.spec is not None]
     console.print(f"tuning: {trials} trials for each of {len(tuned)} strategies, on a part of train", highlight=False)
     knobless = dict.fromkeys(each.labels["strategy"] for each in found if each.spec is None)
@@ -39,7 +40,7 @@ def combinations_of(
 
 
 def at_equal_tuning(
-    console: Any,
+    console: Console,
     found: Sequence[Combination],
     folder: Path,
     trials: int,
@@ -55,25 +56,15 @@ def at_equal_tuning(
     Raises:
         NegbenchError: a search that failed; what the others found is computed and printed before.
     """
-    from negbench.cli.cells import computed
-    from negbench.errors import NegbenchError
-    from negbench.grid.cells import SCENES, plan
-    from negbench.grid.comparison import ComparisonFolder
-    from negbench.grid.tuning import SUFFIX, write_tunings
-    from negbench.report.build import read_rows, write_report
-    from negbench.report.comparison import finish
-    from negbench.report.tuned import finish_tuned
-    from negbench.study.tuned import tune
-
     runs, name = folder.parent, folder.name
-    results = tune(found, runs, name, trials, workers=workers, tracking_uri=tracking_uri, report=typer.echo)
+    results = tune(found, runs, name, trials, workers=workers, tracking_uri=tracking_uri, report=log.info)
     write_tunings(folder, trials, [tuning for tuning, _ in results])
     configs = [config for _, mine in results for config in mine]
     labels = [tuning.labels for tuning, mine in results for _ in mine]
-    with options.stages(console, "plan") as display:
+    with stages("plan") as display:
         cells = plan(configs, runs, display, SCENES, labels)
     tuned = ComparisonFolder(runs / f"{name}{SUFFIX}")
-    outcomes = computed(console, tuned, cells, workers=workers, tracking_uri=tracking_uri, overwrite=overwrite)
+    outcomes = computed(tuned, cells, workers=workers, tracking_uri=tracking_uri, overwrite=overwrite)
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, tuned.path.name, tracking_uri, rules, report=report)
         finish_tuned(console, runs, name, read_rows(folder), read_rows(tuned.path))

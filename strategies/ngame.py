@@ -1,0 +1,78 @@
+"""The hardest members of batches that are made of clusters of similar queries.
+
+Rule: at each epoch the composed queries are cut in two balanced halves, and each half again, until no cluster has more
+than `cluster` members; batches are filled with clusters in random order, and a query's negatives are the k other
+targets of its batch that score highest.
+Source: NGAME (arXiv:2207.04452), as released: Extreme-classification/ngame, ngame/libs/shortlist.py (read 2023-07-13):
+balanced binary k-means, 10 negatives, clusters that double at given epochs from 1 on and are made anew every 5 epochs.
+Departures: one size of clusters for a whole run (8 is unverified), made anew in every epoch; two clusters that do not
+fill a batch to the end part over two. Its margin loss is a loss (`triplet`).
+Fallback: none is needed; a query whose every column is disallowed has no negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.contracts import Epoch, Scope, ScoreView, Strategy, check_option, tunable
+from negbench.metrics.ranks import descending
+from negbench.strategies._ranked import highest, is_whole
+
+PAPER = "NGAME, arXiv:2207.04452"
+_STEPS = 20  # of one bisection at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ngame(Strategy):
+    """Pool: the k allowed columns of the batch of highest score, or all of them; ties by place in the batch.
+
+    Args:
+        cluster: queries of a cluster at most, >= 1; 1 is a random order.
+        k: negatives, >= 1.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+
+    cluster: int = tunable(8, low=2, high=64, log=True)
+    k: int = tunable(10, low=1, high=100, log=True)
+
+    def __post_init__(self) -> None:
+        for name in ("cluster", "k"):
+            check_option(name, getattr(self, name), is_whole(getattr(self, name), 1), "a whole number >= 1")
+
+    def order(self, epoch: Epoch) -> Tensor:
+        """[Q] int64, cluster by cluster."""
+        parts, clusters = [torch.randperm(len(epoch.target), generator=epoch.generator)], list[Tensor]()
+        while parts:
+            part = parts.pop()
+            if len(part) <= self.cluster:
+                clusters.append(part)
+            else:
+                side = _half(epoch.queries[part], epoch.generator)
+                parts += [part[side], part[~side]]
+        return torch.cat([clusters[i] for i in torch.randperm(len(clusters), generator=epoch.generator).tolist()])
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, B] bool, at most k True per row."""
+        pool: Tensor = highest(view, view.allowed, self.k)
+        return pool
+
+
+def _half(points: Tensor, generator: torch.Generator) -> Tensor:
+    """[n] bool: the larger half of a balanced 2-means of [n, D] unit vectors, from two of them as centres."""
+    centres = points[torch.randperm(len(points), generator=generator)[:2]]
+    side = torch.zeros(len(points), dtype=torch.bool)
+    for _ in range(_STEPS):
+        before, lean = side, points @ (centres[0] - centres[1])
+        side = torch.zeros_like(side)
+        side[descending(lean[None])[0, : -(-len(points) // 2)]] = True
+        if torch.equal(side, before):
+            break
+        centres = normalize(torch.stack([points[side].mean(0), points[~side].mean(0)]), dim=-1)
+    return side

@@ -1,0 +1,45 @@
+"""Cross-batch memory: the other targets of the batch, and the targets of the last steps as they were embedded then.
+
+Rule: the loss of the batch plus the loss against a queue of the last K targets, which have no gradient; the batch is
+taken into the queue before the loss.
+Source: Wang et al., Cross-Batch Memory for Embedding Learning (arXiv:1912.06798), as released: msight-tech/research-xbm
+(read 2020-09-04): K 8192, weight 1 of the second loss, from step 2000 on.
+Departures: a query's one positive is its target with a gradient, in both losses; there the queue's own positives count.
+Start it late by a switch, `in-batch:2>xbm`: the queue fills from then on. `hybrid.slots = "joint"` is one softmax over
+batch and queue, in which the batch's own members stand twice.
+Fallback: none; a query whose every column is disallowed has no negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.strategies._ranked import is_whole
+
+PAPER = "XBM, arXiv:1912.06798"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xbm(Strategy):
+    """Pool: all allowed columns, of the batch and of the queue.
+
+    Args:
+        queue: K, targets, >= 1.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("target", "bank")
+    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
+
+    queue: int = tunable(8192, low=64, high=65536, log=True)
+
+    def __post_init__(self) -> None:
+        check_option("queue", self.queue, is_whole(self.queue, 1), "a whole number >= 1")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, True at every allowed column."""
+        return view.allowed.clone()

@@ -1,0 +1,386 @@
+"""Steps with several positives, a bank, ordered batches and weighted queries: against loops, and resumed to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from negbench.api import make_loss, make_strategy
+from negbench.config import HybridConfig, RunConfig, parse_plugin
+from negbench.contracts import relevance
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.loop.memory import check_one_process
+from negbench.loop.objective import Batch, Objective, StepResult, check_objective
+from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.train import Loop
+from negbench.mining.planes import images_of
+from negbench.scene import Scenes
+from negbench.scoring import evaluation
+from negbench.systems.system import load_config
+
+ROWS = torch.tensor([0, 7, 30, 41, 12])
+
+
+def config_of(sets: list[str], strategy: str, *more: str, loss: str = "info-nce") -> RunConfig:
+    return load_config(flags={"strategy": parse_plugin(strategy), "loss": {"name": loss}}, sets=[*sets, *more])
+
+
+@pytest.fixture
+def opened(vector_sets: list[str]) -> OpenRun:
+    """A run whose backbone is in evaluation mode."""
+    found = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    found.backbone.eval()
+    return found
+
+
+def objective_of(opened: OpenRun, strategy: str, loss: str, **options: Any) -> Objective:
+    return Objective(
+        opened.backbone, make_strategy(strategy, **options), make_loss(loss), opened.scene, opened.config.mining
+    )
+
+
+def step(objective: Objective, rows: Tensor = ROWS, drawn: Tensor | None = None, **more: Any) -> StepResult:
+    tokens = {k: v[rows] for k, v in objective.scene.train.tokens.items()}
+    with torch.no_grad():
+        result: StepResult = objective(Batch(rows, drawn, tokens, **more))
+    return result
+
+
+def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
+    """[Q, N] scores over the temperature, [N, D] images, [Q] target columns, none with a gradient."""
+    with torch.no_grad():
+        found = evaluation.embed(opened.backbone, opened.scene, opened.scene.train)
+        scores = relevance(found.queries, found.candidates) / opened.backbone.temperature
+    return scores, images_of(found.candidates), opened.scene.train.dataset.target_columns
+
+
+def stopped(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch, epoch: int = 2) -> Bench:
+    """The bench of a run that was stopped in this epoch."""
+    real, bench = Loop.train_epoch, Bench.open(where, "none")
+
+    def until(self: Loop) -> None:
+        if self.state.epoch == epoch:
+            raise KeyboardInterrupt
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "train_epoch", until)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config, bench)
+    return bench
+
+
+def resumes_to_the_bit(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch) -> RunResult:
+    """A run, equal to itself interrupted and resumed."""
+    whole = run_config(config, Bench.open(where / "whole", "none"))
+    again = resume(whole.run_id, stopped(config, where / "halves", monkeypatch))
+    left, right = whole.folder.weights(), again.folder.weights()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert whole.folder.metrics() == again.folder.metrics()
+    return whole
+
+
+def alone(config: RunConfig) -> str:
+    """Why it is not stacked."""
+    return plan_run(config, Scenes()).alone
+
+
+# --- several positives -----------------------------------------------------------------------------------------------
+
+
+def test_attraction_is_the_mean_of_the_logarithms_over_all_positives(opened: OpenRun) -> None:
+    scores, images, targets = tables(opened)
+    result = step(objective_of(opened, "fnc-attraction", "sup-con", threshold=0.0, k=2))
+    rows, found = ROWS.tolist(), 0
+    want, negatives = list[float](), 0
+    for row in rows:
+        own = int(targets[row])
+        others = [int(targets[other]) for other in rows if int(targets[other]) != own]
+        near = sorted(others, key=lambda c: -float(images[own] @ images[c]))[:2]
+        near = [c for c in near if float(images[own] @ images[c]) > 0]
+        log_p = scores[row, [own, *others]].log_softmax(0)
+        picked = [own, *near]
+        found += len(near)
+        negatives += len(others) - len(near)
+        if len(others) > len(near):
+            want.append(-sum(float(log_p[[own, *others].index(c)]) for c in picked) / len(picked))
+    assert found
+    assert result.negatives == negatives
+    assert float(result.loss) == pytest.approx(sum(want) / len(want), abs=1e-5)
+
+
+def test_positives_beside_own_draws(opened: OpenRun) -> None:
+    """A union: the draws are further negatives of the same softmax."""
+    scores, images, targets = tables(opened)
+    drawn = torch.tensor([[1, 5], [2, 3], [33, 21], [25, 36], [6, 8]])
+    strategy = {"threshold": 0.0, "k": 2}
+    result = step(
+        objective_of(opened, "fnc-attraction+top-k", "sup-con", threshold=0.0, fnc_attraction_k=2), ROWS, drawn
+    )
+    plain = step(objective_of(opened, "fnc-attraction", "sup-con", **strategy))
+    assert result.negatives == plain.negatives + 10
+    want = 0.0
+    for at, row in enumerate(ROWS.tolist()):
+        own = int(targets[row])
+        others = [int(targets[other]) for other in ROWS.tolist() if int(targets[other]) != own]
+        near = sorted(others, key=lambda c: -float(images[own] @ images[c]))[:2]
+        near = [c for c in near if float(images[own] @ images[c]) > 0]
+        log_p = scores[row, [own, *others, *drawn[at].tolist()]].log_softmax(0)
+        want -= sum(float(log_p[[own, *others].index(c)]) for c in [own, *near]) / (1 + len(near)) / len(ROWS)
+    assert float(result.loss) == pytest.approx(want, abs=1e-5)
+
+
+def test_joint_slots_keep_the_positives(opened: OpenRun) -> None:
+    """Other slots have none but the target, so "joint" over one slot is "sum"."""
+    from negbench.loop.slots import Corrupted
+
+    one = Corrupted(torch.rand(2, 3), torch.ones(2, 3) > 0, None, torch.eye(2, 3))
+    both = Corrupted.side_by_side([Corrupted(torch.rand(2, 2), torch.ones(2, 2) > 0), one])
+    assert both.positives is not None
+    assert torch.equal(both.positives, torch.cat([torch.zeros(2, 2), torch.eye(2, 3)], dim=1))
+    assert both.weights is None
+
+
+def test_a_loss_of_one_positive_is_refused(vector_sets: list[str]) -> None:
+    for name in ("fnc-attraction", "in-batch:2>fnc-attraction", "fnc-attraction+qure"):
+        with pytest.raises(NegbenchError, match="several positives of a query, and InfoNCE takes one: --loss sup-con"):
+            plan_run(config_of(vector_sets, name), Scenes())
+
+
+def test_a_run_of_several_positives_is_trained_by_itself(vector_sets: list[str], tmp_path: Path) -> None:
+    config = config_of(vector_sets, "fnc-attraction:threshold=0.0", "train.stacked=true", loss="sup-con")
+    sets = [*vector_sets, "train.stacked=true"]
+    assert "has several positives of a query" in alone(config)
+    assert alone(config_of(sets, "in-batch")) == ""
+    assert run_config(config, Bench.open(tmp_path, "none")).details["negatives_seen"]
+
+
+# --- a bank ----------------------------------------------------------------------------------------------------------
+
+
+def gallery(opened: OpenRun, row: int) -> list[int]:
+    dataset = opened.scene.train.dataset
+    return next(g.tolist() for g in dataset.groups.values() if int(dataset.target_columns[row]) in g.tolist())
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_the_bank_is_the_gallery_in_one_softmax(opened: OpenRun, k: int | None) -> None:
+    scores, _, targets = tables(opened)
+    result = step(objective_of(opened, "bank", "info-nce", k=k))
+    want, count = 0.0, 0
+    for row in ROWS.tolist():
+        own = int(targets[row])
+        others = [c for c in gallery(opened, row) if c != own]
+        others = sorted(others, key=lambda c: -float(scores[row, c]))[:k]
+        count += len(others)
+        want -= float(scores[row, [own, *others]].log_softmax(0)[0]) / len(ROWS)
+    assert result.negatives == count
+    assert float(result.loss) == pytest.approx(want, abs=1e-5)
+    assert result.statistics["pool_size"] == (k or 19)
+
+
+def test_no_gradient_flows_through_a_bank(opened: OpenRun) -> None:
+    """That of the images is of the targets alone, as if the bank's scores were of other images' constants."""
+    seen = list[Tensor]()
+    real = opened.backbone.candidates
+
+    def watched(features: Tensor) -> Tensor:
+        found = real(features).detach().requires_grad_(torch.is_grad_enabled())
+        seen.append(found)
+        return found
+
+    opened.backbone.candidates = watched  # type: ignore[method-assign]
+    objective = objective_of(opened, "bank", "info-nce")
+    objective(Batch(ROWS, None, {k: v[ROWS] for k, v in opened.scene.train.tokens.items()})).loss.backward()
+    assert [tokens.grad is not None for tokens in seen] == [True, False]
+
+
+def test_a_queue_holds_the_last_targets_as_they_were(opened: OpenRun) -> None:
+    """Two steps: the loss of the batch, plus that against the queue, which has the batch and what came before."""
+    scores, _, targets = tables(opened)
+    objective = objective_of(opened, "xbm", "info-nce", queue=8)
+    first, second = ROWS, torch.tensor([3, 20, 35, 44, 26])
+    step(objective, first)
+    with torch.no_grad():  # what stands in the queue does not follow the model
+        objective.memory.tokens.mul_(0.5)
+    result = step(objective, second)
+    queue = [(int(targets[row]), 0.5) for row in first.tolist()] + [(int(targets[row]), 1.0) for row in second.tolist()]
+    queue = queue[-8:]
+    want, count = 0.0, 0
+    for row in second.tolist():
+        own = int(targets[row])
+        members = [scores[row, int(targets[r])] for r in second.tolist() if int(targets[r]) != own]
+        banked = [scores[row, c] * factor for c, factor in queue if c != own]
+        count += len(members) + len(banked)
+        for part in (members, banked):
+            want -= float(torch.stack([scores[row, own], *part]).log_softmax(0)[0]) / 5
+    assert result.negatives == count
+    assert float(result.loss) == pytest.approx(want, abs=1e-5)
+    assert objective.memory.columns.tolist() == [c for c, _ in queue]
+    assert not objective.memory.tokens.requires_grad
+
+
+def test_planes_and_filters_reach_a_bank(opened: OpenRun) -> None:
+    """`mining.max_target`: what is too like the target is no negative, in the bank as in the batch."""
+    _, images, targets = tables(opened)
+    mining = opened.config.mining.model_copy(update={"max_target": 0.1})
+    for name, banked in (("bank", True), ("xbm", False)):
+        objective = Objective(opened.backbone, make_strategy(name), make_loss("info-nce"), opened.scene, mining)
+        result = step(objective)
+        count = 0
+        for row in ROWS.tolist():
+            own = int(targets[row])
+            members = [int(targets[r]) for r in ROWS.tolist()]
+            columns = gallery(opened, row) if banked else members * 2
+            count += sum(c != own and float(images[own] @ images[c]) <= 0.1 for c in columns)
+        assert result.negatives == count
+
+
+def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
+    """margin-kl over the corpus, where all of it is a negative already: as over a batch of one gallery."""
+    losses = [
+        Objective(
+            opened.backbone,
+            make_strategy("bank"),
+            make_loss("margin-kl", kl_over=over),
+            opened.scene,
+            opened.config.mining,
+        )
+        for over in ("corpus", "batch")
+    ]
+    corpus, batch = (float(step(objective, torch.tensor([0, 7, 12])).loss) for objective in losses)
+    assert corpus == pytest.approx(batch, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["xbm:queue=20", "in-batch:2>xbm:queue=20", "xbm+top-k:k=5:queue=20"])
+def test_a_queue_is_resumed_to_the_bit(
+    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(vector_sets, name)
+    whole = resumes_to_the_bit(config, tmp_path, monkeypatch)
+    without = "in-batch+top-k:k=5" if "+" in name else "in-batch"
+    plain = run_config(config_of(vector_sets, without), Bench.open(tmp_path / "plain", "none"))
+    assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
+
+
+def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
+    sets = [*vector_sets, "train.stacked=true"]
+    for name in ("bank", "xbm"):
+        assert "remembers the steps before, or scores the corpus in each" in alone(config_of(sets, name))
+    with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
+        check_one_process(make_strategy("in-batch:2>xbm"), 2)
+    with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
+        check_one_process(make_strategy("tme"), 2)
+    check_one_process(make_strategy("xbm"), 1)
+    check_one_process(make_strategy("bank"), 2)
+
+
+# --- the order of queries --------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_the_order_of_its_strategy(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches without a repeated target, where at random some have; resumed to the bit, and trained alone."""
+    repeats = dict[str, int]()
+    for name in ("in-batch", "no-duplicates"):
+        opened, count = open_run(config_of(vector_sets, name), Display(), Scenes()), 0
+        targets = opened.scene.train.dataset.target_columns
+        real = Objective.forward
+
+        def watched(self: Objective, batch: Batch) -> StepResult:
+            nonlocal count
+            count += len(batch.rows) - len(targets[batch.rows].unique())  # noqa: B023
+            return real(self, batch)  # noqa: B023
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Objective, "forward", watched)
+            run_config(config_of(vector_sets, name), Bench.open(tmp_path / name, "none"))
+        repeats[name] = count
+    assert repeats["in-batch"] > 0
+    assert repeats["no-duplicates"] == 0
+
+
+@pytest.mark.parametrize("name", ["ngame", "no-duplicates:2>ngame", "ngame+top-k:top_k_k=5"])
+def test_an_order_is_resumed_to_the_bit(
+    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumes_to_the_bit(config_of(vector_sets, name), tmp_path, monkeypatch)
+    assert alone(config_of([*vector_sets, "train.stacked=true"], name)) != ""
+
+
+def test_an_order_that_is_none_is_told(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
+    with pytest.raises(NegbenchError, match=r"Ngame\.order is no permutation of the 48 queries"):
+        run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
+
+
+# --- weights of queries ----------------------------------------------------------------------------------------------
+
+
+def test_weights_of_one_are_the_loss_and_those_of_zero_leave_queries_out(opened: OpenRun) -> None:
+    objective = objective_of(opened, "in-batch", "info-nce")
+    whole = float(step(objective).loss)
+    assert float(step(objective, weights=torch.ones(5, dtype=torch.float64)).loss) == pytest.approx(whole, abs=1e-6)
+    losses = objective.memory.losses[ROWS]
+    assert float(losses.mean()) == pytest.approx(whole, abs=1e-6)
+    assert int(objective.memory.losses.isnan().sum()) == 48 - 5
+    weights = torch.tensor([0.0, 1, 0, 3, 0], dtype=torch.float64)
+    want = float((losses[1] + 3 * losses[3]) / 4)
+    assert float(step(objective, weights=weights).loss) == pytest.approx(want, abs=1e-6)
+    assert float(step(objective, weights=torch.zeros(5)).loss) == 0
+
+
+def test_a_query_without_a_negative_counts_in_no_mean_and_has_no_gradient(opened: OpenRun) -> None:
+    """Two queries of one target: there is no loss, none is remembered, and no gradient is NaN."""
+    targets = opened.scene.train.dataset.target_columns
+    twins = next([a, b] for a in range(48) for b in range(a) if targets[a] == targets[b])
+    rows = torch.tensor(twins)
+    objective = objective_of(opened, "in-batch", "info-nce")
+    tokens = {k: v[rows] for k, v in opened.scene.train.tokens.items()}
+    result = objective(Batch(rows, None, tokens, weights=torch.ones(2)))
+    result.loss.backward()
+    assert float(result.loss.detach()) == 0
+    assert objective.memory.losses.isnan().all()
+    assert all(bool(p.grad.isfinite().all()) for p in opened.backbone.parameters() if p.grad is not None)
+
+
+def test_a_loss_history_is_resumed_to_the_bit(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first epoch is that of in-batch, as nothing is known; the next ones are not."""
+    whole = resumes_to_the_bit(config_of(vector_sets, "tme"), tmp_path, monkeypatch)
+    plain = run_config(config_of(vector_sets, "in-batch"), Bench.open(tmp_path / "plain", "none"))
+    curves = [[p["train/loss"] for p in r.folder.metrics() if "train/loss" in p] for r in (whole, plain)]
+    assert curves[0][0] == pytest.approx(curves[1][0], rel=1e-5)
+    assert curves[0][1] < 0.95 * curves[1][1]  # the hardest are left out of the mean
+    resumes_to_the_bit(config_of(vector_sets, "in-batch:1>tme+top-k:k=4"), tmp_path / "union", monkeypatch)
+
+
+def test_what_a_loss_history_does_not_go_with(vector_sets: list[str]) -> None:
+    assert "remembers the steps before" in alone(config_of([*vector_sets, "train.stacked=true"], "tme"))
+    opened = open_run(config_of(vector_sets, "tme"), Display(), Scenes())
+    dataset = opened.scene.train.dataset
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(dataset), "redraws", True)
+        with pytest.raises(NegbenchError, match="draws other pairs in each epoch, and Tme reads each query's losses"):
+            check_objective(make_strategy("tme"), make_loss("rcl"), HybridConfig(), opened.backbone, dataset)
+    for name in ("tme", "bank", "xbm+qure"):
+        with pytest.raises(NegbenchError, match="set both to 0"):
+            check_objective(
+                make_strategy(name), make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual(dataset)
+            )
+
+
+def textual(dataset: Dataset) -> Dataset:
+    """The same with privileged texts."""
+    queries = [dataclasses.replace(q, reference_text="a", target_text="b") for q in dataset.queries]
+    return dataclasses.replace(dataset, queries=queries)

@@ -1,0 +1,92 @@
+"""The orders of `ngame` and `no-duplicates`, and their pools."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from negbench.contracts import Epoch
+from negbench.errors import NegbenchError
+from negbench.strategies.ngame import Ngame, _half
+from negbench.strategies.no_duplicates import NoDuplicates
+from negbench.testing import as_sets, toy_view
+
+
+def epoch(target: torch.Tensor, size: int, seed: int = 0, queries: torch.Tensor | None = None) -> Epoch:
+    def embed() -> torch.Tensor:
+        assert queries is not None, "an order that reads no embeddings asks for none"
+        return queries
+
+    return Epoch(0, target, size, torch.Generator().manual_seed(seed), embed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_batch_repeats_a_target(seed: int) -> None:
+    """As long as none has more queries than there are batches, less one."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 3 + seed % 5
+    count = 40 + seed
+    batches = -(-count // size)
+    target = torch.randint(count // 3, (count,), generator=generator)
+    while max(Counter(target.tolist()).values()) > batches - 1:
+        target = torch.randint(count // 3, (count,), generator=generator)
+    order = NoDuplicates().order(epoch(target, size, seed))
+    assert order.sort().values.tolist() == list(range(count))
+    chunks = [target[chunk].tolist() for chunk in order.split(size)]
+    assert all(len(set(chunk)) == len(chunk) for chunk in chunks)
+    assert order.tolist() != NoDuplicates().order(epoch(target, size, seed + 100)).tolist()
+
+
+def test_the_most_frequent_target_may_fill_all_batches_but_one() -> None:
+    target = torch.tensor([7] * 4 + list(range(10, 29)))  # 23 queries, batches of 5, 5, 5, 5, 3
+    for seed in range(30):
+        order = NoDuplicates().order(epoch(target, 5, seed))
+        assert all((target[chunk] == 7).sum() <= 1 for chunk in order.split(5))
+
+
+def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
+    """Eight groups of four directions each: every cluster of 4 is one of them, whatever the order of the queries."""
+    generator = torch.Generator().manual_seed(0)
+    centres = normalize(torch.randn(8, 16, generator=generator), dim=1)
+    group = torch.arange(32) % 8
+    queries = normalize(centres[group] + 0.01 * torch.randn(32, 16, generator=generator), dim=1)
+    found = 0
+    for seed in range(5):
+        order = Ngame(cluster=4).order(epoch(torch.arange(32), 8, seed, queries))
+        found += sum(len(set(group[part].tolist())) == 1 for part in order.split(4))
+    assert found >= 30  # of 40: balanced halves may cut a group
+    alone = Ngame(cluster=1).order(epoch(torch.arange(32), 8, 0, queries))
+    assert sum(len(set(group[part].tolist())) == 1 for part in alone.split(4)) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 9, 16])
+def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange(count: int) -> None:
+    """A fixed point of balanced 2-means: no two queries would rather be each in the other's half."""
+    generator = torch.Generator().manual_seed(count)
+    points = normalize(torch.randn(count, 3, generator=generator), dim=1)
+    side = _half(points, generator)
+    assert int(side.sum()) == -(-count // 2)
+    centres = [normalize(points[s].mean(0), dim=0) for s in (side, ~side)]
+    lean = [float(p @ centres[0] - p @ centres[1]) for p in points]
+    assert min(v for v, s in zip(lean, side.tolist(), strict=True) if s) >= max(
+        v for v, s in zip(lean, side.tolist(), strict=True) if not s
+    )
+
+
+def test_pools() -> None:
+    for seed in range(6):
+        view = toy_view(9, 9, seed=seed, sign="negative", ties=seed % 2 == 1)
+        members = [{j for j in range(9) if view.allowed[i, j]} for i in range(9)]
+        assert as_sets(NoDuplicates().pool(view)) == members
+        scores = view.scores.tolist()
+        hardest = [set(sorted(m, key=lambda j, i=i: (-scores[i][j], j))[:3]) for i, m in enumerate(members)]  # type: ignore[misc]
+        assert as_sets(Ngame(k=3).pool(view)) == hardest
+
+
+@pytest.mark.parametrize("name", ["cluster", "k"])
+def test_bad_options_are_quoted(name: str) -> None:
+    with pytest.raises(NegbenchError, match=f"{name} must be a whole number >= 1, got 0"):
+        Ngame(**{name: 0})
