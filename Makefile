@@ -18,16 +18,23 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP) ## make .venv and install negbench with all it needs
 
 demo: $(STAMP) ## compare all strategies on the embedded data set: table, report, MLflow store in runs/
-	$(BIN)/negbench compare --strategies all --losses bradley-terry --seeds 3 --workers 2 --name demo
+	$(BIN)/negbench compare --strategies cir --losses bradley-terry --seeds 3 --workers 2 --name demo
 
 test: $(STAMP) ## the whole suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
+	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(STAMP) ## the documentation site in build/site, made without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo build/site/index.html
 
 bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
@@ -36,4 +43,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test lint bench system
+.PHONY: help install demo test faults lint docs bench system

@@ -28,8 +28,8 @@ def unit(x: Tensor) -> Tensor:
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
     """nn.Linear, Xavier-uniform weights drawn from `generator`, zero bias; the global generator is not touched."""
-    # to_empty: the usual constructor would draw from the global generator
-    layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
+    with torch.random.fork_rng(devices=[]):  # the constructor draws, too (on the meta device it imports sympy instead)
+        layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight, generator=generator)
     if bias:
         nn.init.zeros_(layer.bias)

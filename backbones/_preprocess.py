@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torchvision.transforms.functional as F
-from PIL import Image
+import torch
+from PIL import Image, ImageOps
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
 
 from negbench.contracts import check_option
 
@@ -64,11 +63,14 @@ class Preprocess:
         image = _eight_bit(image)
         left, top = self.padding(*image.size)
         if left or top:
-            image = F.pad(image, [left, top, left, top], fill=0)
-        image = F.resize(image, [self.size], InterpolationMode(self.interpolation))
-        image = F.center_crop(image, [self.size, self.size])
-        pixels: Tensor = F.normalize(F.to_tensor(image.convert("RGB")), list(self.mean), list(self.std))
-        return pixels
+            image = _bordered(image, left, top)
+        width, height = image.size
+        new = (self.size, self.size * height // width) if width <= height else (self.size * width // height, self.size)
+        image = image.resize(new, Image.Resampling[self.interpolation.upper()])
+        left, top = (round((side - self.size) / 2) for side in new)
+        image = image.crop((left, top, left + self.size, top + self.size)).convert("RGB")
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+        return (pixels - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
 
     def padding(self, width: int, height: int) -> tuple[int, int]:
         """Pixels added at the left and the right, and at the top and the bottom."""
@@ -92,3 +94,11 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     if not image.mode.startswith("I;16"):
         return image
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def _bordered(image: Image.Image, left: int, top: int) -> Image.Image:
+    """With so many columns of zeros at either side, and rows above and below."""
+    bordered = ImageOps.expand(image, (left, top, left, top), fill=0)
+    if image.mode == "P":  # the pixels keep their numbers: so must the palette
+        bordered.putpalette(image.getpalette() or [])
+    return bordered

@@ -50,12 +50,11 @@ class ImageEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2, device="meta").to_empty(device="cpu")
-            for inputs, outputs, kernel in self.LAYERS
+            nn.Conv2d(inputs, outputs, kernel, 2, kernel // 2) for inputs, outputs, kernel in self.LAYERS
         )
         side = SIZE // 2 ** len(self.LAYERS)
         # over positions too: lengths and sleeves are told by where the garment ends
-        self.output = nn.Linear(self.LAYERS[-1][1] * side * side, WIDTH, device="meta").to_empty(device="cpu")
+        self.output = nn.Linear(self.LAYERS[-1][1] * side * side, WIDTH)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """[B, 3, SIZE, SIZE] -> [B, WIDTH]."""
@@ -74,9 +73,9 @@ class TextEncoder(nn.Module):
 
     def __init__(self, words: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, TAPS * WIDTH, device="meta").to_empty(device="cpu")
-        self.attention = nn.Linear(WIDTH, 1, device="meta").to_empty(device="cpu")
-        self.output = nn.Linear(WIDTH, WIDTH, device="meta").to_empty(device="cpu")
+        self.embedding = nn.Embedding(words, TAPS * WIDTH)
+        self.attention = nn.Linear(WIDTH, 1)
+        self.output = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Word ids [B, S], 0 where there is no word -> token features [B, S, WIDTH] and text embeddings [B, WIDTH]."""
@@ -98,8 +97,9 @@ class Encoders(nn.Module):
     def __init__(self, vocabulary: Sequence[str]) -> None:
         super().__init__()
         self.vocabulary = tuple(vocabulary)
-        self.image = ImageEncoder()
-        self.text = TextEncoder(1 + len(vocabulary) + BUCKETS)
+        with torch.random.fork_rng(devices=[]):  # weights are loaded, or drawn by `reset`
+            self.image = ImageEncoder()
+            self.text = TextEncoder(1 + len(vocabulary) + BUCKETS)
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw all weights anew from `generator`; biases are zero."""

@@ -6,16 +6,22 @@ The public names load lazily, so that `import negbench` (and `negbench --help`) 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from negbench.api import (
+        audit,
+        compare,
         list_plugins,
+        load,
         load_dataset,
         make_backbone,
         make_loss,
         make_strategy,
         run,
+        study,
     )
     from negbench.contracts import (
         Backbone,
@@ -32,7 +38,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "negbench.api": (
+        "compare",
         "list_plugins",
+        "load",
         "load_dataset",
         "make_backbone",
         "make_loss",
@@ -43,6 +51,7 @@ _HOMES = {
     "negbench.errors": ("NegbenchError",),
     "negbench.miner": ("Miner",),
 }
+_COMMANDS = ("audit", "study")  # packages that are called
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -54,18 +63,34 @@ __all__ = [
     "ScoreView",
     "Strategy",
     "__version__",
+    "audit",
+    "compare",
     "list_plugins",
+    "load",
     "load_dataset",
     "make_backbone",
     "make_loss",
     "make_strategy",
     "run",
+    "study",
     "tunable",
 ]
 
 
+class Command(ModuleType):
+    """A package that a command is named after: `negbench.audit(...)` is `negbench.api.audit(...)`."""
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        """The command."""
+        found: Callable[..., Any] = getattr(importlib.import_module("negbench.api"), self.__name__.rpartition(".")[2])
+        return found
+
+
 def __getattr__(name: str) -> Any:
     """Import the public name's home on first use (PEP 562)."""
+    if name in _COMMANDS:
+        return importlib.import_module(f"negbench.{name}")
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'negbench' has no attribute '{name}'")

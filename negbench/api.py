@@ -1,21 +1,52 @@
-"""The public functions, for people who bring their own training loop: thin names for the registry and the engine."""
+"""The public functions: plug-ins for one's own training loop, and the commands for Python.
+
+A plug-in is named as on the command line ("qure", "qure:variant=release"), by a table ({"name": "qure", "variant":
+"release"}), or given as an object. What is computed stands in a configuration, so an object is taken for its class and
+its options: a Strategy or a Loss for its fields, a backbone or a data set that `make_backbone` or `load_dataset` made
+for the options it was made with. It is made anew in each run; weights that were changed since do not count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench import files
+from negbench.config import by_run, recipe_settings, set_layer
 from negbench.contracts import Backbone, Loss, Strategy
-from negbench.registry import registry
+from negbench.errors import OptionError
+from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
+    from negbench.audit.audit import Audit
     from negbench.datasets.dataset import Dataset
     from negbench.loop.runs import RunResult
+    from negbench.report.loaded import Comparison, Study
+    from negbench.runfolder import Overwrite
+
+Named = str | Mapping[str, Any]
+
+_MADE: dict[int, dict[str, Any]] = {}  # id of an object that was made here -> its section
+
+
+def _made(kind: str, name: str, options: Mapping[str, Any]) -> Any:
+    """An object by registry key, whose section is remembered as long as it lives."""
+    found = registry.make(kind, name, **options)
+    held = by_run(next(section for section, each in SECTIONS.items() if each == kind))
+    _MADE[id(found)] = {"name": name, **{key: value for key, value in options.items() if key not in held}}
+    weakref.finalize(found, _MADE.pop, id(found), None)
+    return found
 
 
 def make_strategy(name: str, **options: Any) -> Strategy:
-    """Strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``."""
+    """Strategy by registry key, e.g. ``make_strategy("qure", variant="paper").pool(view)``.
+
+    >>> make_strategy("top-k", k=5)
+    TopK(k=5, halve=False)
+    """
     strategy: Strategy = registry.make("strategies", name, **options)
     return strategy
 
@@ -28,7 +59,7 @@ def make_loss(name: str, **options: Any) -> Loss:
 
 def make_backbone(name: str, **options: Any) -> Backbone:
     """Backbone by registry key, e.g. ``make_backbone("clip", weights="...")``."""
-    backbone: Backbone = registry.make("backbones", name, **options)
+    backbone: Backbone = _made("backbones", name, options)
     return backbone
 
 
@@ -38,23 +69,110 @@ def load_dataset(name: str, **options: Any) -> Dataset:
     The result has `.images` (ids, the columns of scores), `.queries` and `.evaluate(scores) -> dict`; annotations alone
     are enough with ``images=False``.
     """
-    dataset: Dataset = registry.make("datasets", name, **options)
+    dataset: Dataset = _made("datasets", name, options)
     return dataset
 
 
 def list_plugins(kind: str) -> list[str]:
-    """Registry keys of one kind: strategies, losses, backbones or datasets."""
+    """Registry keys of one kind: strategies, losses, backbones or datasets.
+
+    >>> list_plugins("losses")[:2]
+    ['bradley-terry', 'hcl']
+    """
     return list(registry.plugins(kind))
+
+
+# --- plug-ins as a configuration names them --------------------------------------------------------------------------
+
+
+def _section(kind: str, given: Any, plugins: list[str]) -> Named:
+    """A name or a table as it is; an object by its class and options. Files of classes are added to `plugins`.
+
+    Raises:
+        OptionError: an object that no configuration can name.
+    """
+    if isinstance(given, str | Mapping):
+        return given
+    if id(given) in _MADE:
+        return _MADE[id(given)]
+    if kind in ("backbones", "datasets"):
+        maker = {"backbones": "make_backbone", "datasets": "load_dataset"}[kind]
+        raise OptionError(
+            f"a {type(given).__name__} that negbench.{maker} did not make has no name in a configuration: make it "
+            f"there, or give its name and options"
+        )
+    if not isinstance(given, Strategy if kind == "strategies" else Loss):
+        raise OptionError(f"{kind}: want names or objects of that kind, got {type(given).__name__}")
+    return {"name": _name_of(kind, type(given), plugins), **_options_of(kind, given)}
+
+
+def _name_of(kind: str, cls: type, plugins: list[str]) -> str:
+    """Registry key of a class; the file of a class that is in no registry is registered, as --plugin does."""
+    for name, plugin in registry.plugins(kind).items():
+        if cls.__module__ == plugin.module and registry.get(kind, name) is cls:
+            if plugin.path is not None:
+                plugins.append(str(plugin.path))
+            return name
+    import sys
+
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if file is None or cls.__module__ == "__main__":
+        raise OptionError(
+            f"{cls.__name__} is defined in no file of its own, from which a run could make it: write the class into one"
+        )
+    names = registry.add_file(Path(file))
+    plugins.append(str(Path(file).resolve()))
+    for name in names:
+        if registry.get(kind, name).__name__ == cls.__name__:
+            return name
+    raise OptionError(f"{file} offers no plug-in {cls.__name__}")
+
+
+def _options_of(kind: str, given: Any) -> dict[str, Any]:
+    """The options that make an equal object: those that are not the defaults."""
+    constructor = constructor_of(kind, type(given))
+    defaults = option_defaults(constructor)
+    fields = {field.name for field in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else None
+    lost = [name for name in defaults if not hasattr(given, name) or (fields is not None and name not in fields)]
+    if lost:
+        raise OptionError(f"a {type(given).__name__} does not tell its option '{lost[0]}': give its name and options")
+    options = {name: getattr(given, name) for name, default in defaults.items() if getattr(given, name) != default}
+    checked_options(kind, type(given).__name__, constructor, options)  # raises where text cannot carry a value
+    return options
+
+
+def _axis(kind: str, given: Any, plugins: list[str]) -> list[Named] | str | None:
+    """One axis of a grid: 'all' or 'a,b', one plug-in, or a list of them."""
+    if given is None or isinstance(given, str):
+        return given
+    several = isinstance(given, Sequence) and not isinstance(given, Mapping)
+    return [_section(kind, each, plugins) for each in (given if several else [given])]
+
+
+def _layer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Single plug-ins by section, and the files that define them, as a layer of a configuration."""
+    from negbench.config import plugin_section
+
+    plugins = list[str]()
+    found: dict[str, Any] = {}
+    for section, each in given.items():
+        if each is not None:
+            named = _section(SECTIONS[section], each, plugins)
+            found[section] = plugin_section(SECTIONS[section], named)
+    return found | ({"plugins": plugins} if plugins else {})
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
 
 
 def run(
     *,
-    strategy: str | None = None,
-    backbone: str | None = None,
-    dataset: str | None = None,
-    loss: str | None = None,
+    strategy: Named | Strategy | None = None,
+    backbone: Named | Backbone | None = None,
+    dataset: Named | Dataset | None = None,
+    loss: Named | Loss | None = None,
     seed: int | None = None,
-    recipe: Path | None = None,
+    recipe: Path | str | None = None,
     sets: Sequence[str] = (),
     runs_dir: Path | None = None,
     tracking_uri: str | None = None,
@@ -62,9 +180,9 @@ def run(
     """Train and score one run, as `negbench run` does; returns `.metrics`, `.run_id` and `.path`.
 
     Args:
-        strategy, backbone, dataset, loss: registry keys; left out, the recipe's or the default.
+        strategy, backbone, dataset, loss: names or objects; left out, the recipe's or the default.
         seed: of initial weights, batches and draws.
-        recipe: TOML file, as `--recipe`.
+        recipe: TOML file or name, as `--recipe`.
         sets: 'section.key=value' texts, as `--set`.
         runs_dir: where the run's folder and the MLflow store lie; default NEGBENCH_RUNS or ./runs.
         tracking_uri: MLflow store; default the sqlite file in `runs_dir`.
@@ -72,7 +190,216 @@ def run(
     from negbench.loop.runs import Bench, run_config
     from negbench.systems.system import load_config
 
-    names = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss}
-    flags: dict[str, Any] = {key: None if name is None else {"name": name} for key, name in names.items()}
-    config = load_config(recipe=recipe, flags={**flags, "seed": seed}, sets=sets)
+    flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
+    where = None if recipe is None else Path(recipe)
+    config = load_config(recipe=where, flags={**flags, "seed": seed}, sets=sets)
     return run_config(config, Bench.open(runs_dir, tracking_uri))
+
+
+def compare(
+    strategies: Any = None,
+    *,
+    losses: Any = None,
+    backbones: Any = None,
+    datasets: Any = None,
+    seeds: int | Sequence[int] | None = None,
+    negatives: Sequence[int] | None = None,
+    name: str | None = None,
+    workers: int = 1,
+    overwrite: Overwrite = "failed",
+    baseline: str | None = None,
+    metric: str | None = None,
+    margin: float = 0.5,
+    alpha: float = 0.05,
+    audit: bool = True,
+    report: bool = True,
+    tuned: int | None = None,
+    search: Sequence[str] = (),
+    recipe: Path | str | None = None,
+    sets: Sequence[str] = (),
+    runs_dir: Path | None = None,
+    tracking_uri: str | None = None,
+) -> Comparison:
+    """Compute every combination once, as `negbench compare` does; the same call goes on where it stopped.
+
+    Progress is told to the logger `negbench`, at level INFO.
+
+    Args:
+        strategies, losses, backbones, datasets: 'cir', 'all', 'a,b', a name, a table, an object, or a list of these;
+            left out, the recipe's or the default.
+        seeds: a count, or a list; default 3.
+        negatives: per query and step, an axis; default each strategy's own number.
+        name: folder and MLflow experiment; default from the grid.
+        workers: processes that compute cells.
+        overwrite: failed, never or always.
+        baseline: strategy that all are compared with; default in-batch, else all-corpus.
+        metric: what the verdicts are about; default the data set's main metric.
+        margin: differences within this many points are a tie.
+        alpha: level of the tests.
+        audit: whether the strategies are audited on the untrained model, too.
+        report: whether the HTML page is written.
+        tuned: also compare at equal tuning, so many trials for every strategy, as comparison NAME-tuned.
+        search: with `tuned`: KEY=LOW:HIGH, searched for every strategy.
+        recipe, sets, runs_dir, tracking_uri: as in `run`.
+
+    Raises:
+        NegbenchError: a user's mistake, or cells that failed.
+    """
+    from negbench.commands.compare import build_grid, compare_grid
+    from negbench.report.verdicts import Rules
+
+    rules, plugins = Rules.of_flags(baseline, margin, alpha, metric), list[str]()
+    given = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets}
+    axes: dict[str, Any] = {kind: _axis(kind, each, plugins) for kind, each in given.items()}
+    axes |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
+    axes |= {"negatives": None if negatives is None else list(negatives)}
+    layer = {"plugins": plugins} if plugins else {}
+    grid = build_grid(axes, {}, None if recipe is None else Path(recipe), sets, layer)
+    found = compare_grid(
+        grid,
+        files.runs_dir(runs_dir),
+        rules,
+        console=_silent(),
+        name=None if name is None else files.checked_name(name, "name"),
+        workers=workers,
+        overwrite=overwrite,
+        audit=audit,
+        report=report,
+        tuned=tuned,
+        search=search,
+        tracking_uri=tracking_uri,
+    )
+    assert found is not None  # no dry run
+    return found
+
+
+def study(
+    strategy: Named | Strategy | None = None,
+    *,
+    backbone: Named | Backbone | None = None,
+    dataset: Named | Dataset | None = None,
+    loss: Named | Loss | None = None,
+    seed: int | None = None,
+    trials: int | None = None,
+    seeds: int | None = None,
+    search: Sequence[str] = (),
+    fix: Sequence[str] = (),
+    minimise: str | None = None,
+    sampler: str | None = None,
+    pruner: str | None = None,
+    final_seeds: int | None = None,
+    name: str | None = None,
+    workers: int = 1,
+    storage: str | None = None,
+    recipe: Path | str | None = None,
+    sets: Sequence[str] = (),
+    runs_dir: Path | None = None,
+    tracking_uri: str | None = None,
+) -> Study:
+    """Search a strategy's knobs, as `negbench study` does; the same call goes on where it stopped.
+
+    Args:
+        strategy, backbone, dataset, loss: as in `run`.
+        seed: as in `run`.
+        trials, seeds, search, fix, minimise, sampler, pruner, final_seeds, name, workers, storage: as the flags.
+        recipe, sets, runs_dir, tracking_uri: as in `run`.
+
+    Raises:
+        NegbenchError: settings that make no study, or a default that cannot be computed.
+    """
+    from negbench.commands.study import compute_study, read_study
+
+    flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
+    flags |= {} if seed is None else {"seed": seed}
+    told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": list(search) or None, "fix": list(fix) or None}
+    told |= {"minimise": minimise, "sampler": sampler, "pruner": pruner, "final_seeds": final_seeds}
+    given = {key: value for key, value in told.items() if value is not None}
+    asked = read_study(flags, given, None if recipe is None else Path(recipe), list(sets))
+    return compute_study(
+        asked,
+        files.runs_dir(runs_dir),
+        console=_silent(),
+        name=None if name is None else files.checked_name(name, "name"),
+        storage=storage,
+        workers=workers,
+        tracking_uri=tracking_uri,
+    )
+
+
+def audit(
+    strategies: Any = None,
+    *,
+    backbone: Named | Backbone | None = None,
+    dataset: Named | Dataset | None = None,
+    run: str | None = None,
+    split: str = "train",
+    judge: str | None = None,
+    threshold: float = 0.9,
+    queries: int = 1000,
+    draws: int = 10,
+    seed: int = 0,
+    recipe: Path | str | None = None,
+    sets: Sequence[str] = (),
+    runs_dir: Path | None = None,
+) -> Audit:
+    """What strategies would draw, without training, as `negbench audit` says it; `.frame()` has a row a strategy.
+
+    Args:
+        strategies: as in `compare`; default all, or the run's.
+        backbone, dataset: as in `run`.
+        run: finished run whose weights are audited; default the untrained ones.
+        split, judge, threshold, queries, draws, seed: as the flags.
+        recipe, sets, runs_dir: as in `run`.
+
+    Raises:
+        NegbenchError: a user's mistake.
+    """
+    from negbench.audit.subject import AuditOptions
+    from negbench.commands.audit import audited, configured
+    from negbench.runfolder import find_run
+
+    if run is not None and backbone is not None:
+        raise OptionError("run takes the run's own backbone: leave backbone out")
+    plugins = list[str]()
+    named = _axis("strategies", strategies, plugins)
+    below = {k: v for k, v in recipe_settings(None if recipe is None else Path(recipe)).items() if k != "seed"}
+    judged = {} if judge is None else {"mining": {"judge": judge}}
+    layers = [
+        below,
+        judged,
+        {"plugins": plugins} if plugins else {},
+        _layer({"backbone": backbone, "dataset": dataset}),
+    ]
+    folder = None if run is None else find_run(files.runs_dir(runs_dir), run)
+    config, chosen = configured(named, folder, [*layers, *map(set_layer, sets)], seed)
+    options = AuditOptions(queries=queries, draws=draws, seed=seed)
+    return audited(
+        config,
+        chosen,
+        options,
+        split=split,
+        folder=folder,
+        threshold=threshold,
+        skip_oracles=strategies is None,
+    )
+
+
+def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | Study | RunResult:
+    """A comparison, a study or a finished run by its name, a part of a run's name, or its folder.
+
+    Raises:
+        RunError: there is none of this name, or it is not finished.
+    """
+    from negbench.report.loaded import load as loaded
+
+    path = Path(name)
+    if path.is_dir() and len(path.parts) > 1:
+        return loaded(path.parent, path.name)
+    return loaded(files.runs_dir(runs_dir), str(name))
+
+
+def _silent() -> Any:
+    """A console that prints nothing: what is found is returned."""
+    from rich.console import Console
+
+    return Console(quiet=True)

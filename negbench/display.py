@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,6 +28,27 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 
+log = logging.getLogger("negbench")  # what is told beside the result: notes are warnings, progress is INFO
+
+
+def progress_console() -> Console:
+    """Where progress is drawn: standard error, and nowhere where the logger `negbench` lets no INFO pass."""
+    return Console(stderr=True, quiet=not log.isEnabledFor(logging.INFO))
+
+
+def notes(remarks: Iterable[str]) -> None:
+    """Remarks that a reader of the result should know, a line each."""
+    for remark in remarks:
+        log.warning("note: %s", remark)
+
+
+@contextmanager
+def stages(title: str) -> Iterator[Display]:
+    """A live line for the stages of a part of a command."""
+    display = Display(progress_console())
+    with display.live(title):
+        yield display
+
 
 class Display:
     """Shows what is being done and adds up how long each stage takes.
@@ -38,7 +60,7 @@ class Display:
     def __init__(self, console: Console | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self._progress: Progress | None = None
-        if console is not None and console.is_terminal:
+        if console is not None and console.is_terminal and not console.quiet:
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
@@ -90,6 +112,7 @@ class Display:
             self._open.pop()
             spent = time.perf_counter() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            log.debug("%s %.2f s", f"{self._title} {name}".strip(), spent)
             if outer is not None:
                 self.seconds[outer] = self.seconds.get(outer, 0.0) - spent
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
 
+from negbench.signals import Stopped, stop_on_signals
+
 Report = Callable[[str], None]
 Function = Callable[[Any, Report], Any]
+
+_GRACE = 2.0  # seconds for workers to end in order
+_STARTING = 600  # seconds for a worker to import what it needs
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to task `index`: 'note' (text), 'done' (value) or 'failed' (one line, and the traceback)."""
+    """What happened to task `index`: 'note' (text), 'done' (value), 'failed' (one line, and the traceback)."""
 
     index: int
     kind: str
@@ -68,58 +79,119 @@ class Here:
 class Processes:
     """In so many worker processes, a task at a time each.
 
-    A process serves many tasks, so that they share what it has loaded. One that dies (kill -9, out of memory) fails its
-    task and is replaced.
+    A process serves many tasks, so that they share what it has loaded. One that dies (kill -9, out of memory) or hangs
+    is replaced, and its task tried again; a task that this happens to again fails.
+
+    Args:
+        workers: processes at once.
+        retries: of a task whose process died or hung.
+        silence: seconds without a sign of life after which a process is taken to hang.
     """
 
     workers: int
+    retries: int = 1
+    silence: int = 120
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
-        context = multiprocessing.get_context("spawn")
         pending = list(enumerate(tasks))[::-1]
-        active: dict[Connection, tuple[Any, int]] = {}
+        deaths: Counter[int] = Counter()
+        active: dict[Connection, _Worker] = {}
 
         def start() -> None:
-            index, task = pending.pop()
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(function, theirs), daemon=True)  # a daemon dies with us
-            process.start()
-            theirs.close()
-            ours.send((index, task))
-            active[ours] = (process, index)
+            worker = _Worker.start(function, *pending.pop())
+            active[worker.pipe] = worker
 
         try:
             for _ in range(min(self.workers, len(pending))):
                 start()
             while active:
-                for ready in wait(list(active)):
-                    assert isinstance(ready, Connection)
-                    process, index = active[ready]
+                before = time.monotonic()
+                ready = wait(list(active), timeout=1.0)
+                passed = min(1.0, time.monotonic() - before)  # less where this process itself was stopped
+                for worker in list(active.values()):
+                    if worker.pipe not in ready:
+                        worker.waited(passed, self.silence)
+                        continue
+                    index = worker.index
                     try:
-                        event: Event = ready.recv()
+                        event: Event = worker.pipe.recv()
                     except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
-                        process.join()
-                        del active[ready]
-                        code = process.exitcode
-                        why = f"killed by signal {-code}" if code and code < 0 else f"exit code {code}"
-                        yield Event(index, "failed", f"its worker process died ({why})")
+                        del active[worker.pipe]
+                        deaths[index] += 1
+                        again = deaths[index] <= self.retries
+                        if again:
+                            pending.append((index, tasks[index]))
+                        end = f"its worker process {worker.end()}"
+                        times = f", {deaths[index]} times" if deaths[index] > 1 else ""
+                        yield (
+                            Event(index, "note", f"{end}: tried again")
+                            if again
+                            else Event(index, "failed", end + times)
+                        )
                         if pending:
                             start()
                         continue
+                    worker.silent = 0.0
+                    if event.kind == "alive":
+                        continue
                     yield event
-                    if event.kind != "note":
-                        if pending:
-                            index, task = pending.pop()
-                            active[ready] = (process, index)
-                            ready.send((index, task))
-                        else:
-                            ready.send(None)
-                            process.join()
-                            del active[ready]
+                    if event.kind != "note" and not worker.next(pending):
+                        del active[worker.pipe]
         finally:
-            for process, _ in active.values():
-                process.terminate()
+            for worker in active.values():
+                worker.process.terminate()
+            deadline = time.monotonic() + _GRACE
+            for worker in active.values():
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+                worker.process.kill()
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process as its parent sees it."""
+
+    process: Any
+    pipe: Connection
+    index: int  # of its task
+    silent: float = -_STARTING  # seconds without a sign of life, or so many until there must have been one
+    hung: bool = False
+
+    @classmethod
+    def start(cls, function: Function, index: int, task: Any) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(function, theirs), daemon=True)  # a daemon dies with us
+        process.start()
+        theirs.close()
+        with suppress(OSError):  # dead already: reading tells
+            ours.send((index, task))
+        return cls(process, ours, index)
+
+    def next(self, pending: list[tuple[int, Any]]) -> bool:
+        """Hand it another task; False where there is none, and it has ended."""
+        with suppress(OSError):  # as above
+            self.pipe.send(pending[-1] if pending else None)
+        if pending:
+            self.index, _ = pending.pop()
+            return True
+        self.process.join()
+        return False
+
+    def waited(self, seconds: float, silence: float) -> None:
+        """So much more without a word. One that says nothing for too long is killed, and read as dead then."""
+        self.silent += seconds
+        if self.silent >= silence and not self.hung:
+            self.hung = True
+            self.process.kill()
+
+    def end(self) -> str:
+        """How it ended, as a sentence goes on."""
+        self.process.join()
+        code = self.process.exitcode
+        if self.hung:
+            return f"gave no sign of life for {self.silent:.0f} s and was killed"
+        return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
 
 
 def _outcome(function: Function, index: int, task: Any, report: Report) -> Event:
@@ -139,9 +211,34 @@ def told_of(error: Exception) -> tuple[str, str]:
 
 
 def _serve(function: Function, pipe: Connection) -> None:
-    import signal
-
+    """A worker's whole life; it ends quietly with its parent or by the parent's SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends us
-    while (message := pipe.recv()) is not None:
-        index, task = message
-        pipe.send(_outcome(function, index, task, lambda text, i=index: pipe.send(Event(i, "note", text))))  # type: ignore[misc]
+    stop_on_signals()
+    talking = threading.Lock()
+
+    def send(event: Event) -> None:
+        with talking:
+            pipe.send(event)
+
+    send(Event(-1, "alive"))
+    threading.Thread(target=_keep_company, args=(send,), daemon=True).start()
+    try:
+        while (message := pipe.recv()) is not None:
+            index, task = message
+            send(_outcome(function, index, task, lambda text, i=index: send(Event(i, "note", text))))  # type: ignore[misc]
+    except Stopped as stopped:
+        raise SystemExit(stopped.code) from None
+    except (EOFError, OSError):  # the parent is gone
+        raise SystemExit(1) from None
+
+
+def _keep_company(send: Callable[[Event], None]) -> None:
+    """A sign of life every second; when the parent is gone, however it ended, this process ends within two."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    with suppress(OSError):  # a pipe without a reader
+        while not wait([parent.sentinel], timeout=1.0):
+            send(Event(-1, "alive"))
+    os.kill(os.getpid(), signal.SIGTERM)  # in order: its MLflow run is ended
+    time.sleep(1.0)
+    os._exit(128 + signal.SIGTERM)

@@ -1,9 +1,10 @@
-"""Files that survive a kill: atomic writes, locks, and where negbench keeps what it makes."""
+"""Files that survive a kill and tell when they are damaged: atomic writes, hashes, locks, and where things are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -41,30 +42,65 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[IO[Any]]:
     """Open a temporary sibling; on success it is flushed to disk and renamed to `path`, on failure removed.
 
-    A reader therefore sees the old file or the new one, never half of one. Raises NegbenchError where the disk is full
-    or the folder cannot be written.
+    A reader therefore sees the old file or the new one, never half of one. In a sealed folder (see `seal`) its hash is
+    on the list before it is there. Raises NegbenchError where the disk is full or the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+        handle, temporary = _temporary(path)
     except OSError as error:
         raise NegbenchError(f"cannot write {path}: {error.strerror or error}") from error
-    temporary = Path(name)
-    os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp's 0600 would keep a shared cache from its other users
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            if (path.parent / SUMS).exists():
+                _note_sum(path, temporary)
+            temporary.replace(path)  # within the block: closing the file lets go of its lock
+        _sync_folder(path.parent)
     except OSError as error:
         raise NegbenchError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, locked for as long as it is open: `sweep` leaves those of living processes alone."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if Path(name).exists():  # else a sweep came between the two
+            os.fchmod(handle, 0o666 & ~_UMASK)  # mkstemp's 0600 would keep a shared cache from its other users
+            return handle, Path(name)
+        os.close(handle)
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove the half-written files that killed processes left in `folder`; those of living ones stay."""
+    removed = []
+    for path in folder.glob(".*.partial"):
+        with contextlib.suppress(OSError), path.open("rb") as file:  # gone, being written, or another user's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            removed.append(path)
+    return removed
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is safe from a power cut when its folder has reached the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -82,26 +118,136 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def read_json(path: Path) -> Any:
-    """Parsed content; NegbenchError where the file is missing or damaged."""
+# --- checking ----------------------------------------------------------------------------------------------------
+
+SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
+_MEND = "delete it and give the command that wrote it again"
+
+
+class DamagedError(NegbenchError):
+    """A file that does not hold what was written there."""
+
+
+def seal(folder: Path) -> None:
+    """From now on `folder` lists the hash of every file that `atomic_write` puts there, and `intact` compares.
+
+    It is made if absent; what lies there already is listed as it is.
+    """
+    sums = folder / SUMS
+    if sums.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    there = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    with atomic_write(sums) as file:
+        file.writelines(_sum_line(path.name, path) for path in there)
+
+
+def _sum_line(name: str, source: Path) -> str:
+    with source.open("rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n"
+
+
+def _note_sum(path: Path, source: Path) -> None:
+    """Add a line; before the rename, so that a kill between the two leaves a file that is on the list, old or new."""
+    with (path.parent / SUMS).open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        end = file.seek(0, os.SEEK_END)
+        torn = end > 0 and (file.seek(end - 1), file.read(1))[1] != b"\n"
+        file.write((b"\n" if torn else b"") + _sum_line(path.name, source).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flaw(path: Path) -> str | None:
+    """What is wrong with a file of a sealed folder; None where nothing is, and where the folder is not sealed.
+
+    Raises:
+        OSError: no such file, or one that cannot be read.
+    """
+    line = _sum_line(path.name, path).encode().rstrip(b"\n")
+    try:
+        lines = (path.parent / SUMS).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return None
+    return None if line in lines else f"its content is not what {SUMS} beside it lists"
+
+
+def damaged_in(folder: Path) -> list[str]:
+    """Names of the listed files of a sealed folder that hold something else than what was written there."""
+    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    names = dict.fromkeys(line[66:] for line in lines)
+    return [name for name in names if name and (folder / name).is_file() and flaw(folder / name)]
+
+
+@contextlib.contextmanager
+def intact(path: Path, mend: str = _MEND) -> Iterator[Path]:
+    """Read `path` in this block: it is compared with its hash first, and what then fails to be read is damaged, too.
+
+    Args:
+        path: a file that negbench wrote.
+        mend: what to do about a damaged one.
+
+    Raises:
+        DamagedError: it holds something else than what was written there.
+        NegbenchError: it is not there.
+    """
+    try:
+        if wrong := flaw(path):
+            raise DamagedError(f"{path} is damaged ({wrong}): {mend}")
+        yield path
+    except NegbenchError:
+        raise
+    except OSError as error:
+        why = error.strerror or str(error).split("\n")[0]
+        raise NegbenchError(f"cannot read {path}: {why}") from error
+    except Exception as error:  # the kinds of json, parquet, zip, pickle, safetensors
+        why = (str(error) or type(error).__name__).split("\n")[0]
+        raise DamagedError(f"{path} is damaged ({why}): {mend}") from error
+
+
+def parsed_json(path: Path) -> Any:
+    """Content of a JSON file, whoever wrote it; NegbenchError where it is missing or none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NegbenchError(f"{path} is damaged: {error}") from error
 
 
+def read_json(path: Path, mend: str = _MEND) -> Any:
+    """What `write_json` wrote; errors as `intact`."""
+    with intact(path, mend):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+# --- locks -------------------------------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path` (made if absent); the kernel lets go of it when the process dies.
+def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
+    """Hold a lock on the file `path` (made if absent); the kernel lets go of it when the process dies.
+
+    Whoever gets it alone sweeps its folder of what killed processes left half-written.
+
+    Args:
+        path: of the lock.
+        wait: for others to let go of it.
+        shared: with others that hold it so.
 
     Raises:
         BlockingIOError: `wait` is False and another process holds it.
+        NegbenchError: a folder that cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise NegbenchError(f"cannot write {path.parent}: {error.strerror or error}") from error
+    with file:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        if not shared:
+            sweep(path.parent)
         try:
             yield
         finally:

@@ -2,28 +2,31 @@
 
 config.json       the resolved configuration, its hash, identities and versions; written first
 metrics.jsonl     one line a point: {"step", "epoch", name: value, ...}
-checkpoint.pt     while it trains: all that resuming needs, replaced at each epoch
+checkpoint.pt     while it trains: all that resuming needs, the points of metrics.jsonl too; replaced at each epoch
 ranks.parquet     per-query ranks on the reported split
 model.safetensors trained parameters
 result.json       metrics, behaviour, cost; written last: its presence means finished
 error.txt         what stopped a failed run
+SHA256SUMS        of every file above as it was written; none is read without being compared
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 
 from negbench.config import RunConfig
 from negbench.errors import RunError
-from negbench.files import atomic_write, locked, read_json, write_json
+from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOVES_SCORES = False  # keeps what was computed
 
@@ -32,6 +35,8 @@ Status = Literal["finished", "failed", "interrupted", "new"]
 # are; always: compute anew whatever there is
 Overwrite = Literal["failed", "never", "always"]
 Step = Literal["reuse", "leave", "resume", "anew"]
+_ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
+_FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
 
 
 @dataclass(frozen=True)
@@ -76,26 +81,33 @@ class RunFolder:
     @property
     def manifest(self) -> dict[str, Any]:
         """What `write_manifest` wrote."""
-        value: dict[str, Any] = read_json(self.path / "config.json")
+        value: dict[str, Any] = read_json(self.path / "config.json", f"delete {self.path} and compute the run again")
         return value
 
     @property
     def config(self) -> RunConfig:
         """The resolved configuration."""
-        return RunConfig.model_validate(self.manifest["config"])
+        manifest = self.manifest
+        with self._intact("config.json"):
+            return RunConfig.model_validate(manifest["config"])
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Metrics, behaviour and cost; marks the run finished and drops its checkpoint."""
         write_json(self.path / "result.json", result)
-        (self.path / "error.txt").unlink(missing_ok=True)
-        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Drop what a finished run does not need, also where a kill came right after its result."""
+        for name in ("error.txt", "checkpoint.pt"):
+            with suppress(PermissionError):  # another user's run
+                (self.path / name).unlink(missing_ok=True)
 
     @property
     def result(self) -> dict[str, Any]:
         """What `write_result` wrote; RunError where the run is not finished."""
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
-        value: dict[str, Any] = read_json(self.path / "result.json")
+        value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
         return value
 
     def write_error(self, text: str) -> None:
@@ -105,24 +117,23 @@ class RunFolder:
 
     # --- metrics --------------------------------------------------------------------------------------------------
 
-    def append_metrics(self, point: Mapping[str, float]) -> None:
-        """One line; a torn last line (a kill in the middle of the write) is dropped on reading."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(point) + "\n")
+    def write_metrics(self, points: Sequence[Mapping[str, float]]) -> None:
+        """All points so far, those of a checkpoint: the two belong together, and the checkpoint is what counts."""
+        with atomic_write(self.path / "metrics.jsonl") as file:
+            file.writelines(json.dumps(point) + "\n" for point in points)
 
     def metrics(self) -> list[dict[str, float]]:
         """All points, in order."""
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return []
-        lines = file.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        with self._intact(file.name):
+            return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
-    def truncate_metrics(self, epoch: int) -> None:
-        """Drop the points of `epoch` and later: they are computed again after a resume."""
-        kept = [point for point in self.metrics() if point["epoch"] < epoch]
-        with atomic_write(self.path / "metrics.jsonl") as file:
-            file.writelines(json.dumps(point) + "\n" for point in kept)
+    def recover(self) -> None:
+        """Set metrics.jsonl back to the checkpoint: what was computed after it, if anything, is computed again."""
+        saved = self.checkpoint()
+        self.write_metrics(saved["state"]["points"] if saved else [])
 
     # --- tables and weights ---------------------------------------------------------------------------------------
 
@@ -137,7 +148,14 @@ class RunFolder:
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""
-        return pd.read_parquet(self.path / "ranks.parquet")
+        return self.table("ranks")
+
+    def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """What `write_table` wrote, or some columns of it."""
+        import pandas as pd  # here, as training does without it
+
+        with self._intact(f"{name}.parquet") as file:
+            return pd.read_parquet(file, columns=columns)
 
     def write_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -149,7 +167,8 @@ class RunFolder:
         file = self.path / "checkpoint.pt"
         if not file.exists():
             return None
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        with intact(file, _FIRST):
+            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         return state
 
     def write_weights(self, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
@@ -159,14 +178,24 @@ class RunFolder:
         with atomic_write(self.path / "model.safetensors", "wb") as file:
             file.write(save({k: v.detach().cpu().contiguous() for k, v in state.items()}, dict(metadata)))
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it holds trained parameters: not where it came of a pack."""
+        return (self.path / "model.safetensors").exists()
+
     def weights(self) -> dict[str, torch.Tensor]:
         """What `write_weights` wrote."""
         from safetensors.torch import load_file
 
-        if not (self.path / "model.safetensors").exists():
+        if not self.has_weights:
             raise RunError(f"run {self.run_id} holds no weights")
-        tensors: dict[str, torch.Tensor] = load_file(self.path / "model.safetensors")
+        with self._intact("model.safetensors") as file:
+            tensors: dict[str, torch.Tensor] = load_file(file)
         return tensors
+
+    def _intact(self, name: str) -> AbstractContextManager[Path]:
+        """Read one of the files that a finished run is made of."""
+        return intact(self.path / name, _ANEW)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:
@@ -235,6 +264,8 @@ def claimed(
                     if step == "anew":  # now, so that the next process finds it
                         folder.write_manifest(manifest())
             if not busy:
+                if step == "reuse":
+                    folder.tidy()
                 yield folder, step
                 return
         with folder.lock(wait=True):
@@ -242,13 +273,20 @@ def claimed(
 
 
 def new_folder(runs: Path, name: str) -> RunFolder:
-    """A fresh folder `name`, or `name-2`, ... where that is taken; made here, so that no two processes share one."""
-    runs.mkdir(parents=True, exist_ok=True)
+    """An empty folder `name`, or `name-2`, ... where that holds a run; only under the claims' lock.
+
+    One that was made by a process killed before it wrote anything is taken.
+    """
     for number in range(1, 10_000):
         path = runs / (name if number == 1 else f"{name}-{number}")
         try:
-            path.mkdir()
+            path.mkdir(parents=True, exist_ok=True)
+            if any(file.name != SUMS and not file.name.startswith(".") for file in path.iterdir()):
+                continue
         except FileExistsError:
             continue
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
+        seal(path)
         return RunFolder(path)
     raise RunError(f"10,000 runs named {name} in {runs}: clear some away")

@@ -7,27 +7,37 @@ print as R@10.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import re
+import sqlite3
 import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
+from negbench.errors import NegbenchError, RunError
 from negbench.files import locked, read_json, write_json
 from negbench.runfolder import RunFolder
+from negbench.signals import Stopped
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "negbench"
 _FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
+_ALIVE = ".alive"  # lock of a parent run's folder
 _PARAM_LIMIT = 6000  # characters of a parameter's value
+_KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
+_VIEW, _NOTE = "mlflow.sharedViewState.", "mlflow.note.content"
+_NOTE_LIMIT = 5000  # characters of a tag's value
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors", "curve.png")
 
 
@@ -53,6 +63,22 @@ class Pruned(Exception):
 
 
 @dataclass(frozen=True)
+class Shown:
+    """How MLflow presents an experiment.
+
+    Args:
+        answer: Markdown: description of the run that the others hang under.
+        views: saved views of the runs table by name, of which `address` opens the first by the alphabet; a state as
+            MLflow's "Share" keeps it.
+        colours: folder of a run -> its colour in charts, as "#rrggbb".
+    """
+
+    answer: str = ""
+    views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    colours: Mapping[Path, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Tracker:
     """An MLflow store. `uri = "none"` keeps no copy.
 
@@ -74,6 +100,11 @@ class Tracker:
         """Whether a copy is kept at all."""
         return self.uri != "none"
 
+    @property
+    def shown(self) -> str:
+        """The URI as it may be printed: without a user's name and password."""
+        return re.sub(r"//[^/@]*@", "//", self.uri)
+
     def client(self) -> MlflowClient:
         """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
         from mlflow.tracking import MlflowClient
@@ -83,7 +114,58 @@ class Tracker:
         with self.guard():
             client = MlflowClient(tracking_uri=self.uri)
             client.search_experiments(max_results=1)
+            self._settle()
         return client
+
+    def _notes(self) -> list[Path]:
+        """Files in which the folders of runs, comparisons and studies remember their copies."""
+        return [*self.root.glob("*/mlflow.json"), *self.root.glob("*/trials/*/mlflow.json")]
+
+    def _settle(self) -> None:
+        """A runs folder that was moved or copied with its store: artifacts are where it is now.
+
+        MLflow keeps artifacts' places as absolute paths only, and has no call that changes a run's.
+        """
+        if self.uri != default_uri(self.root):
+            return
+        here = (self.root.resolve() / "artifacts").as_uri()
+        with closing(sqlite3.connect(self.root / "mlflow.db")) as store, store:
+            places = store.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+            for (old,) in places:
+                if old == here or not old.startswith("file:") or not old.endswith("/artifacts"):
+                    continue
+                store.execute("UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (here, old))
+                moved = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE artifact_uri GLOB ?"
+                store.execute(moved, (here, len(old) + 1, f"{old}/*"))
+                before = default_uri(Path(unquote(urlsplit(old).path)).parent)
+                for note in self._notes():
+                    if (kept := _noted(note)) is not None and kept["uri"] == before:
+                        write_json(note, {**kept, "uri": self.uri})
+
+    def address(self, name: str | None = None) -> str:
+        """Path within MLflow's pages of an experiment's runs, on its saved view.
+
+        Args:
+            name: of the experiment; default: that of the newest run.
+
+        Raises:
+            RunError: no such experiment, or none with a run.
+        """
+        client = self.client()
+        known = {e.experiment_id: e for e in client.search_experiments()}
+        if name is None:
+            newest = client.search_runs(list(known), order_by=["attributes.start_time DESC"], max_results=1)
+            found = known[newest[0].info.experiment_id] if newest else None
+        else:
+            found = client.get_experiment_by_name(name)
+        if found is None:
+            names = sorted(e.name for e in known.values() if e.experiment_id != "0")
+            raise RunError(
+                f"there is no experiment '{name or ''}' in {self.shown}: known are {', '.join(names) or 'none'}"
+            )
+        views = sorted(tag.removeprefix(_VIEW) for tag in found.tags if tag.startswith(_VIEW))
+        view = f"&viewStateShareKey={views[0]}" if views else ""  # without: a comparison that is not finished
+        return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
     def guard(self) -> Any:
         """Lock that serialises writers of the sqlite file; server stores need none."""
@@ -96,7 +178,7 @@ class Tracker:
             if found is not None:
                 return str(found.experiment_id)
             location = (self.root.resolve() / "artifacts").as_uri() if self.uri.startswith("sqlite") else None
-            return str(client.create_experiment(name, artifact_location=location))
+            return str(client.create_experiment(name, artifact_location=location, tags=dict([_KIND])))
 
     @contextmanager
     def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
@@ -105,20 +187,24 @@ class Tracker:
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
         log = RunLog(self, folder)
+        if self.enabled:
+            log._guarded(self.mend)
         log.start(params, tags)
-        status = "FAILED"
+        status = "KILLED"  # by Ctrl-C or another signal
         try:
             yield log
             status = "FINISHED"
-        except (KeyboardInterrupt, Pruned):
-            status = "KILLED"
+        except Pruned:
+            raise
+        except Exception:
+            status = "FAILED"
             raise
         finally:
             log.finish(status)
 
     def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
         """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id."""
-        kept = read_json(folder.path / "mlflow.json") if (folder.path / "mlflow.json").exists() else {}
+        kept = _noted(folder.path / "mlflow.json") or {}
         log = RunLog(self, folder, tolerant=False)
         log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
         log.artifacts(folder.result)
@@ -141,19 +227,65 @@ class Tracker:
         try:
             return self._parent(note, name, tags)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
             return None
 
     def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
+        from mlflow.exceptions import MlflowException
+
         with locked(note.with_suffix(".lock")):
-            if note.exists() and read_json(note)["uri"] == self.uri:
-                return str(read_json(note)["run_id"])
-            client = self.client()
+            client, kept = self.client(), _noted(note)
+            if kept is not None and kept["uri"] == self.uri:
+                with suppress(MlflowException), self.guard():  # somebody has deleted it: make another
+                    client.update_run(kept["run_id"], status="RUNNING")
+                    return str(kept["run_id"])
             experiment = self.experiment(client, name)
             with self.guard():
                 run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
             write_json(note, {"uri": self.uri, "run_id": run.info.run_id, "summaries": []})
         return str(run.info.run_id)
+
+    @contextmanager
+    def working(self, note: Path) -> Iterator[None]:
+        """Hold the parent of `parent` for as long as its runs are computed; a signal ends it as KILLED.
+
+        Several processes may hold it; when none does, `mend` ends it.
+        """
+        with locked(note.with_name(_ALIVE), shared=True):
+            try:
+                yield
+            except Stopped:
+                if kept := _noted(note):
+                    with suppress(Exception):  # `mend` does it later
+                        self.end(kept["run_id"], "KILLED")
+                raise
+
+    def mend(self) -> list[str]:
+        """End the runs of this runs folder that the store calls running and whose process is gone (kill -9, power).
+
+        A finished run whose copy was cut off is copied again.
+
+        Returns:
+            Names of the mended runs.
+        """
+        client, mended = self.client(), list[str]()
+        with self.guard():
+            places = [experiment.experiment_id for experiment in client.search_experiments()]
+            found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
+        running = {run.info.run_id for run in found}
+        for note in self._notes() if running else ():
+            kept, folder = _noted(note), RunFolder(note.parent)
+            if kept is None or kept["uri"] != self.uri or kept["run_id"] not in running:
+                continue
+            lock = note.with_name(_ALIVE if "summaries" in kept else ".lock")
+            if not lock.exists():  # a trial that is held by a database server
+                continue
+            with suppress(BlockingIOError), locked(lock, wait=False):
+                self.end(kept["run_id"], "KILLED")
+                if folder.status == "finished":
+                    self.export(folder)
+                mended.append(folder.run_id)
+        return mended
 
     def end(self, run_id: str, status: str) -> None:
         """End a run whose own process cannot: it was killed."""
@@ -166,27 +298,41 @@ class Tracker:
         """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay."""
         if not self.enabled:
             return
-        client, run_id = self.client(), str(read_json(note)["run_id"])
+        client, kept = self.client(), _noted(note)
+        if kept is None:
+            return
+        run_id = str(kept["run_id"])
         with self.guard():
             log_params(client, run_id, params)
             log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
 
-    def close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
+    def close_parent(
+        self,
+        note: Path,
+        name: str,
+        summaries: Sequence[Summary],
+        artifacts: Sequence[Path],
+        shown: Shown = Shown(),
+    ) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
-        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once. A store that
-        fails costs a warning.
+        One run per summary, with the group's tags, so that the MLflow pages compare strategies at once. An artifact in
+        a folder `figures` stays in one. A store that fails costs a warning.
         """
         if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
             return
         try:
-            self._close_parent(note, name, summaries, artifacts)
+            self._close_parent(note, name, summaries, artifacts, shown)
         except Exception as error:
-            warnings.warn(f"{self.uri} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
 
-    def _close_parent(self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path]) -> None:
+    def _close_parent(
+        self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path], shown: Shown
+    ) -> None:
         with locked(note.with_suffix(".lock")):
-            client, kept = self.client(), read_json(note)
+            client, kept = self.client(), _noted(note)
+            if kept is None:
+                return
             experiment = self.experiment(client, name)
             with self.guard():
                 for earlier in kept["summaries"]:
@@ -205,9 +351,22 @@ class Tracker:
                     client.set_terminated(run.info.run_id)
                     ids.append(run.info.run_id)
                 client.set_terminated(kept["run_id"])
+                self._show(client, experiment, kept["run_id"], shown)
             for path in artifacts:
-                client.log_artifact(kept["run_id"], str(path))
+                client.log_artifact(kept["run_id"], str(path), "figures" if path.parent.name == "figures" else None)
             write_json(note, {**kept, "summaries": ids})
+
+    def _show(self, client: MlflowClient, experiment: str, parent: str, shown: Shown) -> None:
+        client.set_experiment_tag(experiment, *_KIND)
+        if shown.answer:
+            client.set_tag(parent, _NOTE, shown.answer[:_NOTE_LIMIT])
+        now = int(time.time() * 1000)
+        for key, state in shown.views.items():
+            view = {"name": key, "createdAt": now, "updatedAt": now, "state": json.dumps(state)}
+            client.set_experiment_tag(experiment, f"{_VIEW}{key}", json.dumps(view))
+        for folder, colour in shown.colours.items():
+            if (cell := _noted(folder / "mlflow.json")) is not None and cell["uri"] == self.uri:
+                client.set_tag(cell["run_id"], "mlflow.runColor", colour)
 
 
 @dataclass(frozen=True)
@@ -266,11 +425,10 @@ class RunLog:
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / "mlflow.json"
-        if note.exists():
-            earlier = read_json(note)
-            if earlier["uri"] == self.tracker.uri:
-                with self.tracker.guard():
-                    _delete(client, earlier["run_id"])
+        earlier = _noted(note)
+        if earlier is not None and earlier["uri"] == self.tracker.uri:
+            with self.tracker.guard():
+                _delete(client, earlier["run_id"])
         named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
         with self.tracker.guard():
             run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
@@ -304,7 +462,7 @@ class RunLog:
             with self.tracker.guard():
                 self._client.set_terminated(self.run_id, status=status)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], object]) -> None:
         """Do it; where the store fails, keep why and stop logging: the folder has everything."""
         if self.error is not None:
             return
@@ -336,16 +494,28 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """result.json as flat metric names: final/..., baseline/..., behaviour/..., regime_end/..., cost/..."""
+    """result.json as flat metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
+
+    The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
+    """
     values = {f"final/{name}": value for name, value in details["metrics"].items()}
-    for baseline, metrics in details["baselines"].items():
-        values.update({f"baseline/{baseline}/{name}": value for name, value in metrics.items()})
-    values.update({f"behaviour/{name}": value for name, value in details["behaviour"].items()})
+    values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
     values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
-    values.update({f"cost/{name}_seconds": value for name, value in details["seconds"].items()})
-    values.update({f"cost/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
-    values["cost/negatives_seen"] = details["negatives_seen"]
+    values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})
+    values.update({f"used/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
+    values["used/negatives_seen"] = details["negatives_seen"]
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _noted(note: Path) -> dict[str, Any] | None:
+    """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
+    if not note.exists():
+        return None
+    try:
+        value = read_json(note)
+    except NegbenchError:
+        return None
+    return value if isinstance(value, dict) and value.keys() >= {"uri", "run_id"} else None
 
 
 def _first_line(error: Exception) -> str:

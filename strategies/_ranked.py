@@ -1,4 +1,4 @@
-"""What several strategies share: places in the ranking of one query, and who stands below its target."""
+"""What several strategies share: who stands below the target, pools that shrink, checks of options."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ from negbench.errors import OptionError
 def below_target(view: ScoreView) -> Tensor:
     """[B, N] bool: allowed images that score strictly less than the target; a tie with it is not below."""
     return view.allowed & (view.scores < view.positive[:, None])
-
-
-def places(view: ScoreView, eligible: Tensor) -> Tensor:
-    """[B, N] int64: 0-based place of each eligible image among the eligible ones of its row, by descending score.
-
-    Ties are broken by corpus index. Images that are not eligible are as if absent and hold the place N.
-    """
-    ordered = eligible.gather(1, view.order)
-    place = (ordered.cumsum(1) - 1).masked_fill(~ordered, eligible.shape[1])
-    return torch.empty_like(place).scatter_(1, view.order, place)
-
-
-def highest(view: ScoreView, eligible: Tensor, k: int) -> Tensor:
-    """[B, N] bool: the k highest-scored eligible images of each row, or all of them where there are fewer."""
-    return eligible & (places(view, eligible) < k)
 
 
 def halved(k: int, refresh: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, highest, is_whole
+from negbench.strategies._ranked import below_target, is_whole
 
 PAPER = "QuRe sec. 5.4 (3)"
 
@@ -32,5 +32,5 @@ class AfterTarget(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = highest(view, below_target(view), self.k)
+        pool: Tensor = view.window(below_target(view), self.k)
         return pool

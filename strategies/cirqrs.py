@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, halved, highest, is_whole
+from negbench.strategies._ranked import below_target, halved, is_whole
 
 PAPER = "CIRQRS eq. 6, alg. 1"
 
@@ -37,5 +37,5 @@ class Cirqrs(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most n_neg // 2**refresh True per row."""
-        pool: Tensor = highest(view, below_target(view), halved(self.n_neg, view.refresh))
+        pool: Tensor = view.window(below_target(view), halved(self.n_neg, view.refresh))
         return pool

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, places
+from negbench.metrics.ranks import count, masked_scores
+from negbench.strategies._ranked import at_least_float32
 
 PAPER = "DQE-CIR eq. 3-4, table 4"
 
@@ -51,19 +52,24 @@ class Dqe(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        gap = self._gap(view)
-        not_above = view.scores <= view.positive[:, None]
-        return view.allowed & not_above & (gap >= self.alpha) & (gap <= self.beta)
+        inside = self._shares(view) if self.scale == "quantile" else self._between(self._gap(view))
+        return inside & view.allowed & (view.scores <= view.positive[:, None])
+
+    def _between(self, gap: Tensor) -> Tensor:
+        return (gap >= self.alpha) & (gap <= self.beta)
 
     def _gap(self, view: ScoreView) -> Tensor:
         """[B, N] gaps below the target on the chosen scale; NaN where `minmax` has nothing to rescale."""
-        if self.scale == "quantile":
-            others = view.allowed.sum(1, keepdim=True) - 1
-            share: Tensor = places(view, view.allowed).to(torch.float32) / others.clamp(min=1)
-            return share
         gap: Tensor = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
         if self.scale == "absolute":
             return gap
-        low = gap.masked_fill(~view.allowed, torch.inf).amin(1, keepdim=True)
-        high = gap.masked_fill(~view.allowed, -torch.inf).amax(1, keepdim=True)
+        low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
+        high = masked_scores(gap, view.allowed).amax(1, keepdim=True)
         return torch.where(high > low, (gap - low) / (high - low), torch.nan)
+
+    def _shares(self, view: ScoreView) -> Tensor:
+        """[B, N] bool: allowed images whose place has its share in the band; the band is the same for equal rooms."""
+        others, row = (count(view.allowed) - 1).clamp(min=1).unique(return_inverse=True)
+        share = torch.arange(view.scores.shape[1], device=others.device, dtype=torch.float32) / others[:, None]
+        pool: Tensor = view.window(view.allowed, count(share <= self.beta)[row], count(share < self.alpha)[row])
+        return pool

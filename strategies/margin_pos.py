@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._ranked import is_whole
 from negbench.strategies._scores import gap, is_number
 
 PAPER = "NV-Retriever, TopK-MarginPos"
@@ -37,5 +37,5 @@ class MarginPos(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = highest(view, view.allowed & (gap(view) >= self.margin), self.k)
+        pool: Tensor = view.window(view.allowed & (gap(view) >= self.margin), self.k)
         return pool

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, highest, is_whole, not_relevant
+from negbench.strategies._ranked import below_target, is_whole, not_relevant
 
 PAPER = "ours: the ceiling of after-target"
 
@@ -36,5 +36,5 @@ class OracleAfterTarget(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row. Raises OptionError where `view.relevant` is None."""
-        pool: Tensor = highest(view, below_target(view) & not_relevant(view, "oracle-after-target"), self.k)
+        pool: Tensor = view.window(below_target(view) & not_relevant(view, "oracle-after-target"), self.k)
         return pool

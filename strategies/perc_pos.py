@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._ranked import at_least_float32, is_whole
 from negbench.strategies._scores import is_number
 
 PAPER = "NV-Retriever, TopK-PercPos"
@@ -46,5 +46,5 @@ class PercPos(Strategy):
         """[B, N] bool, at most k True per row."""
         positive = at_least_float32(view.positive)
         limit = positive * self.share if self.variant == "published" else positive - (1 - self.share) * positive.abs()
-        pool: Tensor = highest(view, view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)
+        pool: Tensor = view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)
         return pool

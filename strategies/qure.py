@@ -18,10 +18,12 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
 from negbench.metrics.drops import drops, steepest
-from negbench.metrics.ranks import descending
-from negbench.strategies._ranked import at_least_float32, below_target, is_whole, places
+from negbench.metrics.ranks import count, descending, top_columns
+from negbench.strategies._ranked import below_target, is_whole
 
 PAPER = "QuRe eq. 5-7, alg. 1"
+
+_WALK = 32  # steps of the walk that are looked at before all drops are sorted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,28 +51,27 @@ class Qure(Strategy):
         below = below_target(view)
         if below.shape[1] < 4:  # the target and three images below it are the least that has two drops
             return torch.zeros_like(below)
-        place = places(view, below)
-        drop = _drops(view, below, place)
-        pair = steepest(drop).clamp(min=0).split(1, dim=1) if self.variant == "paper" else self._released_pair(drop)
-        first, second = pair
-        low, high = torch.minimum(first, second), torch.maximum(first, second)
-        pool: Tensor = below & (place > low) & (place <= high)
+        ranked = view.ranked_scores(below)
+        drop = drops(ranked, 0, count(below)[:, None])
+        pair = steepest(drop).clamp(min=0) if self.variant == "paper" else self._released_pair(drop)
+        low, high = pair.amin(1), pair.amax(1)
+        pool: Tensor = view.window(below, high + 1, low + 1, ranked)
         return pool
 
-    def _released_pair(self, drop: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, N] drops -> two [B, 1] places; equal ones, hence an empty pool, where no pair is far enough apart."""
-        walk = descending(drop)
+    def _released_pair(self, drop: Tensor) -> Tensor:
+        """[B, P] drops -> [B, 2] places; equal ones, hence an empty pool, where no pair is far enough apart."""
+        walk = top_columns(drop, _WALK)  # nearly all find their pair among the first
+        pair, found = self._walked(drop, walk)
+        rest = (~found).nonzero().squeeze(1)
+        if len(rest) and walk.shape[1] < drop.shape[1]:
+            pair[rest], _ = self._walked(drop[rest], descending(drop[rest]))
+        return pair
+
+    def _walked(self, drop: Tensor, walk: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, 2] places of the first neighbours of `walk` [B, W] that are far enough apart, and [B] whether any are."""
         real = drop.gather(1, walk) >= 0
         wide = (walk.diff(dim=1).abs() > self.consecutive_threshold) & real[:, 1:]
         step = wide.int().argmax(1, keepdim=True)  # the first True
         found = wide.gather(1, step)
         first, second = walk.gather(1, step), walk.gather(1, step + 1)
-        return first, torch.where(found, second, first)
-
-
-def _drops(view: ScoreView, below: Tensor, place: Tensor) -> Tensor:
-    """[B, N] drop after each place; -1, which no real drop can be, from the last image below the target on."""
-    rows, columns = below.shape
-    scores: Tensor = at_least_float32(view.scores)
-    ranked = scores.new_zeros(rows, columns + 1).scatter_(1, place, scores)  # nobody reads the place N of the rest
-    return drops(ranked, 0, below.sum(1, keepdim=True))
+        return torch.cat([first, torch.where(found, second, first)], dim=1), found.squeeze(1)

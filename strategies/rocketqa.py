@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._ranked import at_least_float32, is_whole
 from negbench.strategies._scores import is_number
 
 PAPER = "RocketQA, arXiv:2010.08191"
@@ -50,7 +50,7 @@ class Rocketqa(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        top = highest(view, view.allowed, self.k)
-        clean = highest(view, top & (at_least_float32(view.plane("guide")) < self.limit), self.n)
+        top = view.window(view.allowed, self.k)
+        clean = view.window(top & (at_least_float32(view.plane("guide")) < self.limit), self.n)
         pool: Tensor = torch.where(clean.any(1, keepdim=True), clean, view.allowed & ~top)
         return pool

@@ -15,7 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole, places
+from negbench.strategies._ranked import is_whole
 
 PAPER = "BGE, FlagEmbedding hn_mine.py"
 
@@ -41,6 +41,6 @@ class ShiftedTopK(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most stop - start True per row."""
-        place = places(view, view.allowed.scatter(1, view.target[:, None], True))
-        pool: Tensor = view.allowed & (place >= self.start) & (place < self.stop)
+        ranked = view.allowed.scatter(1, view.target[:, None], True)
+        pool: Tensor = view.allowed & view.window(ranked, self.stop, self.start)
         return pool

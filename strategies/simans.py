@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._ranked import is_whole
 from negbench.strategies._scores import gap, is_number, weights_of
 
 PAPER = "SimANS, arXiv:2210.11773"
@@ -56,5 +56,5 @@ class Simans(Strategy):
             if self.variant == "absolute"
             else (above + (self.b if self.variant == "release" else -self.b)) ** 2
         )
-        weights: Tensor = weights_of(-self.a * off, highest(view, view.allowed, self.k))
+        weights: Tensor = weights_of(-self.a * off, view.window(view.allowed, self.k))
         return weights

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import halved, highest, is_whole
+from negbench.strategies._ranked import halved, is_whole
 
 PAPER = "QuRe sec. 5.4 (2); CIRQRS 'Top'"
 
@@ -36,5 +36,5 @@ class TopK(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = highest(view, view.allowed, halved(self.k, view.refresh) if self.halve else self.k)
+        pool: Tensor = view.window(view.allowed, halved(self.k, view.refresh) if self.halve else self.k)
         return pool

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, highest, is_whole
+from negbench.strategies._ranked import at_least_float32, is_whole
 from negbench.strategies._scores import is_number
 
 PAPER = "NV-Retriever, TopK-Abs"
@@ -38,5 +38,5 @@ class TopKAbs(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = highest(view, view.allowed & (at_least_float32(view.scores) < self.limit), self.k)
+        pool: Tensor = view.window(view.allowed & (at_least_float32(view.scores) < self.limit), self.k)
         return pool

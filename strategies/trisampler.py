@@ -16,7 +16,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._ranked import is_whole
 from negbench.strategies._scores import gap
 
 PAPER = "TriSampler, arXiv:2402.11855 (from a summary)"
@@ -41,5 +41,5 @@ class Trisampler(Strategy):
         """[B, N] float64 weights."""
         near = (-(gap(view).double() ** 2) / 4).exp()
         between = (view.plane("target").double() - view.scores.double()).nan_to_num(nan=0.0).clamp(min=0)
-        weights: Tensor = near * between * highest(view, view.allowed, self.k)
+        weights: Tensor = near * between * view.window(view.allowed, self.k)
         return weights

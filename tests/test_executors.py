@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.executors import Report, executor_of
+from negbench.executors import Processes, Report, executor_of
 
 
 def task(value: Any, report: Report) -> Any:
@@ -36,5 +40,62 @@ def test_failures_stop_nothing(workers: int) -> None:
     assert ends[3].value == "ValueError: ours"
     assert "Traceback" in ends[3].detail
     if workers > 1:
-        assert ends[5].value == ends[7].value == "its worker process died (killed by signal 9)"
-    assert sorted(e.value for e in events if e.kind == "note") == sorted(f"at {n}" for n in tasks if isinstance(n, int))
+        assert ends[5].value == ends[7].value == "its worker process died (killed by signal 9), 2 times"
+    told = [e.value for e in events if e.kind == "note" and "tried again" not in e.value]
+    assert len(events) - len(told) == len(tasks) + 2 * (workers > 1)
+    assert sorted(told) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
+
+
+def once(path: str, report: Report) -> str:
+    """Stopped for good the first time, as by a debugger or a disk that does not answer."""
+    marker = Path(path)
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return "done"
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_task_tried_again(tmp_path: Path) -> None:
+    events = list(Processes(1, silence=3).run(once, [str(tmp_path / "been")]))
+    assert [(e.kind, e.value) for e in events] == [
+        ("note", "its worker process gave no sign of life for 3 s and was killed: tried again"),
+        ("done", "done"),
+    ]
+
+
+def hang(pid_file: str, report: Report) -> None:
+    Path(pid_file).write_text(str(os.getpid()), encoding="utf-8")
+    time.sleep(600)
+
+
+def parent(pid_file: str) -> None:
+    list(Processes(1).run(hang, [pid_file]))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+    pid_file = tmp_path / "pid"
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as t\n"
+    code += f"from negbench.signals import stop_on_signals; stop_on_signals(); t.parent({str(pid_file)!r})"
+    file = tmp_path / "main.py"
+    file.write_text(f"if __name__ == '__main__':\n    {code.replace(chr(10), chr(10) + '    ')}\n", encoding="utf-8")
+    process = subprocess.Popen([sys.executable, str(file)], stderr=subprocess.PIPE, text=True)
+    while not (pid_file.exists() and pid_file.read_text(encoding="utf-8")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    worker = int(pid_file.read_text(encoding="utf-8"))
+    process.send_signal(number)
+    started = time.monotonic()
+    while is_alive(worker):
+        assert time.monotonic() - started < 5.0  # 2 s on a machine that has nothing else to do
+        time.sleep(0.02)
+    _, told = process.communicate()
+    assert "BrokenPipe" not in told
+    assert "Process Spawn" not in told  # a traceback of a worker begins so
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False

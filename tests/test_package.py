@@ -24,13 +24,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # as if what the extra [full] brings were not installed
 _HIDE = """
-import importlib.machinery, sys
+import importlib.machinery, importlib.metadata, sys
 from negbench.errors import _FULL
 
 class Hiding(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         return None if name.partition(".")[0] in _FULL else super().find_spec(name, path, target)
+
+    @classmethod
+    def find_distributions(cls, context=importlib.metadata.DistributionFinder.Context()):
+        hidden = context.name in (*_FULL, "open_clip_torch", "scikit-learn")
+        return iter(()) if hidden else super().find_distributions(context)
 
 sys.meta_path[:] = [Hiding if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
 from negbench.cli.main import main

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
-from negbench.cli.study import read_study
+from negbench.commands.compare import build_grid
+from negbench.commands.study import read_study
 from negbench.config import RunConfig, read_recipe, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -374,7 +374,7 @@ def test_encode_and_audit_take_recipes(
     assert "144 images, 144 to encode" in capsys.readouterr().out
     flags = ["--strategy", "dqe,top-k", "--curves", "0", "--out", str(tmp_path)]
     assert negbench(["audit", "--recipe", recipe, *flags, *sets]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().err.split())
     assert out.count("note: DQE-CIR without its attribute weights") == 1
     assert '"dqe(beta=0.7)"' in (tmp_path / "audit.json").read_text(encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
         tracker = Tracker.open(where)
         folder = RunFolder(where / f"run-{number}")
         folder.path.mkdir(parents=True)
-        folder.append_metrics({"step": 1, "epoch": 0, "a": float(number)})
+        folder.write_metrics([{"step": 1, "epoch": 0, "a": float(number)}])
         with tracker.run(folder, {"p": number}, {}) as log:
             for step in range(5):
                 log.metrics({"b": float(step)}, step)
@@ -122,3 +123,41 @@ def test_eight_processes_start_on_an_empty_store(tmp_path: Path) -> None:
         process.join()
     assert failures.empty(), failures.get()
     assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(8))
+
+
+def test_a_moved_folder_takes_its_copy_along(tmp_path: Path, toy_sets: list[str]) -> None:
+    before, after = tmp_path / "before", tmp_path / "a name [with] signs %"
+    result = run(toy_sets, before)
+    (made,) = runs_in(before)
+    before.rename(after)
+    tracker = Tracker.open(after)
+    tracker.client()
+    (found,) = runs_in(after)
+    assert found.info.artifact_uri == made.info.artifact_uri.replace(before.as_uri(), after.as_uri())
+    client = MlflowClient(default_uri(after))
+    assert "result.json" in {a.path for a in client.list_artifacts(found.info.run_id)}
+    tracker.export(RunFolder(after / result.run_id))  # in place of the copy, not beside it
+    (again,) = runs_in(after)
+    assert again.info.run_id != found.info.run_id
+    assert again.info.artifact_uri.startswith((after / "artifacts").as_uri())
+    assert not before.exists()
+
+
+def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(
+    tmp_path: Path, toy_sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(toy_sets, tmp_path)
+    tracker = Tracker.open(tmp_path)
+    client = tracker.client()
+    experiment = client.get_experiment_by_name("negbench")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert tracker.address() == f"/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
+    assert tracker.address("negbench") == tracker.address()
+    assert negbench(["ui", "another", "--runs-dir", str(tmp_path)]) == 2
+    assert "there is no experiment 'another'" in capsys.readouterr().err
+
+
+def test_important_metrics_come_first_by_name(tmp_path: Path, toy_sets: list[str]) -> None:
+    names = sorted(final_values(run(toy_sets, tmp_path).details))
+    assert [name for name, _ in itertools.groupby(name.split("/")[0] for name in names)] == [
+        "final", "mined", "regime_end", "used"]  # fmt: skip

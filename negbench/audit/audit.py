@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from negbench.audit.subject import AuditOptions, Judge, Subject, open_subject
 from negbench.contracts import Strategy
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.files import atomic_write, read_json, write_json
+from negbench.files import DamagedError, atomic_write, read_json, write_json
 from negbench.grid.cells import Cell
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _GRID_QUERIES = 500  # a comparison's audit: a second a strategy at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """An audit of one model on one split."""
 
@@ -61,6 +62,15 @@ class Audit:
 
         head = {"backbone": self.backbone, "dataset": self.dataset, "model": self.model, "judge": self.judge}
         return pd.DataFrame([head | asdict(row) for row in self.rows])
+
+    def __repr__(self) -> str:
+        """What was audited, and a row a strategy."""
+        rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
+        return f"audit of {self.backbone}, {self.model}, on {self.dataset}\n{rows.to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        rows = self.frame().drop(columns=["backbone", "dataset", "model", "judge"])
+        return f"<h4>audit of {self.backbone}, {self.model}, on {self.dataset}</h4>{rows.to_html(index=False)}"
 
 
 def audit(
@@ -155,8 +165,9 @@ def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: S
     for cell in cells:
         members_of.setdefault((cell.labels["backbone"], cell.labels["dataset"]), []).append(cell)
     key = hashlib.sha256(" ".join(sorted(cell.hash for cell in cells)).encode()).hexdigest()
-    if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
-        return []
+    with suppress(DamagedError):  # it is made again
+        if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
+            return []
     found, remarks = list[Audit](), list[str]()
     for members in members_of.values():
         first = members[0].config

@@ -87,12 +87,10 @@ class Run:
 
     def mined(self) -> list[pd.DataFrame]:
         """Per-query statistics of every refresh. Raises Untestable for batch strategies, which mine nothing."""
-        import pandas as pd
-
         files = sorted(self.folder.path.glob("mining-*.parquet"))
         if not files:
             raise Untestable(f"'{self.setting}' mines no pools here")
-        return [pd.read_parquet(file) for file in files]
+        return [self.folder.table(file.stem) for file in files]
 
     def curves(self, moment: str) -> Curves:
         """Sorted score curves of a sample of the train queries."""

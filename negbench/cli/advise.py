@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,12 +43,12 @@ def advise(
     sets: options.Sets = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Load, take the card, look it up, print."""
     from negbench.advise.advise import advise, read_worlds
     from negbench.audit.subject import AuditOptions, open_subject
-    from negbench.cli.audit import configured, layers_below, run_to_audit, set_layers
-    from negbench.display import Display
+    from negbench.cli.audit import layers_below, run_to_audit, set_layers
+    from negbench.commands.audit import configured
     from negbench.mining.regime import regime
     from negbench.report.regime import in_words
 
@@ -58,9 +59,8 @@ def advise(
     layers += [options.named("backbone", backbone), *set_layers(sets)]
     folder = run_to_audit(run, runs_dir, backbone, layers)
     console = options.console()
-    config, _ = configured(console, "all-corpus", folder, layers, seed)
-    display = Display(console)
-    with display.live("advise"):
+    config, _ = configured("all-corpus", folder, layers, seed)
+    with options.stages("advise") as display:
         subject = open_subject(config, "train", chosen, display, folder)
         with display.stage("regime"):
             card = regime(subject.task, subject.val, sample=len(subject.rows)).summary()
@@ -68,6 +68,7 @@ def advise(
     found = advise(known, table, "untrained" if folder is None else "trained")
     console.print(f"regime  {in_words([card])}", highlight=False)
     _print(console, found, table)
+    return {"regime": known, **asdict(found)}
 
 
 def _print(console: Any, found: Advice, table: Worlds) -> None:

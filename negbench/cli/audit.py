@@ -11,10 +11,6 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
-    from negbench.audit.subject import AuditOptions
-    from negbench.config import ResolvedConfig
-    from negbench.contracts import Strategy
-    from negbench.runfolder import RunFolder
 
 
 def register(app: typer.Typer) -> None:
@@ -61,11 +57,12 @@ def audit(
     sets: options.Sets = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Load, audit, print, write."""
     from negbench.audit.audit import write_audits
     from negbench.audit.curves import write_curves
     from negbench.audit.subject import AuditOptions
+    from negbench.commands.audit import audited, configured
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
     layers = [
@@ -77,8 +74,16 @@ def audit(
     folder = run_to_audit(run, runs_dir, backbone, layers)
     console = options.console()
     layers += [] if judge is None else [{"mining": {"judge": judge}}]
-    config, strategies = configured(console, strategy, folder, layers, seed)
-    found = _audit(console, config, strategies, chosen, split, folder, judge, threshold, strategy is None)
+    config, strategies = configured(strategy, folder, layers, seed)
+    found = audited(
+        config,
+        strategies,
+        chosen,
+        split=split,
+        folder=folder,
+        threshold=threshold,
+        skip_oracles=strategy is None,
+    )
     _print(console, found)
     if out is not None:
         written = write_audits([found], out)
@@ -86,6 +91,7 @@ def audit(
             written.append(write_curves(found, out / "curves.png"))
         for path in written:
             console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return found.plain()
 
 
 def layers_below(recipe: Path | None) -> dict[str, Any]:
@@ -115,74 +121,9 @@ def run_to_audit(name: str | None, runs_dir: Path | None, backbone: str | None, 
     return find_run(files.runs_dir(runs_dir), name)
 
 
-def configured(
-    console: Any, strategy: str | None, folder: RunFolder | None, layers: list[dict[str, Any]], seed: int
-) -> tuple[ResolvedConfig, dict[str, Strategy]]:
-    """The configuration that all strategies share, and the strategies by label.
-
-    Prints what the backbone or the data set cannot carry of a recipe's system.
-    """
-    from negbench.api import make_strategy
-    from negbench.config import build_config, resolved
-    from negbench.errors import OptionError
-    from negbench.grid.axes import expand, label
-    from negbench.registry import constructor_of, option_defaults, registry
-    from negbench.scene import Scenes
-    from negbench.systems.system import with_system
-
-    base: list[Any] = [{"seed": seed}] if folder is None else [folder.config.model_dump(mode="json")]
-    given: list[Any] = [] if strategy is None and folder is not None else list(expand("strategies", strategy or "all"))
-    scenes, asked = Scenes(), [{"strategy": section} for section in given] or [{}]
-    wholes = [with_system([*base, *layers, layer], scenes) for layer in asked]
-    options.notes(console, dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
-    configs = [resolved(build_config([whole])) for whole, _ in wholes]
-    found: dict[str, Strategy] = {}
-    for config in configs:
-        chosen = config.strategy
-        defaults = option_defaults(constructor_of("strategies", registry.get("strategies", chosen.name)))
-        name = label({"name": chosen.name, **chosen.options}, defaults)
-        if name in found:
-            raise OptionError(f"--strategy names {name} twice")
-        found[name] = make_strategy(chosen.name, **chosen.options)
-    return configs[0], found
-
-
-def _audit(
-    console: Any,
-    config: ResolvedConfig,
-    strategies: dict[str, Strategy],
-    chosen: AuditOptions,
-    split: str,
-    folder: RunFolder | None,
-    judge: str | None,
-    threshold: float,
-    skip_oracles: bool,
-) -> Audit:
-    from negbench.audit.audit import audit
-    from negbench.audit.subject import judge_of, open_subject
-    from negbench.config import is_score_file
-    from negbench.contracts import check_option
-    from negbench.display import Display
-    from negbench.mining.planes import planes_read
-
-    cosine = judge is None or not is_score_file(judge)
-    check_option("--threshold", threshold, not cosine or -1 <= threshold <= 1, "a cosine, -1 to 1")
-    reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
-    display = Display(console)
-    with display.live("audit"):
-        subject = open_subject(
-            config, split, chosen, display, folder, reads=reads | ({"judge"} if judge is not None else set())
-        )
-        judged = None if judge is None else judge_of(subject, threshold)
-        with display.stage("mine"):
-            return audit(subject, strategies, chosen, judge=judged, skip_oracles=skip_oracles)
-
-
 def _print(console: Any, found: Audit) -> None:
     from negbench.report.regime import in_words
     from negbench.report.tables import audit_table
 
-    for remark in found.remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
     console.print(audit_table(found))
     console.print(f"regime  {in_words([found.regime])}", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,18 +58,18 @@ def claims(
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
-) -> None:
+) -> dict[str, Any]:
     """Plan, compute or read, judge, print."""
     from negbench import files
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.work import findings
-    from negbench.cli.cells import raise_failed
+    from negbench.commands.cells import raise_failed
 
     console, asked = options.console(), chosen(only)
     if list_:
         console.print(table.listed(asked))
-        return
+        return {"claims": [asdict(claim) for claim in asked]}
     rule = options.overwrite_of(overwrite)
     base = _base(recipe, sets, plugin, backbone, options.dataset_layer(dataset, data_root, allow_missing))
     runs = files.runs_dir(runs_dir)
@@ -77,7 +78,7 @@ def claims(
         folder, outcomes = _read(compare, plan, runs)
     else:
         folder, outcomes = _compute(console, plan, runs, name, workers, rule, tracking_uri)
-    with options.stages(console, "judge") as display:
+    with options.stages("judge") as display:
         found = findings(plan, outcomes, runs, display)
     console.print(table.shown(found))
     about = f"{plan.config.dataset.name}, {plan.config.backbone.name}, seeds {', '.join(map(str, plan.seeds))}"
@@ -85,6 +86,8 @@ def claims(
     for path in table.write(found, folder.path, about):
         console.print(str(path), highlight=False, soft_wrap=True)
     raise_failed(outcomes)
+    document: dict[str, Any] = files.read_json(folder.path / "claims.json")
+    return document
 
 
 def _base(
@@ -117,9 +120,9 @@ def _plan(
         groups = groups_of(runs, compare)  # raises where there is no such comparison
         if seeds is None:
             numbers = tuple(sorted({run.config.seed for group in groups for run in group.runs}))
-    with options.stages(console, "plan") as display:
+    with options.stages("plan") as display:
         plan = plan_claims(asked, base, numbers, runs, display, SCENES)
-    options.notes(console, plan.remarks)
+    options.notes(plan.remarks)
     return plan
 
 
@@ -142,7 +145,7 @@ def _compute(
     tracking_uri: str | None,
 ) -> tuple[ComparisonFolder, list[Outcome]]:
     """What is missing."""
-    from negbench.cli.cells import computed
+    from negbench.commands.cells import computed
     from negbench.grid.comparison import ComparisonFolder, default_name
 
     distinct = {cell.hash: cell for cell in plan.cells}.values()
@@ -153,4 +156,4 @@ def _compute(
         highlight=False,
     )
     folder = ComparisonFolder(runs / (name or default_name(plan.cells).replace("compare-", "claims-")))
-    return folder, computed(console, folder, plan.cells, workers=workers, tracking_uri=tracking_uri, overwrite=rule)
+    return folder, computed(folder, plan.cells, workers=workers, tracking_uri=tracking_uri, overwrite=rule)

@@ -33,17 +33,16 @@ def encode(
 ) -> None:
     """Plan, encode with progress, report."""
     from negbench.config import build_config, recipe_settings, resolved, set_layer
-    from negbench.display import Display
+    from negbench.display import Display, progress_console
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
     from negbench.scene import Scenes, device_of
     from negbench.systems.system import with_system
 
-    console = options.console()
     flags = options.plugin_flags(plugin, {"backbone": backbone}, dataset, data_root, allow_missing)
     flags["strategy"] = {"name": "all-corpus"}  # a configuration needs one; it plays no part here
     whole, remarks = with_system([recipe_settings(recipe), flags, *map(set_layer, sets or ())], Scenes())
-    options.notes(console, remarks)
+    options.notes(remarks)
     config = resolved(build_config([whole]))
 
     def planned(plan: EncodingPlan) -> None:
@@ -52,7 +51,7 @@ def encode(
         size = f"{plan.bytes / 2**20:,.1f} MiB"
         typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
 
-    display = Display(console)
+    display = Display(progress_console())
     with display.live(), display.stage("encode") as advance:
         report = fill(config, splits.split(","), device_of(config), verify=verify, planned=planned, progress=advance)
     typer.echo(

@@ -43,7 +43,11 @@ def evaluate(
     ] = None,
     ranks: Annotated[
         Path | None,
-        typer.Option("--ranks", metavar="FILE", help="Not a run: ranks (.parquet), {query: [ids]} (.json), TREC."),
+        typer.Option(
+            "--ranks",
+            metavar="FILE",
+            help="Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
+        ),
     ] = None,
     subset_ranks: Annotated[
         Path | None, typer.Option("--subset-ranks", metavar="FILE", help="With --ranks: lists within CIRR's groups.")
@@ -87,14 +91,15 @@ def evaluate(
         Path | None, typer.Option("--submission", metavar="DIR", help="Write the files of the benchmark's test server.")
     ] = None,
     trec: Annotated[
-        Path | None, typer.Option("--trec", metavar="FILE", help=f"Write the {TREC_DEPTH} best images as a TREC run.")
+        Path | None,
+        typer.Option(
+            "--trec", metavar="FILE", help=f"Write the {TREC_DEPTH} best images as a TREC run (.json: for ranx)."
+        ),
     ] = None,
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Score, print, write."""
-    from rich.console import Console
-
     from negbench import files
     from negbench.config import set_layer
 
@@ -103,13 +108,15 @@ def evaluate(
     asked.check_sources(run, ranks)
     _check_files(run, metric, subset_ranks, lists=submission is not None or trec is not None)
     layers = [options.dataset_layer(dataset, data_root, allow_missing), *map(set_layer, sets or ())]
-    job = _Job(Console(), files.runs_dir(runs_dir), layers, split, queries)
+    job = _Job(options.console(), files.runs_dir(runs_dir), layers, split, queries)
     found: Result | None
     if metric == CIRQRS and run is not None and (job.runs_dir / run / "comparison.json").exists():
         order = job.order(run, asked)
         _print_order(job.console, order)
         _write(job.console, order.runs, out)
-        return
+        return {"unit": order.unit, "other": order.other, "runs": order.runs.to_dict("records")} | {
+            "agreement": {name: each._asdict() for name, each in order.agreement.items()}
+        }
     if metric == CIRQRS:
         found = job.cirqrs(run or Path(str(ranks)), asked)
     elif scorer == RECALL:
@@ -123,6 +130,7 @@ def evaluate(
     if found is not None:
         _print(job.console, found)
         _write(job.console, found.queries, out)
+    return {} if found is None else found.plain()
 
 
 @dataclass(frozen=True)
@@ -203,13 +211,11 @@ class _Job:
     def encode(
         self, name: str, layers: Sequence[Mapping[str, Any]], check: Callable[[Dataset], None], title: str = "evaluate"
     ) -> Encoded:
-        from negbench.display import Display
         from negbench.runfolder import find_run
         from negbench.scoring.scorers import encode_run
 
         folder = find_run(self.runs_dir, name)
-        display = Display(self.console)
-        with display.live(title):
+        with options.stages(title) as display:
             return encode_run(folder, layers, self.split, self.queries, display, check=check)
 
     def stored(self, ranks: Path, subset_ranks: Path | None) -> Ranked:
@@ -294,11 +300,12 @@ def _score(encoded: Encoded, asked: _Asked) -> Result | None:
 
 
 def _write_lists(console: Console, encoded: Encoded, submission: Path | None, trec: Path | None) -> None:
-    from negbench.scoring.trec import write_trec
+    from negbench.scoring.trec import write_ranx, write_trec
 
     written = [] if submission is None else encoded.write_submission(submission)
     if trec is not None:
-        write_trec(trec, encoded.dataset, *encoded.top(TREC_DEPTH))
+        write = write_ranx if trec.suffix == ".json" else write_trec
+        write(trec, encoded.dataset, *encoded.top(TREC_DEPTH))
         written.append(trec)
     for path in written:
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -319,8 +326,7 @@ def _write(console: Console, table: pd.DataFrame, out: Path | None) -> None:
 def _print(console: Console, found: Result) -> None:
     from negbench.scoring.result import PERCENT
 
-    for remark in found.remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
+    options.remarks(console, found.remarks)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import options, output
+
+if TYPE_CHECKING:
+    from negbench.registry import Description, Option
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "list",
-        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. NAME: its options.",
+        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. NAME: options.",
         epilog="Example: negbench list backbones precomputed",
     )(list_)
 
@@ -26,39 +29,58 @@ def list_(
     ] = None,
     name: Annotated[str | None, typer.Argument(help="One of them, of which every option is explained.")] = None,
     plugin: options.Plugins = None,
-) -> None:
+) -> dict[str, Any] | str:
     """Print the registry."""
     from negbench.errors import UnknownNameError
     from negbench.registry import KINDS
 
     options.plugin_layer(plugin)
-    others = {"systems": _systems, "recipes": _recipes}
-    if kind is not None and kind not in (*KINDS, *others):
-        raise UnknownNameError("kind of plug-in", kind, (*KINDS, *others))
-    if kind in others:
-        others[kind](name)
-        return
-    if kind is not None and name is not None:
-        _one(kind, name)
-        return
-    for number, each in enumerate(KINDS if kind is None else (kind,)):
+    known = (*KINDS, "systems", "recipes")
+    if kind is not None and kind not in known:
+        raise UnknownNameError("kind of plug-in", kind, known)
+    found = {each: _documents(each, name) for each in (known if kind is None else (kind,))}
+    if output.wants_json():
+        return found
+    show = {"systems": _systems, "recipes": _recipes}
+    for number, each in enumerate(found):
         if kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
-        _all(each)
-    for title, show in others.items() if kind is None else ():
-        typer.echo(f"\n{title}")
-        show(None)
+        if each in show:
+            show[each](name)
+        elif name is not None:
+            _one(each, name)
+        else:
+            _all(each)
+    return found
+
+
+def _documents(kind: str, name: str | None) -> Any:
+    """For JSON: what there is of a kind, or all of one."""
+    from dataclasses import asdict
+
+    from negbench.config import recipes
+    from negbench.errors import UnknownNameError
+    from negbench.registry import registry
+    from negbench.systems.system import system, systems
+
+    if kind == "systems":
+        return [asdict(each) for each in (systems().values() if name is None else [system(name)])]
+    if kind == "recipes":
+        if name is not None and name not in recipes():
+            raise UnknownNameError("recipe", name, recipes())
+        return {each: file.read_text(encoding="utf-8") for each, file in recipes().items() if name in (None, each)}
+    if name is None:
+        return [asdict(each) for each in registry.describe(kind)]
+    described, _, found = explained(kind, name)
+    return {**asdict(described), "options": [asdict(option) for option in found]}
 
 
 def _recipes(name: str | None) -> None:
     """All recipes with the first sentence of their comment, or the file of one."""
     from negbench.config import recipes
-    from negbench.errors import UnknownNameError
 
     found = recipes()
     if name is not None:
-        if name not in found:
-            raise UnknownNameError("recipe", name, found)
         typer.echo(found[name].read_text(encoding="utf-8"), nl=False)
         return
     width = max(map(len, found), default=0)
@@ -101,17 +123,22 @@ def _all(kind: str) -> None:
             typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
 
 
-def _one(kind: str, name: str) -> None:
-    """Every option with type, default, range and its lines of the docstring."""
-    import textwrap
-
+def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
+    """A plug-in's description, its section of a configuration, and the options that its user sets."""
     from negbench.config import by_run
     from negbench.registry import SECTIONS, options_of, registry
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
-    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     section = next(section for section, each in SECTIONS.items() if each == kind)
-    found = [option for option in options_of(kind, name) if option.name not in by_run(section)]
+    return described, section, [option for option in options_of(kind, name) if option.name not in by_run(section)]
+
+
+def _one(kind: str, name: str) -> None:
+    """Every option with type, default, range and its lines of the docstring."""
+    import textwrap
+
+    described, section, found = explained(kind, name)
+    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
     typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
     for option in found:
         text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Annotated
@@ -9,14 +10,15 @@ from typing import Annotated
 import typer
 
 from negbench import __version__
+from negbench.cli import output
 from negbench.errors import NegbenchError, missing_package
+from negbench.signals import Stopped, stop_on_signals
 
 app = typer.Typer(
     name="negbench",
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -39,6 +41,7 @@ def _root(
 
 # one file each; every file has `register(app)`
 _COMMANDS = (
+    "init",
     "run",
     "compare",
     "map",
@@ -48,6 +51,9 @@ _COMMANDS = (
     "audit",
     "advise",
     "report",
+    "aggregate",
+    "pack",
+    "merge",
     "evaluate",
     "encode",
     "mine",
@@ -55,14 +61,20 @@ _COMMANDS = (
     "data",
     "ui",
     "export",
+    "doctor",
 )
 
 for _name in _COMMANDS:
     importlib.import_module(f"negbench.cli.{_name}").register(app)
+for _group in (app, *(group.typer_instance for group in app.registered_groups)):
+    for _command in _group.registered_commands if _group is not None else ():
+        if _command.callback is not None:
+            _command.callback = output.with_output(_command.callback)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exits with 0, 2 (a user's mistake), 130 (interrupted) or 1 (a fault of ours)."""
+    """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
+    stop_on_signals()
     sys.exit(run(arguments))
 
 
@@ -71,7 +83,8 @@ def run(arguments: list[str] | None = None) -> int:
     from typer.exceptions import Abort, Exit, TyperException
 
     try:
-        code = app(args=arguments, prog_name="negbench", standalone_mode=False)
+        with output.told():
+            code = app(args=arguments, prog_name="negbench", standalone_mode=False)
     except NegbenchError as error:
         return _fail(str(error))
     except ImportError as error:
@@ -87,11 +100,21 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(message)
     except Exit as error:
         return error.exit_code
-    except (KeyboardInterrupt, Abort):
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        return _fail(f"{error.filename or 'a file'}: {error.strerror}")
+    except Stopped as error:
         how = "compare and study go on by the same command, a run by --resume"
-        typer.echo(f"negbench: interrupted; what was finished is kept: {how}", err=True)
+        typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
+        return error.code
+    except Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+# a folder or disk that cannot be read or written is the user's to mend wherever it shows
+_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def _fail(message: str) -> int:

@@ -37,7 +37,8 @@ def map_(
         int | None, typer.Option(min=1, help="So many of all combinations, drawn at random [default: all of them].")
     ] = None,
     strategies: Annotated[
-        str | None, typer.Option(help="'all', or names by comma; options as qure:variant=release [default: all].")
+        str | None,
+        typer.Option(help="Names by comma, options as qure:variant=release; cir: the papers'; all [default: cir]."),
     ] = None,
     loss: Annotated[str | None, typer.Option(help="Loss [default: the recipe's or system's, bradley-terry].")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model family [default: vectors].")] = None,
@@ -53,42 +54,42 @@ def map_(
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
-) -> None:
+) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.cli.cells import computed, raise_failed
-    from negbench.cli.compare import build_grid
+    from negbench.commands.cells import computed, raise_failed
+    from negbench.commands.compare import build_grid
     from negbench.errors import OptionError
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import ComparisonFolder
     from negbench.grid.map import Design, map_cells
-    from negbench.report.map import finish
+    from negbench.report.loaded import stored_document
+    from negbench.report.map import FILE, finish
 
     chosen = options.overwrite_of(overwrite)
     console = options.console()
     axes = {"strategies": strategies, "losses": loss, "backbones": backbone, "datasets": dataset, "seeds": seeds}
     dataset_layer = options.dataset_layer(None, data_root, allow_missing)
-    grid = build_grid(axes, dataset_layer, recipe, sets, plugin, below=_WORLD)
+    grid = build_grid(axes, dataset_layer, recipe, sets, options.plugin_layer(plugin), below=_WORLD)
     if max(map(len, (grid.losses, grid.backbones, grid.datasets))) > 1 or grid.variants or grid.negatives:
         raise OptionError("a map has one loss, one backbone and one data set, which its dials move")
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / files.checked_name(name, "--name"))
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))
-    with options.stages(console, "plan") as display:
-        cells = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+    with options.stages("plan") as display:
+        cells, undefined = map_cells(design, grid, runs=runs, display=display, scenes=SCENES)
+    options.notes([f"there is no world at {label}: {reason}" for label, reason in undefined.items()])
     distinct = list({cell.hash: cell for cell in cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
-    console.print(
-        f"{len(design.points)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds: {len(cells)} "
-        f"cells, {done} of them finished before",
-        highlight=False,
-    )
+    size = f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds"
+    console.print(f"{size}: {len(cells)} cells, {done} of them finished before", highlight=False)
     design.write(folder.path)
-    outcomes = computed(console, folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    outcomes = computed(folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, folder.path.name, tracking_uri)
     raise_failed(outcomes)
+    return stored_document(folder.path, FILE, "map", "crossings")
 
 
 def recipe_table(recipe: Path | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""`negbench mine`: negatives for embeddings that lie in files, without any training of ours."""
+"""`negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,26 +21,31 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "mine",
-        help="Mine negatives from embeddings in files: no model, no training, no MLflow.",
+        help="Mine negatives for a trainer of your own: from embeddings in files (no model, no training), or for a "
+        "data set as a finished run (--run) or an untrained backbone scores it.",
         epilog="Example: negbench mine --queries q.npy --images i.npy --targets t.parquet --strategy qure --draws 5 "
         "--out negatives.parquet",
     )(mine)
 
 
 def mine(
-    queries: Annotated[Path, typer.Option("--queries", metavar="FILE.npy", help="[Q, D] floats.")],
-    images: Annotated[Path, typer.Option("--images", metavar="FILE.npy", help="[N, D] floats, or [N, T, D] tokens.")],
+    strategy: Annotated[str, typer.Option("--strategy", help="Corpus strategy; options as qure:variant=release.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="One row a query: negatives, statistics; .parquet or .jsonl.")
+    ],
+    queries: Annotated[Path | None, typer.Option("--queries", metavar="FILE.npy", help="[Q, D] floats.")] = None,
+    images: Annotated[
+        Path | None, typer.Option("--images", metavar="FILE.npy", help="[N, D] floats, or [N, T, D] tokens.")
+    ] = None,
     targets: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--targets",
             metavar="FILE",
             help="Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet or .csv, which "
             "may hold `excluded` and `relevant` too: lists of rows (in .csv parted by blanks).",
         ),
-    ],
-    strategy: Annotated[str, typer.Option("--strategy", help="Corpus strategy; options as qure:variant=release.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="One row a query: negatives, statistics.")],
+    ] = None,
     groups: Annotated[
         Path | None,
         typer.Option("--groups", metavar="FILE.npy", help="[N] labels: queries draw from their target's group alone."),
@@ -47,26 +53,105 @@ def mine(
     draws: Annotated[int, typer.Option("--draws", help="Negatives of each query.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Of the draws.")] = 0,
     refresh: Annotated[int, typer.Option("--refresh", help="Which refresh a strategy with a schedule is told.")] = 0,
-    dot: Annotated[bool, typer.Option("--dot", help="Score by dot products as they are, not by cosines.")] = False,
-    device: Annotated[str, typer.Option("--device", help="Where scores are computed: cpu, cuda, ...")] = "cpu",
+    dot: Annotated[bool, typer.Option("--dot", help="Score files by dot products, not by cosines.")] = False,
+    device: Annotated[str, typer.Option("--device", help="Where files are scored: cpu, cuda, ...")] = "cpu",
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="A finished run: its data set as its weights score it.")
+    ] = None,
+    backbone: options.Backbone = None,
+    dataset: options.Dataset = None,
+    split: Annotated[str, typer.Option("--split", help="Of the data set.")] = "train",
+    data_root: options.DataRoot = None,
+    allow_missing: options.AllowMissing = False,
+    recipe: options.Recipe = None,
+    sets: options.Sets = None,
     plugin: options.Plugins = None,
-) -> None:
-    """Read, mine, write, print."""
-    from negbench.display import Display
+    runs_dir: options.RunsDir = None,
+) -> dict[str, Any]:
+    """Read or load, mine, write, print."""
+    from negbench.commands.mine import check_out, write_negatives
+
+    plugins = options.plugin_layer(plugin)
+    check_out(out)
+    console = options.console()
+    data = options.dataset_layer(dataset, data_root, allow_missing)
+    if _from_files({"queries": queries, "images": images, "targets": targets}, run or backbone or data or recipe):
+        assert queries is not None
+        assert images is not None
+        assert targets is not None
+        miner = Settings(strategy, draws, seed, refresh, dot, device)
+        frame, summary = _mine_files(miner, queries, images, targets, groups)
+    else:
+        from negbench.cli.audit import layers_below, run_to_audit, set_layers
+        from negbench.commands.audit import configured
+        from negbench.commands.mine import mine_dataset
+        from negbench.errors import OptionError
+
+        layers = [layers_below(recipe), plugins, data, options.named("backbone", backbone), *set_layers(sets)]
+        folder = run_to_audit(run, runs_dir, backbone, layers)
+        config, chosen = configured(strategy, folder, layers, seed)
+        if len(chosen) > 1:
+            raise OptionError(f"--strategy {strategy}: negatives are mined by one")
+        (only,) = chosen.values()
+        found = mine_dataset(config, only, split=split, folder=folder, draws=draws, seed=seed, refresh=refresh)
+        frame, summary = found.frame, found.summary
+        console.print(f"{split} of {config.dataset.name} as {config.backbone.name} ({found.model}) scores it")
+    write_negatives(frame, out)
+    fallbacks = int(summary["fallback_below"] + summary["fallback_any"])
+    console.print(
+        f"{len(frame):,} queries, {draws} negatives each, from pools of {summary['pool_size']:,.1f} images on average; "
+        f"{fallbacks:,} queries fell back; hardness {summary['hardness']:.4f}",
+        highlight=False,
+    )
+    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+    return {"out": out, "queries": len(frame), "draws": draws, **summary}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a `negbench.Miner`."""
+
+    strategy: str
+    draws: int
+    seed: int
+    refresh: int
+    dot: bool
+    device: str
+
+
+def _from_files(files: dict[str, Path | None], other: object) -> bool:
+    """Whether embeddings in files are asked for; OptionError where it is neither these nor a data set, or both."""
     from negbench.errors import OptionError
-    from negbench.files import atomic_write
+
+    given = [f"--{name}" for name, file in files.items() if file is not None]
+    lacking = [f"--{name}" for name, file in files.items() if file is None]
+    if given and other:
+        raise OptionError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
+    if not given and not other:
+        raise OptionError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
+    if given and lacking:
+        raise OptionError(f"{', '.join(lacking)} must be given, too")
+    return bool(given)
+
+
+def _mine_files(
+    settings: Settings, queries: Path, images: Path, targets: Path, groups: Path | None
+) -> tuple[pd.DataFrame, dict[str, float]]:
+    """A row a query, and means over the queries."""
     from negbench.miner import Miner
 
-    options.plugin_layer(plugin)
-    if out.suffix != ".parquet":
-        raise OptionError(f"--out {out}: want a name that ends in .parquet")
-    miner = Miner(strategy, draws=draws, seed=seed, refreshes=refresh, normalize=not dot, device=_device(device))
+    miner = Miner(
+        settings.strategy,
+        draws=settings.draws,
+        seed=settings.seed,
+        refreshes=settings.refresh,
+        normalize=not settings.dot,
+        device=_device(settings.device),
+    )
     table = _targets(targets)
     known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
     labels = None if groups is None else _array("--groups", groups)
-    console = options.console()
-    display = Display(console)
-    with display.live("mine"), display.stage("mine", total=len(table)) as advance:
+    with options.stages("mine") as display, display.stage("mine", total=len(table)) as advance:
         found = miner.refresh(
             _array("--queries", queries),
             _array("--images", images),
@@ -77,16 +162,7 @@ def mine(
         )
     frame = found.statistics
     frame.insert(0, "target", table["target"].to_numpy())
-    with atomic_write(out, "wb") as file:
-        frame.to_parquet(file, index=False)
-    summary = found.summary()
-    fallbacks = int(summary["fallback_below"] + summary["fallback_any"])
-    console.print(
-        f"{len(frame):,} queries, {draws} negatives each, from pools of {summary['pool_size']:,.1f} images on average; "
-        f"{fallbacks:,} queries fell back; hardness {summary['hardness']:.4f}",
-        highlight=False,
-    )
-    console.print(f"wrote {out}", highlight=False, soft_wrap=True)
+    return frame, found.summary()
 
 
 def _device(name: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from negbench.cli.output import wants_json
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -66,27 +68,35 @@ def overwrite_of(given: str) -> Overwrite:
 
 
 def console() -> Any:
-    """Where commands print: as wide as the terminal; without one, lines as long as they are."""
+    """Where results are printed: as wide as the terminal; without one, lines as long as they are; under --json nowhere.
+
+    Notes and progress go to standard error, see `negbench.display.log`.
+    """
     from rich.console import Console
 
-    found = Console()
-    return found if found.is_terminal else Console(soft_wrap=True)
+    silent = wants_json()
+    found = Console(quiet=silent)
+    return found if found.is_terminal else Console(soft_wrap=True, quiet=silent)
 
 
-def notes(console: Any, remarks: Iterable[str]) -> None:
-    """Remarks, a line each."""
-    for remark in remarks:
-        console.print(f"note: {remark}", style="yellow", highlight=False)
+def remarks(console: Any, found: Iterable[str]) -> None:
+    """What a reader of a result must know, printed with it, a line each."""
+    for remark in found:
+        console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def stages(console: Any, title: str) -> Iterator[Display]:
+def notes(remarks: Iterable[str]) -> None:
+    """What was done beside what was asked for: told on standard error, a line each."""
+    from negbench import display
+
+    display.notes(remarks)
+
+
+def stages(title: str) -> AbstractContextManager[Display]:
     """A live line for the stages of a part of a command."""
-    from negbench.display import Display
+    from negbench import display
 
-    display = Display(console)
-    with display.live(title):
-        yield display
+    return display.stages(title)
 
 
 def plugin_layer(files: list[Path] | None) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def run(
     overwrite: options.OverwriteFlag = "failed",
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
-) -> None:
+) -> dict[str, Any] | None:
     """Build the configuration, compute, print."""
-    from negbench.display import Display
+    from negbench.display import Display, progress_console
     from negbench.systems.system import load_config
 
     console = options.console()
@@ -58,12 +58,12 @@ def run(
         )
     told = list[str]()
     config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or (), note=told.append)
-    options.notes(console, told)
+    options.notes(told)
     from negbench.grid.cells import SCENES
     from negbench.loop.runs import Bench, run_config
     from negbench.loop.runs import resume as resume_run
 
-    display = Display(console)
+    display = Display(progress_console())
     with display.live():
         tags = {"system": system} if system else {}
         bench = Bench.open(runs_dir, tracking_uri, scenes=SCENES, display=display, tags=tags)
@@ -71,15 +71,17 @@ def run(
             result = resume_run(str(resume), bench)
         else:
             result = run_config(config, bench, overwrite=options.overwrite_of(overwrite))
-    if os.environ.get("RANK", "0") == "0":  # under `accelerate launch` one process speaks
-        _print(console, result, tracking_uri)
+    if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks
+        return None
+    _print(console, result, tracking_uri)
+    return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 
 def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.report.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
-    options.notes(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
+    options.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))

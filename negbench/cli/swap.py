@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,13 +15,15 @@ def register(app: typer.Typer) -> None:
         "swap",
         help="Replace every system's negatives by every strategy's, all else untouched, and take each system's gain "
         "over the plain one apart. The same command goes on where it stopped.",
-        epilog="Example: negbench swap --systems all --strategies all --seeds 5 --workers 2",
+        epilog="Example: negbench swap --systems all --strategies cir --seeds 5 --workers 2",
     )(swap)
 
 
 def swap(
     systems: Annotated[str, typer.Option(help="'all', or names by comma (see `list systems`).")] = "all",
-    strategies: Annotated[str, typer.Option(help="'all', or names by comma; options as qure:variant=release.")] = "all",
+    strategies: Annotated[
+        str, typer.Option(help="Names by comma, options as qure:variant=release; cir: the papers'; all.")
+    ] = "cir",
     seeds: Annotated[str, typer.Option(help="A count (5) or a list (0,1,2).")] = "5",
     backbone: options.Backbone = None,
     dataset: options.Dataset = None,
@@ -35,15 +37,16 @@ def swap(
     plugin: options.Plugins = None,
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
-) -> None:
+) -> dict[str, Any]:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.cli.cells import computed, raise_failed
+    from negbench.commands.cells import computed, raise_failed
     from negbench.config import config_layers
     from negbench.grid.axes import expand, parse_seeds
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import ComparisonFolder
     from negbench.grid.swap import swap_matrix
+    from negbench.report.loaded import stored_document
     from negbench.report.swap import finish
     from negbench.systems.system import system as system_of
     from negbench.systems.system import systems as known
@@ -58,7 +61,7 @@ def swap(
         system_of(each)  # raises
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / files.checked_name(name, "--name"))
-    with options.stages(console, "plan") as display:
+    with options.stages("plan") as display:
         matrix = swap_matrix(
             base,
             names,
@@ -68,7 +71,7 @@ def swap(
             display=display,
             scenes=SCENES,
         )
-    options.notes(console, matrix.remarks)
+    options.notes(matrix.remarks)
     distinct = list({cell.hash: cell for cell in matrix.cells}.values())
     done = sum(cell.step(runs, chosen) == "reuse" for cell in distinct)
     console.print(
@@ -76,6 +79,7 @@ def swap(
         f"before; {len(matrix.undefined)} strategies not defined in a system",
         highlight=False,
     )
-    outcomes = computed(console, folder, matrix.cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    outcomes = computed(folder, matrix.cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
     finish(console, runs, folder.path.name, matrix, tracking_uri)
     raise_failed(outcomes)
+    return stored_document(folder.path, "swap.json", "swap", "decomposition")

@@ -9,8 +9,9 @@ Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 KEY is the backbone's `feature_key`, with the precision appended where it is not plain float16. A shard holds `hashes`
 [n, 32] uint8 (SHA-256 of the image files' bytes), `features` [n, L, C] and, as metadata, the SHA-256 of both. Shards
 never change, and appear by a rename when they are complete, so the folder itself is the index: readers need no lock, a
-killed writer loses at most the shard in progress, and no index file can disagree with the data. A shard that is
-damaged counts as absent, and the next writer replaces it.
+killed writer loses at most the shard in progress, and no index file can disagree with the data. Every process compares
+a shard with its checksums once, before it takes anything from it; one that is damaged counts as absent, and the next
+writer replaces it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -148,6 +150,7 @@ class FeatureStore:
         contents = content_hashes(images, self.root)
         self._content.update(contents)
         self._refresh()
+        self._check(contents.values())
         return list(self._lacking(contents).values())
 
     def ensure(
@@ -256,14 +259,28 @@ class FeatureStore:
             Names of the removed shards.
         """
         with self._writing() as removed:
-            for name, shard in list(self._shards.items()):
-                if _sha256(shard.features) != shard.checksum:
-                    self._remove(name, "its features do not match their checksum")
-                    removed.append(name)
-            self._index()
+            _holds.cache_clear()
+            self._check(list(self._row))
+            for name, why in list(self._damaged.items()):
+                self._remove(name, why)
+                removed.append(name)
         return removed
 
     # --- shards --------------------------------------------------------------------------------------------------
+
+    def _check(self, contents: Iterable[bytes]) -> None:
+        """Compare the shards that hold any of `contents` with their checksums; forget the damaged ones."""
+        wanted = set(contents)
+        for name, shard in list(self._shards.items()):
+            if not (wanted.isdisjoint(shard.contents) or _holds(self.folder / name, shard.stamp, shard.checksum)):
+                self._forget(name, "its features do not match their checksum")
+                del self._shards[name]
+        self._index()
+
+    def _forget(self, name: str, why: str) -> None:
+        """Count a shard as absent until a writer replaces it."""
+        self._damaged[name] = why
+        _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, why)
 
     def _lacking(self, contents: Mapping[str, bytes]) -> dict[bytes, str]:
         """Content -> first id, of what is not stored."""
@@ -288,8 +305,7 @@ class FeatureStore:
             except FileNotFoundError:
                 continue  # replaced by a writer a moment ago
             except (SafetensorError, KeyError, ValueError, OSError) as error:
-                self._damaged[name] = str(error)
-                _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, error)
+                self._forget(name, str(error))
         self._index()
 
     def _index(self) -> None:
@@ -310,7 +326,9 @@ class FeatureStore:
                 f"{list(self.shape)} {self.dtype}: its feature_key must tell the two apart; delete {self.folder}"
             )
         raw = hashes.numpy().tobytes()
-        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"])
+        status = path.stat()
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return _Shard([raw[i : i + 32] for i in range(0, len(raw), 32)], features, metadata["features"], stamp)
 
     def _write(self, contents: Sequence[bytes], features: Tensor) -> None:
         """Add a shard; only with the lock held."""
@@ -333,8 +351,6 @@ class FeatureStore:
         except OSError as error:
             raise NegbenchError(f"cannot write {self.folder}: {error.strerror}; set NEGBENCH_CACHE") from error
         with locked(self.folder / ".lock"):
-            for path in self.folder.glob(".*.partial"):
-                path.unlink(missing_ok=True)
             self._refresh()
             removed = list(self._damaged)
             for name in removed:
@@ -361,6 +377,17 @@ class _Shard:
     contents: list[bytes]
     features: Tensor  # [n, L, C], mapped
     checksum: str
+    stamp: tuple[int, int, int]  # of the file: inode, size, time of its last change
+
+
+@cache
+def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
+    """Whether a shard's features are those that were written; read once in a process for each `stamp`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _sha256(file.get_tensor("features")) == checksum
+    except (SafetensorError, OSError):  # gone, or torn since it was opened
+        return False
 
 
 def _sha256(tensor: Tensor) -> str:

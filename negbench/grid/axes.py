@@ -13,7 +13,7 @@ from negbench.config import Note, ResolvedConfig, RunConfig, build_config, plugi
 from negbench.errors import OptionError
 from negbench.registry import constructor_of, option_defaults, registry
 from negbench.scene import Scenes
-from negbench.systems.system import with_system
+from negbench.systems.system import CIR, with_system
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,9 @@ class Grid:
 
 
 def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """'all' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
+    """'all', 'cir' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
 
+    "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
     Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
     """
     if isinstance(given, str):
@@ -99,6 +100,8 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     for item in given:
         if item == "all":
             sections.extend({"name": name} for name in registry.plugins(kind) if not _needs_another(kind, name))
+        elif item == "cir" and kind == "strategies":
+            sections.extend({"name": name} for name in CIR)
         else:
             sections.append(plugin_section(kind, item if isinstance(item, Mapping) else str(item)))
     for section in sections:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +33,12 @@ class ComparisonFolder:
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
-        rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
-        files.write_json(self.path / "comparison.json", {"cells": rows})
+        self.write_rows(rows)
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """comparison.json from rows as `cells` gives them; `run` is a folder below the runs folder."""
+        ordered = sorted(rows, key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
+        files.write_json(self.path / "comparison.json", {"cells": ordered})
 
     def compute(
         self,
@@ -58,25 +62,28 @@ class ComparisonFolder:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
         runs, name = self.path.parent, self.path.name
-        parent = self.parent(Tracker.open(runs, tracking_uri))
+        tracker = Tracker.open(runs, tracking_uri)
+        parent = self.parent(tracker)
         tags = {"experiment": name, "negbench.kind": "cell", "comparison": name}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
         found: dict[str, Outcome] = {}
+        files.seal(self.path)
         self.write(())
 
         def outcomes() -> list[Outcome]:
             return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
 
-        for outcome, fault in compute(
-            cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
-        ):
-            found[outcome.cell.hash] = outcome
-            if fault:  # ours: for a report of it
-                with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
-                    file.write(fault)
-            self.write(outcomes())
-            if progress is not None:
-                progress(outcome, len(found))
+        with tracker.working(self.path / "mlflow.json"):
+            for outcome, fault in compute(
+                cells, executor, runs=runs, tracking_uri=tracking_uri, tags=tags, overwrite=overwrite
+            ):
+                found[outcome.cell.hash] = outcome
+                if fault:  # ours: for a report of it
+                    with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
+                        file.write(fault)
+                self.write(outcomes())
+                if progress is not None:
+                    progress(outcome, len(found))
         return outcomes()
 
     def cells(self) -> list[dict[str, Any]]:

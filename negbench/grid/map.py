@@ -17,7 +17,7 @@ from typing import Any
 
 from negbench.config import parse_value, set_layer
 from negbench.display import Display
-from negbench.errors import OptionError
+from negbench.errors import NegbenchError, OptionError
 from negbench.files import read_json, write_json
 from negbench.grid.axes import Grid
 from negbench.grid.cells import Cell, plan
@@ -124,8 +124,10 @@ def point_label(dials: Sequence[Dial], point: Sequence[Any]) -> str:
     return ", ".join(f"{dial.name}={value}" for dial, value in zip(dials, point, strict=True))
 
 
-def map_cells(design: Design, grid: Grid, *, runs: Path, display: Display, scenes: Scenes) -> list[Cell]:
-    """The cells of every point, under the label `point`.
+def map_cells(
+    design: Design, grid: Grid, *, runs: Path, display: Display, scenes: Scenes
+) -> tuple[list[Cell], dict[str, str]]:
+    """The cells of every point, under the label `point`; and the points that there cannot be, with the reason.
 
     Args:
         design: the points.
@@ -135,13 +137,17 @@ def map_cells(design: Design, grid: Grid, *, runs: Path, display: Display, scene
         scenes: keeps what was loaded.
 
     Raises:
-        OptionError: a value that a dial's key does not take.
-        NegbenchError: a configuration that cannot run.
+        NegbenchError: there is no point that can be; the first one's reason.
     """
-    cells = list[Cell]()
+    cells, undefined = list[Cell](), dict[str, str]()
     for point in design.points:
+        label = point_label(design.dials, point)
         layers = [dial.layer(value) for dial, value in zip(design.dials, point, strict=True)]
-        configs = grid.above(layers).configs()
-        labels = [{"point": point_label(design.dials, point)}] * len(configs)
-        cells.extend(plan(configs, runs, display, scenes, labels))
-    return cells
+        try:
+            configs = grid.above(layers).configs()
+            cells.extend(plan(configs, runs, display, scenes, [{"point": label}] * len(configs)))
+        except NegbenchError as error:
+            if len(undefined) + 1 == len(design.points):
+                raise
+            undefined[label] = str(error)
+    return cells, undefined

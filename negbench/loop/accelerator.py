@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.errors import NegbenchError
@@ -33,6 +33,17 @@ def accelerator_of(config: ResolvedConfig) -> Accelerator:
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
     mixed = "no" if precision == "fp32" else precision
     return Accelerator(cpu=not on_gpu, mixed_precision=mixed, kwargs_handlers=[unused])
+
+
+def prepared(accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """Model and optimizer as accelerate wraps them: not at all in one process and full precision.
+
+    There `prepare` would do nothing but look for tensors of every distributed kind, whose import takes a second.
+    """
+    if accelerator.num_processes == 1 and accelerator.mixed_precision == "no":
+        return model.to(accelerator.device), optimizer
+    model, optimizer = accelerator.prepare(model, optimizer)
+    return model, optimizer
 
 
 def shard(rows: Tensor, accelerator: Accelerator) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,8 @@ from torch import Tensor
 from negbench.loop.objective import Objective
 from negbench.runfolder import RunFolder
 from negbench.scene import trained_state
+
+Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
 
 
 @dataclass
@@ -34,8 +36,17 @@ class State:
     behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
     regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
     generators: dict[str, Tensor] = field(default_factory=dict)
+
+    def noting(self, log: Log) -> Log:
+        """`log`, with every point kept here as well."""
+
+        def noted(values: Mapping[str, float], step: int, epoch: int) -> None:
+            self.points.append({"step": step, "epoch": epoch, **values})
+            log(values, step, epoch)
+
+        return noted
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Moving:
     streams: Mapping[str, torch.Generator]
 
     def save(self, folder: RunFolder, state: State) -> None:
-        """Replace the folder's checkpoint."""
+        """Replace the folder's checkpoint, then its metrics; `RunFolder.recover` mends a kill in between."""
         state.generators = {name: generator.get_state() for name, generator in self.streams.items()}
         state.generators["global"] = torch.get_rng_state()
         if torch.cuda.is_available():
@@ -69,6 +80,7 @@ class Moving:
                 "schedule": self.schedule.state_dict(),
             }
         )
+        folder.write_metrics(state.points)
 
     def restore(self, folder: RunFolder) -> State | None:
         """The state of the folder's checkpoint, with everything else set back to it; None where there is none."""

@@ -44,8 +44,6 @@ def define_pools(loop: Loop, stage: Stage, ranks: QueryRanks | None) -> None:
         )
     state.negatives, state.interval_start = mined.negatives, epoch
     summary = mined.summary()
-    if mined.stale:
-        state.remarks.append(f"epoch {epoch}: the refresh left every pool as it was")
     if stage.kept:
         state.behaviour.append({"epoch": float(epoch), **summary})
         if main:

@@ -7,13 +7,15 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from negbench.identity import code_version
+from negbench.loop.remarks import remarks_of
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -60,7 +62,11 @@ def manifest(run: OpenRun) -> dict[str, Any]:
 @cache
 def versions() -> dict[str, str]:
     """Of Python and of the packages that a number can depend on; read once, as that takes longer than a small epoch."""
-    return {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):  # one of the extra [full]
+            found[name] = version(name)
+    return found
 
 
 def tags(run: OpenRun) -> dict[str, str]:
@@ -122,7 +128,7 @@ def details(
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
-        "remarks": state.remarks,
+        "remarks": remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries)),
     }
 
 

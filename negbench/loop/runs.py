@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,10 @@ from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.objective import check_objective
 from negbench.loop.stacked import Stack, obstacle, train_together
-from negbench.loop.train import Log, train
+from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
@@ -33,6 +34,7 @@ from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
 
 if TYPE_CHECKING:
+    import pandas as pd
     from accelerate import Accelerator
 
 Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
@@ -154,6 +156,16 @@ class RunResult:
         width = max(map(len, self.metrics), default=0)
         return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
+
+    def _repr_html_(self) -> str:
+        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"
+
 
 @dataclass(frozen=True, eq=False)
 class Bench:
@@ -207,6 +219,8 @@ def run_config(
     with _claim_of(run, bench.runs, overwrite) as (folder, step):
         if step == "leave":
             raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
+        if step == "resume" and run.accelerator.is_main_process:
+            folder.recover()
         if watch is not None and step != "anew":
             _replay(folder, watch)
         if step == "reuse":
@@ -237,6 +251,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     if not run.accelerator.is_main_process:
         return compute_run(run, folder, bench, watch)
     with folder.lock():
+        folder.recover()
         return compute_run(run, folder, bench, watch)
 
 
@@ -288,7 +303,6 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
     with bench.tracker.run(folder, run.config.flat(), {**record.tags(run), **bench.tags}) as live:
 
         def log(values: Mapping[str, float], step: int, epoch: int) -> None:
-            folder.append_metrics({"step": step, "epoch": epoch, **values})
             live.metrics(values, step)
             if watch is not None and epoch >= 0:
                 watch(epoch, values, True)
@@ -296,7 +310,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
         try:
             yield log, live
         except NegbenchError as error:
-            folder.write_error(str(error))
+            with suppress(NegbenchError):  # on a full disk the first message counts
+                folder.write_error(str(error))
             raise
         except Pruned:
             raise  # given up on purpose: no error, and it can be resumed
@@ -336,6 +351,8 @@ def run_stack(
                 found[index] = RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
             else:
                 folders[index] = folder
+                if step == "resume":
+                    folder.write_metrics([])  # a stack begins again
         todo = sorted(folders)
         if todo:
             computed = _compute_stack([runs[i] for i in todo], [folders[i] for i in todo], [benches[i] for i in todo])

@@ -27,11 +27,13 @@ from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
+from negbench.loop.checkpoint import Log
 from negbench.loop.hybrid import Temperatures
 from negbench.loop.objective import Batch, Objective, Told
+from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
-from negbench.loop.train import Log, Loop, course
+from negbench.loop.train import Loop, course
 from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry
@@ -187,7 +189,7 @@ class Stack:
             {**group, "params": [self.trained[names[id(parameter)]] for parameter in group["params"]]}
             for group in first.backbone.parameter_groups(config.train.lr, config.train.weight_decay)
         ]
-        self.optimizer = torch.optim.AdamW(groups, fused=True)
+        self.optimizer = AdamW(groups, fused=True)
         queries = len(scene.train.dataset.queries)
         self.schedule = cosine(self.optimizer, config, -(-queries // config.train.batch_size))
         self.scored = _Scored(self._objective(first))

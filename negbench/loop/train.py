@@ -8,7 +8,7 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +22,12 @@ from negbench.contracts import Loss, Strategy
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
+from negbench.loop.accelerator import prepared
 from negbench.loop.batches import epoch_batches
-from negbench.loop.checkpoint import Moving, State, own_randomness, stream
+from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult
+from negbench.loop.optimizer import AdamW
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
 from negbench.mining.mine import MiningTask
@@ -39,7 +41,6 @@ from negbench.scoring import evaluation
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
 
-Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
 Together = tuple[torch.optim.Optimizer, LambdaLR]  # what the runs of a stack share
 
 
@@ -81,19 +82,16 @@ def course(
         optimizer, schedule = together
     else:
         groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
-        optimizer = torch.optim.AdamW([*groups, *objective.parameter_groups(config.train.lr)])
+        optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
         schedule = cosine(optimizer, config, math.ceil(len(scene.train.dataset.queries) / config.train.batch_size))
         # the schedule is not prepared: accelerate would step it once per process, and it counts batches
-        model, optimizer = run.accelerator.prepare(objective, optimizer)
+        model, optimizer = prepared(run.accelerator, objective, optimizer)
     streams = {name: stream(config.seed, name) for name in ("batches", "draws")}
     moving = Moving(objective, optimizer, schedule, streams)
     with nullcontext() if together is not None else own_randomness(config.seed, run.accelerator.device):
         state = State() if together is not None else moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
-        if main:
-            # without a checkpoint all is computed again, the untrained model's point of epoch -1 too
-            folder.truncate_metrics(state.epoch or -1)
-        loop = Loop(run, folder, log, strategy, model, moving, state)
+        loop = Loop(run, folder, state.noting(log), strategy, model, moving, state)
         if state.epoch == 0:
             state.baselines = observe.untrained(loop)
             observe.keep_curves(loop, "start")
@@ -116,6 +114,7 @@ def course(
                 ranks = evaluation.score(backbone, scene, scene.val)
         details = record.details(run, objective, state, ranks, observe.baselines(loop))
         if main:
+            folder.write_metrics(state.points)
             folder.write_ranks(ranks.to_frame())
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
             folder.write_result(details)
@@ -266,10 +265,7 @@ class Loop:
             ranks = evaluation.rank(scene.val, found.queries, found.candidates)
             metrics = scene.val.dataset.summarise(ranks)
             values = {f"{scene.scored}/{name}": value for name, value in metrics.items()}
-            spread = float(found.queries.mean(0).norm())
-            values[f"{scene.scored}/query_concentration"] = spread
-            if spread > 0.98 and not any("collapsed" in remark for remark in state.remarks):
-                state.remarks.append(f"epoch {state.epoch}: collapsed, all queries point the same way ({spread:.3f})")
+            values[f"{scene.scored}/query_concentration"] = float(found.queries.mean(0).norm())
             chosen = metrics
             if scene.dev is not None and scene.dev is not scene.val:
                 chosen = scene.dev.dataset.summarise(evaluation.score(run.backbone, scene, scene.dev))

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.contracts import Strategy, check_option, relevance
-from negbench.errors import NegbenchError
-from negbench.files import atomic_write
+from negbench.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
 from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
@@ -81,13 +80,9 @@ class Curves:
     @classmethod
     def load(cls, path: Path) -> Curves:
         """What `save` wrote; NegbenchError where the file is missing or damaged."""
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise NegbenchError(f"score curves {path} cannot be read: {error}") from error
-        except Exception as error:  # zipfile's and zlib's own kinds: the file is damaged
-            raise NegbenchError(f"score curves {path} are damaged: {error}") from error
+        mend = "delete it and result.json beside it, and compute the run again"
+        with intact(path, mend) as file, np.load(file, allow_pickle=False) as stored:
+            return cls(**{f.name: stored[f.name] for f in dataclasses.fields(cls)})
 
 
 def file_name(moment: str) -> str:

@@ -7,8 +7,11 @@ splittable pseudorandom number generators, OOPSLA 2014, fig. 16-17), in int64 ar
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from negbench.metrics.ranks import count
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)  # the two multipliers of the paper's mix64variant13
@@ -141,5 +144,8 @@ def _members(pool: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of a [B, N] bool pool: the flat indices row * N + column of its members, ascending; [B] where a row starts among
     them, and [B] how many it has.
     """
-    size = pool.sum(1)
-    return pool.flatten().nonzero().squeeze(1), size.cumsum(0) - size, size
+    size = count(pool)
+    flat = pool.flatten()
+    # numpy finds them five times faster
+    entries = torch.from_numpy(np.flatnonzero(flat.numpy())) if flat.device.type == "cpu" else flat.nonzero().squeeze(1)
+    return entries, size.cumsum(0) - size, size

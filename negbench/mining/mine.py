@@ -34,8 +34,8 @@ from torch.nn import functional
 
 from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option, relevance
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write
-from negbench.metrics.ranks import target_ranks
+from negbench.files import atomic_write, intact
+from negbench.metrics.ranks import count, descending, masked_scores, target_ranks
 from negbench.mining.draws import draw, splitmix
 from negbench.ragged import Ragged
 
@@ -368,7 +368,7 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
         planes={name: task.planes[name].block(rows, corpus.columns) for name in wanted},
     )
     shown = filtered(view, task.filters, strategy)
-    room = view.allowed.sum(1)
+    room = count(view.allowed)
     alone = (room == 0).nonzero()
     if len(alone):
         raise NegbenchError(
@@ -416,7 +416,7 @@ def _answer(strategy: Strategy, view: ScoreView) -> Tensor:
     if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
         raise NegbenchError(f"{name}.pool must return finite weights >= 0")
     wrong = _inside(answer) & ~view.allowed
-    if bool(wrong.any()):
+    if wrong.numpy(force=True).any():
         row, column = wrong.nonzero()[0].tolist()
         what = "the target itself" if column == int(view.target[row]) else "an excluded image"
         raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
@@ -432,17 +432,17 @@ def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     """Fill empty pools; returns the pools and [b] int8 which fallback each took."""
     view = scored.shown
     code = torch.full((len(answer),), NO_FALLBACK, dtype=torch.int8, device=answer.device)
-    empty = (_inside(answer).sum(1) == 0).nonzero().squeeze(1)
+    empty = (count(_inside(answer)) == 0).nonzero().squeeze(1)
     if not len(empty):
         return answer, code
     allowed, scores = view.allowed[empty], view.scores[empty]
-    allowed = torch.where(allowed.any(1, keepdim=True), allowed, scored.view.allowed[empty])  # filters left nothing
+    allowed = torch.where(count(allowed)[:, None] > 0, allowed, scored.view.allowed[empty])  # filters left nothing
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
     below = allowed & (scores < view.positive[empty, None])
-    nearest = scores.masked_fill(~below, -torch.inf).argmax(1, keepdim=True)  # of equal scores the first column
-    some = below.any(1)
+    nearest = masked_scores(scores, below).argmax(1, keepdim=True)  # of equal scores the first column
+    some = count(below) > 0
     single = torch.zeros_like(allowed).scatter_(1, nearest, True)
     answer = answer.clone()
     answer[empty] = torch.where(some[:, None], single, allowed).to(answer.dtype)
@@ -468,10 +468,8 @@ def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.u
 
 
 def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    try:
-        bits: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise NegbenchError(f"previous pools {path} cannot be read ({error}); mine without `previous`") from error
+    with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
+        bits: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
     if bits.shape != shape or bits.dtype != np.uint8:
         raise NegbenchError(
             f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"
@@ -484,13 +482,13 @@ def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
 
 def _statistics(scored: _Scored, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Fields of `Mined` that the scores, the pools [b, n] and the draws [b, D] (local columns) determine."""
-    view, size = scored.view, pool.sum(1)
+    view, size = scored.view, count(pool)
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
     start, mean, end = _band(scored, pool, size)
     of_pool = of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
-        of_pool = torch.where(scored.known, (pool & scored.relevant).sum(1) / size, torch.nan)
+        of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
         of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
     return {
         "scores": scores,
@@ -514,14 +512,19 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    order = scored.shown.order  # of the same scores, and the strategy may have sorted them already
-    rank = view.allowed.gather(1, order).cumsum(1, dtype=torch.int32) - 1
-    row, place = pool.gather(1, order).nonzero(as_tuple=True)
-    ranks = rank[row, place].long()
-    last = size.cumsum(0) - 1
-    total = torch.zeros_like(size).index_add_(0, row, ranks)
-    start, end = ranks[last - size + 1] / last_rank, ranks[last] / last_rank
-    return start, (total.double() / size / last_rank).float(), end
+    low = masked_scores(view.scores, pool, low=False).amin(1)
+    first = view.count_above(masked_scores(view.scores, pool).amax(1))
+    last = room - 1 - count(view.allowed & (view.scores < low[:, None]))
+    total = size * (first + last) // 2  # where every allowed image between the two is in the pool
+    for_row = (last - first + 1 != size).nonzero().squeeze(1)
+    if len(for_row):
+        order = descending(view.scores[for_row])
+        inside = pool[for_row].gather(1, order)
+        rank = view.allowed[for_row].gather(1, order).cumsum(1, dtype=torch.int32) - 1
+        total[for_row] = rank.masked_fill(~inside, 0).sum(1)
+        first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
+        last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
+    return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
 
 
 def _overlap(now: NDArray[np.uint8], before: NDArray[np.uint8] | None) -> Tensor:

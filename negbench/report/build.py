@@ -11,7 +11,10 @@ import pandas as pd
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
+from negbench.grid.tuning import SUFFIX as TUNED
 from negbench.report import figures
+from negbench.report.aggregate import FILE as AGGREGATE
+from negbench.report.aggregate import aggregate_page
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
@@ -23,6 +26,7 @@ from negbench.report.published import rows_beside
 from negbench.report.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
 from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.report.tuned import tuned_section
 from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, percent
 from negbench.runfolder import RunFolder, find_run
@@ -51,6 +55,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         folder, page = runs / name, study_page(open_book(runs, name))
     elif (runs / name / "swap.json").exists():
         folder, page = runs / name, swap_page(runs / name)
+    elif (runs / name / AGGREGATE).exists():
+        folder, page = runs / name, aggregate_page(runs / name)
     elif (runs / name / MAP).exists():
         folder, page = runs / name, map_page(runs / name)
     elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
@@ -72,7 +78,11 @@ def comparison_page(runs: Path, name: str, galleries: int) -> Page:
     groups = ordered(groups_of(runs, name), rows)
     cells = ComparisonFolder(runs / name).cells()
     parts = figures.parts_of(groups, rows)
-    sections = [_leader(groups, rows, cells, parts), _did(groups, rows), _regime(groups), _statistics(rows)]
+    sections = [
+        _leader(groups, rows, cells, parts),
+        tuned_section(runs, name, rows, read_rows(runs / f"{name}{TUNED}")),
+    ]
+    sections += [_did(groups, rows), _regime(groups), _statistics(rows)]
     sections.append(_audit(runs / name))
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
     found = answers(groups, rows)
@@ -263,7 +273,7 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
     for cell in cells:
-        run = runs.get(cell["run"]) if cell["run"] else None
+        run = runs.get(Path(cell["run"]).name) if cell["run"] else None
         row = {name: cell[name] for name in KEY} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if run is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})

@@ -21,6 +21,7 @@ from negbench.report.leader import FOLDED, NEGATIVES, LeaderTable, leader_tables
 from negbench.report.page import write_text
 from negbench.report.regime import measured_regime, regime_frame
 from negbench.report.verdicts import Calibrated, Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
+from negbench.report.views import shown
 from negbench.report.words import label_of, latex, markdown
 from negbench.tracking import Summary, Tracker, final_values
 
@@ -59,19 +60,20 @@ def finish(
             if found.dataset == dataset:
                 console.print(found.line(), highlight=False)
     written = _write_all(folder, groups, leaders, rows, calibrations, told)
-    page = write_report(runs, name)[0] if report else None
-    written += [] if page is None else [page]
+    pages = write_report(runs, name) if report else []
+    written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     summaries = [_summary(group, rows) for group in groups]
-    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, summaries, written)
+    seen = shown(groups, rows, (folder / "answer.md").read_text(encoding="utf-8"))
+    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, summaries, written, seen)
     for dataset, lines in told.items():
         console.print(f"\nanswer{f', {dataset}' * (len(told) > 1)}", style="bold", highlight=False)
         for line in lines:
             console.print(line, highlight=False, markup=False)
     console.print(f"\nstored {folder}", highlight=False, soft_wrap=True)
-    if page is not None:
-        console.print(f"report {page}", highlight=False, soft_wrap=True)
+    if pages:
+        console.print(f"report {pages[0]}", highlight=False, soft_wrap=True)
     if tracking_uri != "none":
-        console.print(f"look   negbench ui --runs-dir {runs}   (experiment {name})", highlight=False, soft_wrap=True)
+        console.print(f"look   negbench ui {name} --runs-dir {runs}", highlight=False, soft_wrap=True)
 
 
 def _calibrations(tables: Sequence[VerdictTable], rules: Rules) -> Iterator[Calibrated]:

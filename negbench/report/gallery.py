@@ -94,6 +94,9 @@ def gallery(runs: Runs, count: int) -> Gallery:
     views, scenes = [], Scenes()
     split: Split | None = None
     for label, folder in folders.items():
+        if not folder.has_weights:  # of a merged comparison: nothing is opened for it
+            found.missing.append(f"{label}: no weights")
+            continue
         try:
             view, scene = _view(label, folder, scenes, picked, train)
         except NegbenchError as error:
@@ -137,9 +140,9 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
     epochs = [int(row["epoch"]) for row in folder.result["behaviour_by_refresh"]]
     columns = ["negatives", "scores", "positive", "target_rank"]
     for number, epoch in enumerate(epochs):
-        path = folder.path / f"mining-{number:02d}.parquet"
-        if path.exists():
-            frame = pd.read_parquet(path, columns=columns)
+        name = f"mining-{number:02d}"
+        if (folder.path / f"{name}.parquet").exists():
+            frame = folder.table(name, columns)
             frames.append(frame.assign(query=range(len(frame)), epoch=epoch + 1))
     return pd.concat(frames, ignore_index=True) if frames else None
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from negbench import statistics
 from negbench.display import Grid
-from negbench.files import atomic_write, read_json, write_json
+from negbench.files import atomic_write, intact, read_json, write_json
 from negbench.grid.comparison import Group, groups_of
 from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
@@ -298,7 +298,8 @@ def swap_page(folder: Path) -> Page:
 
 def records(path: Path) -> list[dict[str, Any]]:
     """Rows of a CSV file; none where it has not even a heading."""
-    rows = pd.read_csv(path).to_dict("records") if path.read_text(encoding="utf-8").strip() else []
+    with intact(path):
+        rows = pd.read_csv(path).to_dict("records") if path.read_text(encoding="utf-8").strip() else []
     return [{str(key): value for key, value in row.items()} for row in rows]
 
 

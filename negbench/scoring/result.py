@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
@@ -39,6 +40,10 @@ class Result:
     unit: str = PERCENT
     remarks: tuple[str, ...] = ()
     partial: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: all but the values of each query."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "queries"}
 
 
 @dataclass(frozen=True, eq=False)

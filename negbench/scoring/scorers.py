@@ -155,18 +155,13 @@ def load_weights(backbone: Backbone, folder: RunFolder) -> None:
         RunError: the run holds no weights.
         WeightsError: the backbone starts from other weights than the run did, or names or shapes differ.
     """
-    from safetensors import SafetensorError
-
     started = folder.manifest["backbone"]["sha256"]
     if backbone.identity.sha256 != started:
         raise WeightsError(
             f"run {folder.run_id} started from backbone weights {started[:12]}, this backbone is "
             f"{backbone.identity.sha256[:12]}: its files have changed since"
         )
-    try:
-        state = folder.weights()
-    except SafetensorError as error:
-        raise WeightsError(f"the weights of run {folder.run_id} are damaged: {error}") from error
+    state = folder.weights()
     want = trained_state(backbone)
     lacking, unknown = sorted(want.keys() - state.keys()), sorted(state.keys() - want.keys())
     misfits = [name for name in want if name in state and want[name].shape != state[name].shape]

@@ -7,5 +7,12 @@ book.py        the study in its storage: claims, rescues, ends of trials
 trials.py      a trial computed by the engine
 work.py        the loop of a worker, and several of them
 final.py       the best beside the default on fresh seeds; tables of listed points
+tuned.py       the same number of trials for every strategy of a comparison
 importance.py  how much each knob matters
 """
+
+import sys
+
+from negbench import Command
+
+sys.modules[__name__].__class__ = Command  # `negbench.study(...)`

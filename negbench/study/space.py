@@ -164,7 +164,7 @@ def build_space(
     if points:
         space = _listed(base, full, [dict(point) for point in points])
     else:
-        knobs, band = ({}, None) if worlds else _own_knobs(base, full)
+        knobs, band = ({}, None) if worlds else own_knobs(base, full)
         for told in fix:
             known = [*full.flat(), *knobs]
             key = full_key(told, known)
@@ -195,7 +195,7 @@ def build_space(
     return space
 
 
-def _own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
+def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
     """Knobs of the strategy and of its schedule."""
     from negbench.registry import registry
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import json
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import optuna
 import sqlalchemy
 from optuna.storages.journal import JournalFileBackend
 
 from negbench.errors import OptionError
-from negbench.files import locked
+from negbench.files import DamagedError, locked, seal
 
 # after a minute without a sign of life the server lets go of the locks of a machine that was switched off
 _KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
@@ -65,7 +66,8 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
     Raises:
         OptionError: a database that cannot be reached, or whose driver is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        seal(folder)
     try:
         if url.startswith("postgresql"):
             server = sqlalchemy.create_engine(
@@ -86,6 +88,8 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
         raise OptionError(f"--storage {url.partition('://')[0]}://...: cannot be opened: {reason}") from error
     lock: Any = _JournalLock(Path(url))
     journal = JournalFileBackend(url, lock_obj=lock)
+    lock.acquire()  # reading alone takes no lock: compare once before
+    lock.release()
     return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
 
 
@@ -107,21 +111,58 @@ def _server_lock(server: sqlalchemy.Engine, study: str, name: str = ".", *, wait
 class _JournalLock:
     """Lock of a journal file that is let go of when its process dies; optuna's own then blocks all others for 30 s.
 
+    Beside the journal lie its length and SHA-256 after every write: what was written once must be there unchanged.
     What a killed writer left of a line is cut off, before the next line would be glued to it.
     """
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._held = journal, ExitStack()
+        self._sums = journal.with_name(f".{journal.name}.sums")
+        self._length, self._hash = 0, hashlib.sha256()  # of what this process has read
 
     def acquire(self) -> bool:
-        """Wait for it."""
-        self._held.enter_context(locked(self._journal.with_name(f".{self._journal.name}.lock")))
-        with self._journal.open("rb+") as file:
-            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
+        """Wait for it; DamagedError where the journal does not begin with what was written before."""
+        with ExitStack() as held:
+            held.enter_context(locked(self._journal.with_name(f".{self._journal.name}.lock")))
+            with self._journal.open("rb+") as file:
+                self._compare(file)
+                *lines, torn = file.read().split(b"\n")
+                if not all(map(_is_json, lines)):
+                    raise self._damaged("a line of it is no record")
+                if torn:
+                    file.truncate(file.tell() - len(torn))
+            self._held = held.pop_all()
         return True
+
+    def _compare(self, file: IO[bytes]) -> None:
+        """Read what the newest whole line of the sums is about; the file is left behind it."""
+        told = self._sums.read_bytes().split(b"\n")[:-1] if self._sums.exists() else []
+        known = [line.split() for line in told if re.fullmatch(rb"\d{1,18} [0-9a-f]{64}", line)]
+        length, digest = (int(known[-1][0]), known[-1][1].decode()) if known else (0, hashlib.sha256().hexdigest())
+        file.seek(self._length)
+        self._hash.update(file.read(max(0, length - self._length)))
+        self._length = file.tell()
+        if self._length != length or self._hash.hexdigest() != digest:
+            raise self._damaged(f"it is not what {self._sums.name} beside it tells")
+
+    def _damaged(self, why: str) -> DamagedError:
+        mend = "its trials cannot be trusted; put back a copy of the study's folder, or give another --name"
+        return DamagedError(f"{self._journal} is damaged ({why}): {mend}")
 
     def release(self) -> None:
         """Let go."""
+        with self._journal.open("rb") as file, self._sums.open("ab") as sums:
+            file.seek(self._length)
+            if written := file.read():
+                self._hash.update(written)
+                self._length += len(written)
+                sums.write(f"{self._length} {self._hash.hexdigest()}\n".encode())
         self._held.close()
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from negbench import files
 from negbench.errors import NegbenchError
-from negbench.executors import Report, executor_of
+from negbench.executors import Processes, Report
 from negbench.study.book import Book, Claim
 from negbench.study.claimed import ClaimTrials
 from negbench.study.spec import StudySpec
@@ -97,7 +97,7 @@ def run_study(job: Job, workers: int, report: Report) -> None:
         serve(job, report)
         return
     alive = workers
-    for event in executor_of(workers).run(serve, [job] * workers):
+    for event in Processes(workers, retries=0).run(serve, [job] * workers):
         if event.kind == "note":
             report(event.value)
         elif event.kind == "failed":

@@ -17,6 +17,12 @@ from negbench.registry import constructor_of, option_defaults, registry
 if TYPE_CHECKING:
     from negbench.scene import Scenes
 
+# what the four papers propose and what they compare it with, in their order of mention; and the ceilings, which know
+# the relevant images. Names alone: a strategy of the wider field is no part of any of these systems.
+CIR = (
+    "all-corpus", "top-k", "after-target", "qure", "cirqrs", "dqe", "hycole", "in-batch", "in-batch-cube",
+    "oracle-after-target", "oracle-all",
+)  # fmt: skip
 PLAIN = "plain"  # what a system's gain is counted from
 FACTORS = ("negatives", "objective", "architecture")
 

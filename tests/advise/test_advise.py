@@ -129,4 +129,8 @@ def test_a_map_advises_on_own_embeddings(
     out = capsys.readouterr().out
     assert "regime" in out
     assert "held out, 10 worlds" in out
+    assert negbench(["advise", "--worlds", str(path), "--runs-dir", str(tmp_path), *sets, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["strategy"] in ("all-corpus", "top-k")
+    assert document["regime"]["train_queries"] == 48
     assert any(f"{name}: " in out.split("advice")[-1] for name in ("all-corpus", "top-k"))

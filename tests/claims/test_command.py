@@ -70,6 +70,8 @@ def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
     common = ["--runs-dir", str(computed), *world]
     assert negbench(["claims", "--compare", "c", "--only", "5,6", *common]) == 0
     out = capsys.readouterr().out
+    assert negbench(["claims", "--compare", "c", "--only", "5,6", *common, "--json"]) == 0
+    assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 6]
     found = claims_of(computed / "c")
     assert found[5] == before[5]
     assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'top': no finished run of seed 0, 1, 2")

@@ -19,6 +19,7 @@ from negbench.cli import main
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics import evaluate_rankings
 from negbench.runfolder import RunFolder
+from negbench.scoring.trec import read_trec
 from negbench.systems.system import load_config
 
 
@@ -186,6 +187,11 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     lists = ("--ranks", tmp_path / "cirr-val-recall.json", "--subset-ranks", tmp_path / "cirr-val-recall_subset.json")
     assert metrics_in(call(*lists, *place)) == metrics_in(printed)
     assert metrics_in(call("--ranks", tmp_path / "run.trec", *place)) == metrics_in(printed)
+    call(run.run_id, *place, "--trec", tmp_path / "run.json")  # as ranx writes it
+    ranx, trec = json.loads((tmp_path / "run.json").read_text()), read_trec(tmp_path / "run.trec")
+    assert {query: pytest.approx(scores) for query, scores in trec.items()} == ranx
+    assert all(list(scores.values()) == sorted(scores.values(), reverse=True) for scores in ranx.values())
+    assert metrics_in(call("--ranks", tmp_path / "run.json", *place)) == metrics_in(printed)
     lines = (tmp_path / "run.trec").read_text().splitlines()
     assert len(lines) == 20 * 59
     assert lines[0].split()[:2] + lines[0].split()[3:4] == ["0", "Q0", "1"]
@@ -211,7 +217,7 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
         folder.write_weights(change, {})
         assert message in call(copy, code=2)
     (copy / "model.safetensors").write_bytes(b"abc")
-    assert "are damaged" in call(copy, code=2)
+    assert "is damaged" in call(copy, code=2)
     (copy / "model.safetensors").unlink()
     assert "holds no weights" in call(copy, code=2)
     manifest = run.manifest

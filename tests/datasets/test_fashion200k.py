@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import functools
-import importlib
 import random
 import shutil
 import time
@@ -395,10 +393,3 @@ def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, da
         assert not any(".." in Path(i).parts or Path(i).is_absolute() for i in loaded.all_images)
     finally:
         shutil.rmtree(root)
-
-
-@pytest.mark.parametrize("name", ["fashion200k", "mit_states", "image_files", "_fashioniq_files"])
-def test_examples(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"negbench.datasets.{name}"))
-    assert result.attempted > 0
-    assert result.failed == 0

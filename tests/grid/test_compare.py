@@ -13,8 +13,8 @@ from mlflow.tracking import MlflowClient
 from rich.console import Console
 
 from negbench.audit.audit import audit_cells
-from negbench.cli.compare import build_grid
 from negbench.cli.main import run as negbench
+from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Processes, executor_of
@@ -245,13 +245,14 @@ def test_the_command_ends_with_tables_and_summary_runs(
         str(tmp_path),
     ]
     assert negbench([*command, *sets]) == 0
-    out = capsys.readouterr().out
+    told = capsys.readouterr()
+    out = told.out
     assert "4 cells" in out
     assert "R@10" in out
     assert "FN pool %" in out
     assert "difference of average recall to in-batch in points" in " ".join(out.split())
     assert "calibration, 2 seeds" in out
-    assert "3 more to compute: about" in out
+    assert "3 more to compute: about" in told.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
     assert negbench([*command, *sets]) == 0  # renews the summaries, computes nothing

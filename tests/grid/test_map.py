@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,24 @@ def test_a_map_from_the_command_line(
         assert line.split(",")[0].replace(">", "&gt;") in page
     assert negbench([*command, *dials]) == 0
     assert "16 cells, 16 of them finished before" in capsys.readouterr().out
+    assert negbench([*command, *dials, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["answer"] == read_json(folder / "answer.json")["answer"]
+    assert len(document["map"]) == len(pd.read_csv(folder / "map.csv")) > 0
     assert negbench(["report", "map", "--runs-dir", str(tmp_path)]) == 0
+
+
+def test_a_point_that_cannot_be_is_left_out_and_named(
+    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    command = ["map", "--strategies", "all-corpus", "--seeds", "1", "--runs-dir", str(tmp_path), *sets]
+    assert negbench([*command, "--dial", "train.batch_size=16,1", "--set", "train.epochs=1"]) == 0
+    out = capsys.readouterr().out
+    assert "there is no world at batch_size=1: train.batch_size = 1" in out
+    assert "1 points x 1 strategies x 1 seeds: 1 cells" in out
+    assert negbench([*command, "--dial", "train.batch_size=1"]) == 2
+    assert "train.batch_size = 1" in capsys.readouterr().err
 
 
 def test_a_map_without_a_dial_says_what_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

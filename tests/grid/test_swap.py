@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -140,6 +141,10 @@ def test_the_command_prints_a_matrix_whose_parts_add_up(
     assert negbench(command) == 0  # goes on: nothing is computed again
     distinct = len({row["hash"] for row in rows})
     assert f"{distinct} different runs, {distinct} of them finished before" in " ".join(capsys.readouterr().out.split())
+    assert negbench([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["answer"] == json.loads((folder / "swap.json").read_text(encoding="utf-8"))["answer"]
+    assert len(document["swap"]) == len((folder / "swap.csv").read_text(encoding="utf-8").splitlines()) - 1
 
 
 def test_the_plain_system_alone_has_no_gain_to_take_apart(vector_sets: list[str], tmp_path: Path) -> None:

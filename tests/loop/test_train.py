@@ -157,14 +157,6 @@ def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
         pytest.fail("both held it")
 
 
-def test_a_torn_metrics_line_is_dropped(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.append_metrics({"step": 1, "epoch": 0, "a": 1.0})
-    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"step": 2, "epo')
-    assert folder.metrics() == [{"step": 1, "epoch": 0, "a": 1.0}]
-
-
 # one interpreter for both: importing is most of what they cost
 _RANKS = """
 import os, sys

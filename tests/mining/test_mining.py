@@ -626,8 +626,8 @@ def test_previous_pools_of_another_task_or_none_are_refused(tmp_path: Path) -> N
     with pytest.raises(NegbenchError, match=r"of another task: they hold \(10, 3\) uint8, not \(41, 3\)"):
         run(toy_task(), Everything(), previous=tmp_path / "a")
     (tmp_path / "b").write_bytes(b"not an array")
-    for name in ("b", "missing"):
-        with pytest.raises(NegbenchError, match="cannot be read"):
+    for name, why in (("b", "is damaged"), ("missing", "cannot read")):
+        with pytest.raises(NegbenchError, match=why):
             run(toy_task(), Everything(), previous=tmp_path / name)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.cli.compare import build_grid
+from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.executors import executor_of
 from negbench.files import write_json

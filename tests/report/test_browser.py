@@ -86,6 +86,8 @@ def page(browser: Browser, server: str) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     own = (server, "data:", "blob:")
     context.route("**/*", lambda route: route.continue_() if route.request.url.startswith(own) else route.abort())
+    # MLflow opens its assistant over a quarter of the window on the first visit alone
+    context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     opened = context.new_page()
     opened.set_default_timeout(20_000)
     yield opened
@@ -102,13 +104,72 @@ def stored(runs: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_the_experiment_lists_the_runs(page: Page, server: str, runs: Path) -> None:
-    found = stored(runs)
-    page.goto(f"{server}/#/experiments/{found['cell'][0].info.experiment_id}/runs")
-    page.get_by_text("9 matching runs").wait_for()  # 4 cells, 4 summaries, and what they hang under
-    page.locator("button[data-component-id*=runnamecellrenderer]").first.click()
-    for run in (*found["cell"], *found["summary"]):
+@pytest.fixture(scope="module")
+def printed(server: str, runs: Path) -> str:
+    """The address that `negbench ui` printed: it is given no name, so it is that of the newest comparison."""
+    address = (runs / "ui.log").read_text(encoding="utf-8").split()[0]
+    assert address.startswith(f"{server}/#/experiments/")
+    return address
+
+
+def heads_in_sight(page: Page) -> list[str]:
+    """Column names of the runs table that can be read without scrolling, from left to right."""
+    cells = page.locator(".ag-header-cell:visible")
+    cells.filter(has_text="strategy").first.wait_for()
+    shown = cells.evaluate_all(
+        """cells => cells.map(c => [c.getBoundingClientRect(), c.innerText.trim()])
+                .filter(([box, text]) => text && box.right <= document.querySelector('.ag-root').clientWidth
+                    + document.querySelector('.ag-root').getBoundingClientRect().left)
+                .sort((a, b) => a[0].left - b[0].left).map(([_, text]) => text)"""
+    )
+    return [str(text) for text in shown]
+
+
+def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, printed: str, runs: Path) -> None:
+    page.set_viewport_size({"width": 1920, "height": 1000})
+    page.goto(printed)
+    cells = stored(runs)["cell"]
+    page.get_by_text(f"{len(cells)} matching runs").wait_for()
+    for run in cells:  # unfolded, not under their parent
         page.get_by_role("link", name=run.info.run_name, exact=True).wait_for()
+    page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
+    heads = heads_in_sight(page)
+    wanted = ["strategy", "loss", "seed", "final/average/recall", "final/average/recall_at_10"]
+    wanted += ["mined/false_negative_rate_draws", "mined/hardness", "used/train_seconds"]
+    assert [head for head in heads if head in wanted] == wanted
+    values = [
+        float(text) for text in page.locator("[col-id*='final/average/recall`'][role=gridcell]").all_inner_texts()
+    ]
+    best = sorted((run.data.metrics["final/average/recall"] for run in cells), reverse=True)
+    assert values == pytest.approx(best, abs=1e-3)
+    assert len(page.screenshot(path=runs / "cells.png")) > 30_000
+
+
+def test_charts_are_made_ready(page: Page, printed: str, runs: Path) -> None:
+    page.goto(f"{printed}&compareRunsMode=CHART")
+    titles = ("val/average/recall", "train/loss", "Parallel Coordinates")
+    for title in titles:
+        page.get_by_text(title, exact=True).first.wait_for()
+    tops = [page.get_by_text(title, exact=True).first.bounding_box() for title in titles]
+    assert all(box is not None and box["y"] < 1000 for box in tops)  # before the charts that MLflow makes
+    assert len(page.screenshot(path=runs / "charts.png")) > 30_000
+
+
+def test_strategies_are_a_saved_view_with_their_verdicts(page: Page, printed: str, runs: Path) -> None:
+    page.goto(printed.replace("=cells", "=strategies"))
+    summaries = stored(runs)["summary"]
+    page.get_by_text(f"{len(summaries)} matching runs").wait_for()
+    verdicts = page.locator("[col-id*='verdict'][role=gridcell]")
+    verdicts.nth(len(summaries) - 1).wait_for()
+    assert sorted(verdicts.all_inner_texts()) == sorted(run.data.tags["verdict"] for run in summaries)
+
+
+def test_the_parent_says_the_answer(page: Page, server: str, runs: Path) -> None:
+    (parent,) = stored(runs)["comparison"]
+    page.goto(f"{server}/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}")
+    page.get_by_text((runs / NAME / "answer.md").read_text(encoding="utf-8").split("\n")[0]).first.wait_for()
+    figures = {artifact.path for artifact in Tracker.open(runs).client().list_artifacts(parent.info.run_id, "figures")}
+    assert {"figures/forest.png", "figures/training.png"} <= figures
 
 
 def test_the_compare_view_shows_strategies_side_by_side(page: Page, server: str, runs: Path) -> None:

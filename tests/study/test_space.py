@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from negbench.cli.study import read_study
+from negbench.commands.study import read_study
 from negbench.config import RunConfig, resolved
 from negbench.contracts import Strategy, tunable
 from negbench.errors import NegbenchError, OptionError

@@ -16,13 +16,14 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.trial import Trial, TrialState
 
-from negbench import scene
+from negbench import api, scene
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
 from negbench.loop.train import Loop
+from negbench.report.loaded import Study
 from negbench.report.page import write_page
 from negbench.report.study import between, study_page
 from negbench.runfolder import RunFolder
@@ -285,7 +286,9 @@ def test_the_command_from_start_to_test(
 ) -> None:
     arguments = command(toy_sets, tmp_path, "--trials", "4", "--final-seeds", "2")
     assert negbench(arguments) == 0
-    out = capsys.readouterr().out
+    told = capsys.readouterr()
+    out = told.out
+    assert "  trial 0: " in told.err
     assert "val stays closed" in out
     assert "sampler tpe(multivariate=True, constant_liar=True" in out
     assert f"optuna-dashboard {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
@@ -314,7 +317,16 @@ def test_the_command_from_start_to_test(
     assert parent.data.metrics["trials/finished"] == counts["finished"]
     assert parent.data.metrics["best/recall"] == best.values[0]
     assert negbench(arguments) == 0  # again: nothing is computed, the same is said
-    assert " trial " not in capsys.readouterr().out.split("best")[0].split("pruner")[1]
+    assert " trial " not in capsys.readouterr().err
+    assert negbench([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["best"] == best.params
+    assert len(document["trials"]) == sum(counts.values())
+    found = api.load("s", tmp_path)
+    assert isinstance(found, Study)
+    assert found.best == best.params
+    assert f"study s: best {next(iter(best.params))} = " in repr(found)
+    assert "<table" in found._repr_html_()
     page = tmp_path / "s" / "report" / "index.html"
     before = page.read_text(encoding="utf-8")
     assert negbench(["report", "s", "--runs-dir", str(tmp_path)]) == 0

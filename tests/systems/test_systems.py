@@ -118,7 +118,7 @@ def test_a_run_of_a_system_says_what_it_leaves_out(
     sets = [part for text in [*vector_sets, "train.epochs=1"] for part in ("--set", text)]
     command = ["run", "--system", "dqe", "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]
     assert negbench(command) == 0
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert "note: DQE-CIR without its attribute weights (eq. 1, 7)" in " ".join(out.split())
     assert len(list(tmp_path.glob("dqe-margin-kl-*"))) == 1
 
@@ -129,3 +129,15 @@ def test_list_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hybrid.slots = sum" in out
     assert "where it can be carried: gated fusion (eq. 2): backbone.fusion = gated" in out
     assert negbench(["list", "systems", "nosuch"]) == 2
+
+
+def test_the_strategies_of_the_papers_are_there() -> None:
+    """Their own and their opponents'; a system's negatives are among them."""
+    from negbench.grid.axes import expand
+    from negbench.registry import registry
+    from negbench.systems.system import CIR, systems
+
+    assert set(CIR) <= set(registry.plugins("strategies"))
+    assert {own.negatives["strategy"]["name"] for own in systems().values()} <= set(CIR)
+    assert [section["name"] for section in expand("strategies", "cir")] == list(CIR)
+    assert len(expand("strategies", "all")) > len(CIR)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
-
-from negbench.cli import options
+from negbench.display import log, progress_console, stages
 from negbench.errors import NegbenchError
+from negbench.signals import Stopped
 
 if TYPE_CHECKING:
     from negbench.grid.cells import Cell, Outcome
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def computed(
-    console: Any,
     folder: ComparisonFolder,
     cells: Sequence[Cell],
     *,
@@ -27,23 +25,28 @@ def computed(
     tracking_uri: str | None,
     overwrite: Overwrite,
 ) -> list[Outcome]:
-    """Compute what is not finished; prints progress and what failed. One outcome per cell."""
+    """Compute what is not finished; tells progress and what failed. One outcome per cell."""
     from negbench.executors import executor_of
     from negbench.grid.cells import SCENES, encode, title_of
 
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
-    with options.stages(console, "prepare") as display:
+    with stages("prepare") as display:
         encode(todo, display, SCENES)
     if workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
-    with _progress(console, runs, cells, todo, workers) as progress:
-        outcomes = folder.compute(
-            cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
-        )
+    try:
+        with _progress(runs, cells, todo, workers) as progress:
+            outcomes = folder.compute(
+                cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
+            )
+    except (KeyboardInterrupt, Stopped):
+        kept = sum(row["run"] is not None for row in folder.cells())
+        log.warning("%d of %d cells are finished and kept in %s", kept, len(cells), folder.path)
+        raise
     for outcome in _failed(outcomes):
-        console.print(f"FAILED {title_of(outcome.cell, cells)}: {outcome.error}", style="red")
+        log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
     return outcomes
 
 
@@ -61,7 +64,7 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
 
 @contextmanager
 def _progress(
-    console: Any, runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], workers: int
+    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], workers: int
 ) -> Iterator[Callable[[Outcome, int], None]]:
     """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
     import time
@@ -77,6 +80,7 @@ def _progress(
 
     from negbench.grid.cells import title_of
 
+    console = progress_console()
     started, told, total = time.monotonic(), False, len({cell.hash for cell in cells})
     columns = (
         TextColumn("cells"),
@@ -86,7 +90,7 @@ def _progress(
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as live:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal or console.quiet) as live:
         task = live.add_task("", total=total)
 
         def progress(outcome: Outcome, done: int) -> None:
@@ -97,10 +101,10 @@ def _progress(
             if outcome.reused:
                 return
             if not console.is_terminal:
-                typer.echo(f"[{done}/{total}] {time.monotonic() - started:6.1f} s  {what}")
+                log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
             if not told and outcome.run_id is not None and done < total:
                 told = True
-                live.console.print(_estimate(runs / outcome.run_id, outcome.cell, todo, workers), highlight=False)
+                log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, workers))
 
         yield progress
 

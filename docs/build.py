@@ -1,0 +1,283 @@
+"""Hook of MkDocs: the pages that are made from docstrings, cards, recipes of systems, README and examples.
+
+Nothing is written beside the site: pages are handed to MkDocs as they are made. `make docs` runs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from negbench.cli.list_ import explained
+from negbench.config import flattened
+from negbench.contracts import ScoreView, Strategy
+from negbench.registry import KINDS, registry
+from negbench.report.charts import PALETTE, Chart, Panel, svgs
+from negbench.systems.system import System, systems
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "strategies": "strategies",
+    "backbones": "backbones",
+    "losses": "negbench/losses",
+    "datasets": "negbench/datasets",
+}
+TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
+CONCEPTS = ("concepts", "regimes", "statistics", "field")
+HOWTO = ("own_strategy", "own_data", "own_embeddings", "reading_a_comparison", "other_trainers")
+RESULTS = ("findings", "performance", "scaling", "reliability", "architecture")  # those that exist
+IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
+
+
+# --- what MkDocs calls -------------------------------------------------------------------------------------------
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the navigation."""
+    here = Path(config.docs_dir)
+    kinds = [{TITLES[kind]: [f"{kind}/index.md", *(f"{kind}/{name}.md" for name in names(kind))]} for kind in KINDS]
+    kinds.append({"Systems": ["systems/index.md", *(f"systems/{name}.md" for name in systems())]})
+    config.nav = [
+        {"Start": "index.md"},
+        {"Concepts": [f"{name}.md" for name in CONCEPTS]},
+        {"How to": ["howto/index.md", *(f"howto/{name}.md" for name in HOWTO)]},
+        *kinds,
+        {"API": "api.md"},
+        {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
+        {"Contributing": "contributing.md"},
+    ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made."""
+    for path, text in pages():
+        if (known := files.get_file_from_path(path)) is not None:
+            files.remove(known)
+        files.append(File.generated(config, path, content=text))
+    for script in [file for file in files if file.src_uri.endswith(".py")]:
+        files.remove(script)
+    return files
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Path below docs/ and Markdown of every page that is made."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    yield "index.md", readme.replace("](docs/", "](").replace("](CONTRIBUTING.md)", "](contributing.md)")
+    yield "contributing.md", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    for kind in KINDS:
+        yield f"{kind}/index.md", index(kind)
+        for name in names(kind):
+            yield f"{kind}/{name}.md", plugin_page(kind, name)
+    rows = [(f"[{s.name}]({s.name}.md)", f"{s.title}: {s.summary}", s.paper) for s in systems().values()]
+    yield "systems/index.md", "# Systems\n\n" + table(("system", "what", "source"), rows)
+    for name, system in systems().items():
+        yield f"systems/{name}.md", system_page(system)
+    for name in HOWTO:
+        script = ROOT / "docs" / "howto" / f"{name}.py"
+        if script.exists():
+            yield f"howto/{name}.md", notebook(script.read_text(encoding="utf-8"), script.name)
+    yield "howto/other_trainers.md", other_trainers()
+
+
+def names(kind: str) -> list[str]:
+    """Built-in plug-ins of one kind."""
+    return [name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in"]
+
+
+# --- plug-ins and systems ----------------------------------------------------------------------------------------
+
+
+def index(kind: str) -> str:
+    """All plug-ins of one kind in a table."""
+    found = [d for d in registry.describe(kind) if d.origin == "built-in"]
+    rows = [(f"[{d.name}]({d.name}.md)", d.summary, d.paper or "none named") for d in found]
+    return f"# {TITLES[kind]}\n\n" + table(("name", "what", "source"), rows)
+
+
+def plugin_page(kind: str, name: str) -> str:
+    """One plug-in: docstrings of its file and class, options, pool or card."""
+    described, section, options = explained(kind, name)
+    cls = registry.get(kind, name)
+    module = importlib.import_module(cls.__module__)
+    source = f"{SOURCES[kind]}/{Path(str(module.__file__)).name}"
+    parts = [f"# {name}", f"**{described.summary}**", f"Source: {described.paper or 'none named'}. File: `{source}`."]
+    rest = (inspect.getdoc(module) or "").partition("\n")[2]
+    parts += [prose(rest), "## What it computes" if section in ("strategy", "loss") else "## Class"]
+    parts.append(prose(without_arguments(inspect.getdoc(cls) or "")))
+    if isinstance(cls, type) and issubclass(cls, Strategy):
+        parts.append(strategy_part(name, cls))
+    parts.append("## Options")
+    if options:
+        parts.append(f"As `--set {section}.NAME=VALUE`, or `--{section} {name}:NAME=VALUE`.")
+        rows = [(f"`{o.name}`", o.type, f"`{o.default}`", o.range or "-", o.text) for o in options]
+        parts.append(table(("option", "type", "default", "tuned in", "what"), rows))
+    else:
+        parts.append("None.")
+    if kind == "datasets" and hasattr(module, "card"):
+        parts.append(card_part(module.card))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def strategy_part(name: str, cls: type[Strategy]) -> str:
+    """Schedule of a strategy, and the picture of its pool if it has one on a score row."""
+    facts = [("scope", cls.scope), ("corrupts", ", ".join(cls.corrupts))]
+    if cls.scope == "corpus":
+        facts += [("pools defined", f"{cls.n_def} times, schedule `{cls.schedule}`")]
+    facts += [("reads beside scores", ", ".join(cls.reads))] * bool(cls.reads)
+    facts += [("reads the ground truth", "yes: a ceiling, no method")] * cls.reads_truth
+    text = facts_list(facts)
+    return text if cls.scope != "corpus" else f"{text}\n\n## Its pool on one score curve\n\n{pool_picture(name, cls)}"
+
+
+def score_row(cls: type[Strategy]) -> ScoreView:
+    """One query, 300 images: three steps and a long tail, the target at place 25."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(IMAGES, generator=generator).sort(descending=True).values
+    scores = 0.15 + 0.35 * noise
+    scores[:12] += 0.25
+    scores[12:60] += 0.15
+    scores[60:140] += 0.07
+    relevant = torch.zeros(1, IMAGES, dtype=torch.bool)
+    relevant[0, [3, 9, 17, 30, 44, 90]] = True
+    planes = {name: (scores + 0.1 * torch.randn(IMAGES, generator=generator))[None] for name in cls.reads}
+    target = torch.tensor([QUERY_TARGET])
+    return ScoreView(scores[None], target, relevant=relevant if cls.reads_truth else None, planes=planes, dim=128)
+
+
+def pool_picture(name: str, cls: type[Strategy]) -> str:
+    """The curve, the target, and the weight with which each image is drawn, as an SVG element in the page's colours."""
+    view = score_row(cls)
+    pool = cls().pool(view)[0].float()
+    inside = pool > 0
+    ranks = torch.arange(1, IMAGES + 1)
+
+    def draw(axes: Any) -> None:
+        scores = view.scores[0]
+        axes.plot(ranks, scores, color=PALETTE[7], label="all images")
+        axes.scatter(ranks[inside], scores[inside], 2 + 30 * pool[inside] / pool.max().clamp(min=1e-12),
+                     color=PALETTE[1], label="pool", zorder=3)  # fmt: skip
+        axes.plot([QUERY_TARGET + 1], scores[[QUERY_TARGET]], "D", color=PALETTE[2], label="target", zorder=4)
+        if view.relevant is not None:
+            known = view.relevant[0]
+            axes.plot(ranks[known], scores[known], "x", color=PALETTE[3], label="relevant, not annotated", zorder=4)
+        axes.set(xlabel="rank", ylabel="score")
+
+    chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
+    (svg,), legend = svgs(chart)
+    key = " · ".join(f'<span style="color:{color}">{glyph}</span> {word}' for glyph, color, word in legend)
+    weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
+    reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""
+    text = f"One query against {IMAGES} images, default options: {int(inside.sum())} images are in the pool{weighted}."
+    return f'<figure class="pool" markdown="0">{svg}<p>{key}</p></figure>\n\n{text}{reads}'
+
+
+def card_part(make: Any) -> str:
+    """A benchmark's card with its published sizes, at default options."""
+    hints, given = typing.get_type_hints(make), {}
+    for parameter in inspect.signature(make).parameters.values():
+        if parameter.default is inspect.Parameter.empty:
+            given[parameter.name] = "val" if hints[parameter.name] is str else hints[parameter.name]()
+    card = make(**given)
+    facts = [("protocol", card.protocol), ("gallery", card.gallery), ("text", card.text_template),
+             ("the reference is taken out", "yes" if card.exclude_reference else "no"),
+             ("metrics", ", ".join(f"`{name}`" for name in card.metrics)), ("main metric", f"`{card.main}`"),
+             ("licence", card.licence), ("data from", card.source)]  # fmt: skip
+    sizes = [(split, group, f"{c.queries:,}", f"{c.gallery:,}") for split, groups in card.expected.items()
+             for group, c in groups.items()]  # fmt: skip
+    parts = ["## Card", facts_list(facts)]
+    parts += [table(("split", "group", "queries", "gallery"), sizes)] * bool(sizes)
+    return "\n\n".join(parts)
+
+
+def system_page(system: System) -> str:
+    """One published method: what each of its factors sets."""
+    layers = [
+        (factor, layer, "") for factor, layer in (("negatives", system.negatives), ("objective", system.objective))
+    ]
+    layers += [(part.factor, part.layer, f"{part.what}, where it can be carried") for part in system.parts]
+    rows = [
+        (factor, f"`{key}`", f"`{value}`", what) for factor, layer, what in layers for key, value in flattened(layer)
+    ]
+    strategy = system.negatives.get("strategy", {}).get("name")
+    seen = f"Its negatives: [{strategy}](../strategies/{strategy}.md)." if strategy else ""
+    head = f"# {system.name}\n\n**{system.title}: {system.summary}**\n\nSource: {system.paper}. {seen}\n\n"
+    use = f"```sh\nnegbench run --system {system.name}\n```\n\n"
+    return head + use + table(("factor", "key", "value", "what"), rows)
+
+
+# --- how-to ------------------------------------------------------------------------------------------------------
+
+
+def notebook(text: str, name: str) -> str:
+    """A script in percent format (`# %%`, `# %% [markdown]`) as a page; editors open the same file as a notebook."""
+    parts = []
+    for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
+        head, _, body = cell.partition("\n")
+        if "[markdown]" in head:
+            parts.append(re.sub(r"^# ?", "", body, flags=re.MULTILINE).strip())
+        else:
+            parts.append(f"```python\n{body.strip()}\n```")
+    return "\n\n".join(parts) + f"\n\nThis page is `docs/howto/{name}`, which the tests run.\n"
+
+
+def other_trainers() -> str:
+    """The files of examples/, each under its docstring."""
+    head = "`negbench.Miner` takes embeddings and gives negatives, by the code that runs mine with; `negbench mine` "
+    head += "does it for files. One file of `examples/` a framework; the tests run them."
+    parts = ["# Mining for another trainer", head]
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        doc = text.split('"""')[1]
+        parts += [f"## {file.stem}", prose(doc), f"```python\n{text.split(chr(34) * 3, 2)[2].strip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+# --- Markdown ----------------------------------------------------------------------------------------------------
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    lines = [list(head), *([str(value) for value in row] for row in rows)]
+    cells = [[re.sub(r"\s+", " ", value).replace("|", "\\|") for value in line] for line in lines]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def facts_list(facts: Iterable[tuple[str, str]]) -> str:
+    """Names and what they are, a line each."""
+    return "\n".join(f"- {name}: {value}" for name, value in facts)
+
+
+def without_arguments(text: str) -> str:
+    """A docstring without its Args section, which the table of options holds."""
+    return re.sub(r"^(Args|Attributes):\n(?:[ \t]+.*\n?|\n(?=[ \t]))*", "", text, flags=re.MULTILINE)
+
+
+def prose(text: str) -> str:
+    """A docstring as Markdown: `Paper:`, `Departures:`, ... begin paragraphs; indented blocks are literal."""
+    found = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = block.split("\n")
+        literal = [line.startswith(("    ", "|", "  |")) for line in lines]
+        for number, line in enumerate(lines):
+            if literal[number] and (number == 0 or not literal[number - 1]):
+                found.append("\n```text")
+            if not literal[number] and number and literal[number - 1]:
+                found.append("```\n")
+            ended = number == 0 or lines[number - 1].endswith((".", ":"))
+            begins = re.match(r"([A-Z][\w ,`=\"-]{2,60}):(?= |$)", line) if ended else None
+            found.append(f"\n**{begins[1]}:**{line[begins.end() :]}" if begins and not literal[number] else line)
+        if literal[-1]:
+            found.append("```")
+        found.append("")
+    return "\n".join(found).strip()

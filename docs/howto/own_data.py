@@ -1,0 +1,83 @@
+"""Your own data: a notebook in percent format; tests/docs runs it."""
+# %% [markdown]
+# # Your own data
+#
+# A file of triplets (`.jsonl`, `.csv` or `.parquet`) is a data set: `reference` and `target` name images,
+# `text` says the change. Columns that help, where you have them: `split` (train, val), `group` (queries of a group
+# share a gallery), `relevant` (every image that answers the query: then false negatives can be counted).
+
+# %%
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import negbench
+
+# %% [markdown]
+# ## A folder to try with
+#
+# 60 small pictures of plain colours, and "make it lighter" as the change. Put your own folder here.
+
+# %%
+images = Path("images")
+images.mkdir(exist_ok=True)
+colours = np.random.default_rng(0).integers(0, 200, size=(30, 3))
+for number, colour in enumerate(colours):
+    Image.new("RGB", (48, 48), tuple(map(int, colour))).save(images / f"{number:02}.png")
+    Image.new("RGB", (48, 48), tuple(map(int, colour + 55))).save(images / f"{number:02}-light.png")
+
+rows = [
+    {
+        "reference": f"{number:02}.png",
+        "text": "make it lighter",
+        "target": f"{number:02}-light.png",
+        "split": "val" if number % 3 == 0 else "train",
+    }
+    for number in range(30)
+]
+Path("triplets.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+
+# %% [markdown]
+# ## What negbench reads
+
+# %%
+data = negbench.load_dataset("triplets", file=Path("triplets.jsonl"), root=images, split="val")
+print(len(data.queries), "queries against", len(data.images), "images:", data.identity)
+
+# %% [markdown]
+# ## What a strategy would draw, without training
+#
+# `negbench audit` scores the training queries once with the backbone as it is, and says what each rule would draw.
+
+# %%
+from negbench.cli.main import run as negbench_command  # the shell's `negbench`
+
+where = "--data-root images"
+status = negbench_command(f"audit --strategy top-k --dataset triplets.jsonl --backbone tiny {where}".split())
+print("exit status", status)
+
+# %% [markdown]
+# ## Train and compare
+#
+# The tiny backbone was trained on garments and is here for its speed. `--backbone clip` or `blip2` with weights
+# takes its place, or [your own embeddings](own_embeddings.md).
+
+# %%
+status = negbench_command(
+    f"compare --strategies top-k,in-batch --losses info-nce --seeds 1 --datasets triplets.jsonl {where} "
+    "--backbones tiny --set train.epochs=1 --name own --tracking-uri none".split()
+)
+print("exit status", status)
+
+# %% [markdown]
+# ## Score rows of your own model
+#
+# The protocol needs no model of negbench: any [queries, images] table of scores is evaluated.
+
+# %%
+table = np.random.default_rng(1).normal(size=(len(data.queries), len(data.images)))
+scores = data.evaluate(torch.from_numpy(table).float())
+print({name: round(value, 3) for name, value in scores.items()})

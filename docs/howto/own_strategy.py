@@ -1,0 +1,99 @@
+"""Your own strategy: a notebook in percent format; tests/docs runs it."""
+# %% [markdown]
+# # Your own strategy
+#
+# A strategy is one function of a score row: which images may be drawn as negatives of a query? Here: those just
+# below the target, as many as you say.
+
+# %%
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import negbench
+
+# %% [markdown]
+# ## The rule
+#
+# `view.scores` is [B, N], a row a query, higher is better and of any sign; `view.positive` is [B], the target's score;
+# `view.allowed` is [B, N], what may be a negative at all. The answer is a mask [B, N] (or weights >= 0).
+
+
+# %%
+@dataclass(frozen=True)
+class Below(negbench.Strategy):
+    """The `k` best of the allowed images that score below the target."""
+
+    k: int = negbench.tunable(20, low=5, high=100)
+
+    def pool(self, view: negbench.ScoreView) -> Tensor:
+        """[B, N] bool."""
+        below = view.allowed & (view.scores < view.positive[:, None])
+        ranked = view.scores.masked_fill(~below, -torch.inf).argsort(dim=1, descending=True)
+        rank = ranked.argsort(dim=1)
+        return below & (rank < self.k)
+
+
+# %% [markdown]
+# ## By hand first
+#
+# Five images, the target is the second best; the pool of two is the next two. Negative scores are as good as
+# positive ones.
+
+# %%
+scores = torch.tensor([[-0.1, -0.2, -0.3, -0.4, -0.5]])
+view = negbench.ScoreView(scores, target=torch.tensor([1]))
+pool = Below(k=2).pool(view)
+print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
+
+# %% [markdown]
+# `negbench.testing` has the suite that every strategy of the package passes; see [contributing](../contributing.md).
+#
+# ## In a comparison
+#
+# The same class in a file of its own is a plug-in: no fork, no installation. The data set `vectors` has known relevance
+# and trains in a second a cell; leave it out to take the rendered images.
+
+# %%
+SOURCE = '''
+"""The k best below the target."""
+
+from dataclasses import dataclass
+
+import torch
+
+import negbench
+
+PAPER = "mine"
+
+
+@dataclass(frozen=True)
+class Below(negbench.Strategy):
+    """The `k` best of the allowed images that score below the target."""
+
+    k: int = negbench.tunable(20, low=5, high=100)
+
+    def pool(self, view):
+        below = view.allowed & (view.scores < view.positive[:, None])
+        rank = view.scores.masked_fill(~below, -torch.inf).argsort(dim=1, descending=True).argsort(dim=1)
+        return below & (rank < self.k)
+'''
+Path("below.py").write_text(SOURCE)
+
+# %%
+from negbench.cli.main import run as negbench_command  # the shell's `negbench`
+
+status = negbench_command(
+    "compare --plugin below.py --strategies below,top-k,in-batch --baseline in-batch --losses bradley-terry "
+    "--seeds 2 --datasets vectors --backbones vectors --set train.epochs=2 --set train.stacked=true "
+    "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
+    "--set dataset.val_queries=100 "
+    "--name mine --tracking-uri none".split()
+)
+print("exit status", status)
+
+# %% [markdown]
+# The last lines are the answer; with two seeds of two epochs it says that it cannot tell. `negbench report mine`
+# writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.

@@ -1,0 +1,97 @@
+"""What every command takes beside its own options: --json where it prints a table, --quiet and -v."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass
+class _Asked:
+    json: bool = False
+
+
+_ASKED = _Asked()  # by the command that runs
+
+
+def wants_json() -> bool:
+    """Whether standard output is one JSON document, and nothing else may be printed there."""
+    return _ASKED.json
+
+
+class _Handler(logging.Handler):
+    """To standard error as it is now: a live display may stand in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        colour = {logging.ERROR: typer.colors.RED, logging.WARNING: typer.colors.YELLOW}.get(record.levelno)
+        typer.secho(self.format(record), err=True, fg=colour)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Let the logger `negbench` speak to standard error while a command runs."""
+    logger, handler = logging.getLogger("negbench"), _Handler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    _ASKED.json = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        _ASKED.json = False
+
+
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="The result alone: no notes, no progress.")]
+_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Tell how long each stage takes, too.")]
+
+
+def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the shared options; what `function` returns is its document for --json."""
+    signature = inspect.signature(function, eval_str=True)
+    shared: dict[str, Any] = {"quiet": _QUIET, "verbose": _VERBOSE}
+    if signature.return_annotation is not None and "as_json" not in signature.parameters:
+        shared = {"as_json": _JSON, **shared}
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in shared}
+        _ASKED.json = chosen.get("as_json", False)
+        level = logging.DEBUG if chosen["verbose"] else logging.ERROR if chosen["quiet"] else logging.INFO
+        logging.getLogger("negbench").setLevel(level)
+        found = function(**given)
+        if _ASKED.json and found is not None:
+            typer.echo(json.dumps(_plain(found), indent=2, allow_nan=False))
+
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in shared.items()
+    ]
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in (*signature.parameters.values(), *more)}
+    return command
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: NaN and infinity, which it does not have, are null; numbers of numpy are numbers."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

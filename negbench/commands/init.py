@@ -1,0 +1,395 @@
+"""What a folder holds of one's own model and data, and the files to begin with."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from negbench.datasets._read import list_files
+from negbench.datasets._triplet_files import REQUIRED, TripletTable, read_triplets
+from negbench.datasets.image_files import EXTENSIONS
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.files import atomic_write
+from negbench.registry import registry
+
+if TYPE_CHECKING:
+    from negbench.datasets.dataset import Dataset
+
+RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
+_TABLES = (".jsonl", ".csv", ".parquet")
+_VECTORS = (".npz", ".parquet", ".safetensors")
+_NAMES = {"images": ("ids", "id"), "texts": ("texts", "text")}
+_FEW = 200  # val queries below which two strategies are hardly ever told apart
+_COUNTED = 100_000  # files looked at
+
+_SKELETON = '''"""My strategy: images that score below the target by less than `margin`.
+
+Change `pool`: it sees the scores of a block of queries and says which images may be drawn for each.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench import ScoreView, Strategy, tunable
+
+PAPER = "mine"
+
+
+@dataclass(frozen=True)
+class MyStrategy(Strategy):
+    """Pool: s+ - margin < s < s+, s+ the target's score."""
+
+    key = "my-strategy"
+    margin: float = tunable(0.2, low=0.05, high=0.5)
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool: what may be drawn. `view.scores` [B, N], any sign, higher is better; `view.allowed` [B, N]."""
+        gap = view.positive[:, None] - view.scores
+        return view.allowed & (gap > 0) & (gap < self.margin)
+'''
+
+
+@dataclass
+class Found:
+    """What lies in a folder.
+
+    Attributes:
+        folder: that was looked at.
+        images: image files by ending.
+        triplets: the file of triplets, and what it holds.
+        vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
+        arrays: plain arrays, for `negbench mine` alone: queries, images, targets.
+        said: a line for each thing that was found.
+        missing: a line for each thing that is not there, or not right, with the mend.
+    """
+
+    folder: Path
+    images: Counter[str] = field(default_factory=Counter)
+    triplets: tuple[Path, TripletTable] | None = None
+    vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    arrays: dict[str, Path] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    train: int = 0  # queries
+    val: int = 0
+
+    @property
+    def comparable(self) -> bool:
+        """Whether audits and comparisons can run: triplets, and images or embeddings of all that they name."""
+        return not self.missing and self.triplets is not None
+
+    @property
+    def minable(self) -> bool:
+        """Whether `negbench mine` can run on plain arrays."""
+        return len(self.arrays) == 3
+
+
+def look(folder: Path) -> Found:
+    """Read what lies in a folder, and check that it fits together as a run would.
+
+    Raises:
+        NegbenchError: no such folder.
+    """
+    if not folder.is_dir():
+        raise OptionError(f"{folder}: there is no such folder")
+    found = Found(folder.resolve())
+    files = [file for file in list_files(found.folder)[:_COUNTED] if not file.name.startswith(".")]
+    found.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
+    if found.images:
+        kinds = ", ".join(f"{count:,} {ending}" for ending, count in found.images.most_common())
+        found.said.append(f"{found.images.total():,} images ({kinds})")
+    for file in files:
+        _table(found, file)
+    for file in files:
+        _vectors(found, file)
+    _arrays(found, [file for file in files if file.suffix == ".npy"])
+    _check(found)
+    return found
+
+
+def _table(found: Found, file: Path) -> None:
+    """A file of triplets, if it is one."""
+    if file.suffix.lower() not in _TABLES:
+        return
+    columns = _columns(file)
+    there = [name for name in REQUIRED if name in columns]
+    if len(there) < 2 and not {"caption", "candidate", "query"} & set(columns):
+        return
+    if len(there) < len(REQUIRED):
+        lacking = ", ".join(name for name in REQUIRED if name not in columns)
+        found.missing.append(
+            f"{file.name} lacks the column {lacking} (it has {', '.join(sorted(columns)[:8])}): want reference, text, "
+            "target"
+        )
+        return
+    if found.triplets is not None:
+        found.said.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
+        return
+    try:
+        table = read_triplets(file)
+    except NegbenchError as error:
+        found.missing.append(str(error))
+        return
+    found.triplets = file, table
+    splits = Counter(row.split for row in table.rows if row.split)
+    parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
+    found.said.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
+
+
+def _columns(file: Path) -> set[str]:
+    """Column names of the first row; none where the file cannot be read."""
+    try:
+        if file.suffix == ".parquet":
+            from pyarrow import parquet
+
+            return set(parquet.read_schema(file).names)
+        with file.open(encoding="utf-8") as lines:
+            first = next((line for line in lines if line.strip()), "")
+        if file.suffix == ".csv":
+            return {name.strip().strip('"') for name in first.split(",")}
+        entry = json.loads(first)
+        return set(entry) if isinstance(entry, dict) else set()
+    except (OSError, ValueError):
+        return set()
+
+
+def _vectors(found: Found, file: Path) -> None:
+    """Embeddings with names, of images or of texts."""
+    if file.suffix not in _VECTORS or (found.triplets is not None and file == found.triplets[0]):
+        return
+    names, keys = _keys(file)
+    role = next((role for role, wanted in _NAMES.items() if set(wanted) & names), None)
+    if role is None and file.suffix == ".safetensors" and found.triplets is not None:  # one tensor a name
+        named = {row.target for row in found.triplets[1].rows}
+        role = "images" if keys & named else "texts" if keys & {row.text for row in found.triplets[1].rows} else None
+        keys = {"features"} if role else keys
+    if role is None or not keys:
+        return
+    if role in found.vectors:
+        found.said.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role][0].name}")
+        return
+    key = "features" if "features" in keys else min(keys)
+    found.vectors[role] = file, key
+    found.said.append(f"{file.name}: embeddings of {role}" + f" ('{key}')" * (key != "features"))
+
+
+def _keys(file: Path) -> tuple[set[str], set[str]]:
+    """Names of what names the rows, and of everything else, in a file of vectors."""
+    known = {name for names in _NAMES.values() for name in names}
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                keys = set(arrays.files)
+        elif file.suffix == ".parquet":
+            keys = _columns(file)
+        else:
+            from safetensors import safe_open
+
+            with safe_open(file, framework="np") as tensors:
+                return set(tensors.metadata() or {}) & known, set(tensors.keys())
+    except Exception:  # whatever a damaged file does: it is none of ours
+        return set(), set()
+    return keys & known, keys - known
+
+
+def _arrays(found: Found, files: list[Path]) -> None:
+    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, told apart by names and shapes."""
+    shapes = dict(_shapes(files))
+    targets = [file for file, (shape, kind) in shapes.items() if len(shape) == 1 and kind in "iu"]
+    floats = {file: shape for file, (shape, kind) in shapes.items() if len(shape) in (2, 3) and kind == "f"}
+    for role, words in (("queries", ("quer",)), ("images", ("image", "candidate", "galler", "corpus"))):
+        named = [file for file in floats if any(word in file.stem.lower() for word in words)]
+        if len(named) == 1:
+            found.arrays[role] = named[0]
+    if len(targets) == 1:
+        found.arrays["targets"] = targets[0]
+    for role, file in found.arrays.items():
+        found.said.append(f"{file.name}: {role} {list(shapes[file][0])}")
+    if found.arrays and len(found.arrays) < 3:
+        lacking = ", ".join(role for role in ("queries", "images", "targets") if role not in found.arrays)
+        found.missing.append(
+            f"{lacking}: to mine from plain arrays give queries.npy [Q, D] and images.npy [N, D] floats, and "
+            "targets.npy [Q] whole numbers, each query's row of images.npy"
+        )
+    if found.minable and shapes[found.arrays["queries"]][0][0] != shapes[found.arrays["targets"]][0][0]:
+        names = [found.arrays[role].name for role in ("targets", "queries")]
+        found.missing.append(f"{names[0]}: want one number for each row of {names[1]}")
+        found.arrays.clear()
+
+
+def _shapes(files: list[Path]) -> Iterator[tuple[Path, tuple[tuple[int, ...], str]]]:
+    for file in files:
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError):
+            continue
+        yield file, (array.shape, array.dtype.kind)
+
+
+def _check(found: Found) -> None:
+    """Load what was found as a run would; what does not fit is missing, and so is what is not there."""
+    if found.minable and found.triplets is None:
+        return
+    if found.triplets is None:
+        found.missing.append(
+            "triplets: a .jsonl, .csv or .parquet file with a row a query: reference and target (names of images), text"
+        )
+    if not found.images and not found.vectors and not found.arrays:
+        found.missing.append(
+            "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
+            "features; .parquet; .safetensors)"
+        )
+    if len(found.vectors) == 1:
+        (there,) = found.vectors
+        lacking = "texts" if there == "images" else "images"
+        found.missing.append(
+            f"embeddings of {lacking}: save them beside {found.vectors[there][0].name}, e.g. "
+            f"np.savez('{lacking}.npz', {_NAMES[lacking][0]}=names, features=vectors)"
+        )
+    if found.missing:
+        return
+    try:
+        data = [_split(found, split) for split in ("train", "val")]
+        found.train, found.val = (len(each.queries) for each in data)
+        if found.vectors:
+            backbone = registry.make("backbones", "precomputed", **_backbone(found))
+            for each in data:
+                backbone.features_of(each.images)
+                backbone.tokenize([query.text for query in each.queries])
+    except NegbenchError as error:
+        found.missing.append(str(error))
+        return
+    found.said.append(f"{found.train:,} train and {found.val:,} val queries, {len(data[1].images):,} images in val")
+    if found.val < _FEW:
+        found.said.append(
+            f"{found.val:,} val queries are few: intervals will be wide, and strategies seldom told apart; take five "
+            "seeds at least"
+        )
+
+
+def _split(found: Found, split: str) -> Dataset:
+    assert found.triplets is not None
+    dataset: Dataset = registry.make(
+        "datasets", "triplets", file=found.triplets[0], split=split, images=not found.vectors
+    )
+    if not dataset.queries:
+        raise DataError(f"{found.triplets[0].name}: there is no query in split {split}")
+    return dataset
+
+
+def _backbone(found: Found) -> dict[str, Any]:
+    """Options of `precomputed`."""
+    options: dict[str, Any] = {}
+    for role, (file, key) in found.vectors.items():
+        options[role] = str(file)
+        if key != "features":
+            options[f"{role[:-1]}_key"] = key
+    return options
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+def write(found: Found) -> list[Path]:
+    """The recipe, where comparisons can run, and a strategy to change.
+
+    Raises:
+        OptionError: one of them is there already.
+    """
+    texts = {PLUGIN: _SKELETON}
+    if found.comparable:
+        texts = {RECIPE: recipe(found), **texts}
+    for name in texts:
+        if (found.folder / name).exists():
+            raise OptionError(f"{found.folder / name} is there already: rename it, or go on with it")
+    for name, text in texts.items():
+        with atomic_write(found.folder / name) as file:
+            file.write(text)
+    return [found.folder / name for name in texts]
+
+
+def recipe(found: Found) -> str:
+    """The recipe as text."""
+    assert found.triplets is not None
+    file, table = found.triplets
+    split = any(row.split for row in table.rows)
+    size = next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2)
+    lines = [
+        f"# {found.folder.name}, by `negbench init`:",
+        *(f"# - {line}" for line in found.said),
+        "# A line that begins with '#' shows a default, or another choice. `negbench list KIND NAME` explains options.",
+        "",
+        "[dataset]",
+        'name = "triplets"',
+        f"file = {_toml(file)}",
+    ]
+    if not found.vectors:
+        lines.append(f"root = {_toml(found.folder)} # where the images lie")
+    if not split:
+        lines.append("# val_fraction = 0.2 # the file has no column `split`: this share of its targets becomes val")
+    lines += [
+        '# gallery = "gallery.txt" # a file with one image a line: rank these, too, not only those that val names',
+        "# exclude_reference = true # leave a query's own reference out of its ranking",
+        "",
+        "[backbone]",
+    ]
+    if found.vectors:
+        lines += ['name = "precomputed" # projections and a fusion are trained on top of your embeddings']
+        lines += [f"{name} = {_toml(value)}" for name, value in _backbone(found).items()]
+    else:
+        lines += [
+            "# `tiny` ships with negbench and is quick, but learned from garments: for the first hour, not for results",
+            'name = "tiny"',
+            '# name = "clip"',
+            '# weights = "openai" # where a hub can be reached, or a file',
+        ]
+    lines += [
+        "",
+        "[train]",
+        "epochs = 10",
+        f"batch_size = {size}",
+        "",
+        "[compare] # read by `negbench compare` alone",
+        'strategies = ["in-batch", "all-corpus", "top-k", "qure", "cirqrs", "dqe", "my-strategy"]',
+        "seeds = 5",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string is written alike
+
+
+def commands(found: Found) -> list[str]:
+    """What to do next, in this order."""
+    folder = _shell(found.folder)
+    if found.comparable:
+        own = f"--recipe {folder}/{RECIPE}"
+        plugin = f"--plugin {folder}/{PLUGIN}"
+        return [
+            f"negbench audit {own} {plugin} --strategy qure,top-k,my-strategy",
+            f"negbench compare {own} {plugin} --name first",
+            f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
+        ]
+    if found.minable:
+        files = " ".join(f"--{role} {_shell(found.arrays[role])}" for role in ("queries", "images", "targets"))
+        return [f"negbench mine {files} --strategy qure --draws 5 --out {folder}/negatives.parquet"]
+    return []
+
+
+def _shell(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))
+
+
+def document(found: Found, written: list[Path]) -> Mapping[str, Any]:
+    """For JSON."""
+    return {"found": found.said, "missing": found.missing, "written": written, "next": commands(found)}

@@ -1,0 +1,73 @@
+"""What looks wrong about a finished run, a line each: numbers that are right and yet say nothing about a strategy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from negbench.contracts import Loss
+
+if TYPE_CHECKING:
+    from negbench.config import ResolvedConfig
+    from negbench.loop.checkpoint import State
+
+MOVES_SCORES = False  # looks back
+
+_FALLBACKS = 0.10  # of the queries
+_COLLAPSED = 0.98  # length of the mean of the unit query vectors
+_CUTS_AT_DROPS = ("qure",)
+_PROMINENT = 1.05  # the second steepest drop over the third, median over queries: 1 where they are the same
+_PINNED = 0.01  # of the loss, relative, in the last quarter of the epochs
+
+
+def remarks_of(config: ResolvedConfig, loss: Loss, state: State, queries: int) -> list[str]:
+    """One line for each thing that looks wrong.
+
+    Args:
+        config: of the run.
+        loss: that it was trained with.
+        state: at its end; its points and its behaviour are what is looked at.
+        queries: of the train split.
+    """
+    return [*_mined(config, state, queries), *_collapsed(state), *_pinned(config, loss, state)]
+
+
+def _mined(config: ResolvedConfig, state: State, queries: int) -> list[str]:
+    """Of every refresh, or of every epoch of a batch strategy."""
+    found = []
+    for row in state.behaviour:
+        when = f"epoch {int(row['epoch'])}"
+        if row.get("stale"):
+            found.append(f"{when}: the refresh left every pool as it was")
+        share = (row.get("fallback_below", 0.0) + row.get("fallback_any", 0.0)) / queries
+        if share > _FALLBACKS:
+            found.append(f"{when}: the pools of {share:.0%} of the queries were empty, and drawn from a fallback")
+    cut = [row for row in state.regime if row.get("drop_prominence_second", math.inf) < _PROMINENT]
+    if config.strategy.name in _CUTS_AT_DROPS and len(cut) > len(state.regime) / 2:
+        found.append(
+            "the drops that bound the pools do not stand out: at most refreshes the second steepest is less than "
+            f"{_PROMINENT} times the third, so that the pools are near to arbitrary"
+        )
+    return found
+
+
+def _collapsed(state: State) -> list[str]:
+    """The first epoch whose query vectors all point the same way."""
+    for point in state.points:
+        for name, value in point.items():
+            if name.endswith("/query_concentration") and value > _COLLAPSED:
+                return [f"epoch {int(point['epoch']) + 1}: collapsed, all queries point the same way ({value:.3f})"]
+    return []
+
+
+def _pinned(config: ResolvedConfig, loss: Loss, state: State) -> list[str]:
+    """The loss of equal scores, log 2 for a logistic one and the margin for a hinge, and no way from it to the end."""
+    losses = [point["train/loss"] for point in state.points if "train/loss" in point]
+    if len(losses) < 4 or config.hybrid.active:
+        return []
+    margin = float(getattr(loss, "margin", 0.0))
+    last = losses[-max(2, len(losses) // 4) :]
+    for level in (math.log(2), margin):
+        if level > 0 and all(abs(value - level) <= _PINNED * level for value in last):
+            return [f"the loss stays at {level:.3f}, its value where all scores are equal: nothing is learned"]
+    return []

@@ -1,0 +1,208 @@
+"""What a command left in the runs folder, for Python: data frames, and a text and a page for a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from negbench import files
+from negbench.errors import RunError
+from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.loop.runs import RunResult
+from negbench.report.swap import records
+from negbench.runfolder import find_run
+
+if TYPE_CHECKING:
+    from negbench.study.book import Book
+    from negbench.study.final import Final
+
+
+def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
+    """For a notebook."""
+    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f"<h4>{escape(title)}</h4>{text}{frame.to_html(index=False)}"
+
+
+def stored_document(folder: Path, told: str, *tables: str) -> dict[str, Any]:
+    """For JSON: what a file of a folder tells, with the rows of tables beside it."""
+    document: dict[str, Any] = files.read_json(folder / told)
+    return {"path": folder, **document, **{table: records(folder / f"{table}.csv") for table in tables}}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison: its folder, and what stands in it.
+
+    Args:
+        path: the comparison's folder in the runs folder.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Of the folder and the MLflow experiment."""
+        return self.path.name
+
+    @property
+    def answer(self) -> list[str]:
+        """The answer in words, a sentence or two a line."""
+        return [line for line in (self.path / "answer.md").read_text(encoding="utf-8").splitlines() if line]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a strategy, as the command prints it: texts, percent, mean and deviation over seeds."""
+        return pd.read_csv(self.path / "table.csv", dtype=str, keep_default_na=False)
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        """A row for each strategy and metric, numbers in its unit: `negbench.report.verdicts.VerdictRow`."""
+        return pd.DataFrame(files.read_json(self.path / "statistics.json"))
+
+    @cached_property
+    def behaviour(self) -> pd.DataFrame:
+        """What the strategies did, means over refreshes and seeds."""
+        return pd.read_csv(self.path / "behaviour.csv")
+
+    @cached_property
+    def cost(self) -> pd.DataFrame:
+        """Seconds, negatives and memory, means over seeds."""
+        return pd.read_csv(self.path / "cost.csv")
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row a cell: its labels, seed and run, and every metric of the run (NaN where the cell failed)."""
+        rows = []
+        for cell in ComparisonFolder(self.path).cells():
+            folder = None if cell["run"] is None else self.path.parent / cell["run"]
+            found = {} if folder is None else files.read_json(folder / "result.json")["metrics"]
+            rows.append({key: value for key, value in cell.items() if key != "hash"} | found)
+        return pd.DataFrame(rows)
+
+    @property
+    def report(self) -> Path:
+        """The page, where one was written."""
+        return self.path / "report" / "index.html"
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the answer, the statistics, behaviour and cost, and which run holds which cell."""
+        return {
+            "comparison": self.name,
+            "path": self.path,
+            "answer": self.answer,
+            "statistics": files.read_json(self.path / "statistics.json"),
+            "behaviour": self.behaviour.to_dict("records"),
+            "cost": self.cost.to_dict("records"),
+            "cells": ComparisonFolder(self.path).cells(),
+        }
+
+    def __repr__(self) -> str:
+        """The answer and the table."""
+        return "\n".join([f"comparison {self.name}", *self.answer, "", self.table.to_string(index=False)])
+
+    def _repr_html_(self) -> str:
+        return _html(f"comparison {self.name}", self.answer, self.table)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its folder, and what its trials found.
+
+    Args:
+        path: the study's folder in the runs folder.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Of the folder and the MLflow experiment."""
+        return self.path.name
+
+    @cached_property
+    def _book(self) -> Book:
+        from negbench.study.book import open_book
+
+        return open_book(self.path.parent, self.path.name)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """A row a trial: number, state, `recall` on the dev part in [0, 1] (`support` of claims), knobs, seconds."""
+        rows = []
+        for trial in self._book.frozen():
+            first = "support" if self._book.spec.claims else "recall"
+            values = dict(zip([first, str(self._book.spec.minimise)], trial.values or (), strict=False))
+            row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), **values, **trial.params}
+            rows.append(row | {"seconds": trial.user_attrs.get("seconds")})
+        return pd.DataFrame(rows)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """Knobs of the best trial on the dev part.
+
+        Raises:
+            RunError: no trial is finished.
+        """
+        from negbench.study.final import finished
+
+        if not (done := finished(self._book)):
+            raise RunError(f"study '{self.name}' has no finished trial yet")
+        return dict(done[0].params)
+
+    @property
+    def final(self) -> Final | None:
+        """The best beside the default on fresh seeds; None where it was not computed."""
+        from negbench.report.study import read_final
+
+        return read_final(self.path)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: the best knobs, every trial, and the best beside the default."""
+        final = self.final
+        return {
+            "study": self.name,
+            "path": self.path,
+            "best": self.best,
+            "trials": self.trials.to_dict("records"),
+            "final": None if final is None else asdict(final),
+        }
+
+    def __repr__(self) -> str:
+        """The best knobs, and every trial."""
+        return "\n".join([*self._lines(), "", self.trials.to_string(index=False)])
+
+    def _lines(self) -> list[str]:
+        best = ", ".join(f"{key} = {value}" for key, value in self.best.items())
+        lines = [f"study {self.name}: best {best or 'is the only point'}"]
+        if (final := self.final) is not None:
+            test = final.test
+            ends = f"[{100 * test.interval.low:+.1f}, {100 * test.interval.high:+.1f}]"
+            lines.append(f"against the default on val: {100 * test.difference:+.1f} {ends} points, {test.verdict}")
+        return lines
+
+    def _repr_html_(self) -> str:
+        return _html(f"study {self.name}", self._lines(), self.trials)
+
+
+def load(runs: Path, name: str) -> Comparison | Study | RunResult:
+    """A comparison, a study, or a finished run by its id or a part of it that only one has.
+
+    Raises:
+        RunError: there is none of this name, or it is not finished.
+    """
+    if (runs / name / "study.json").exists():
+        return Study(runs / name)
+    if (runs / name / "comparison.json").exists():
+        groups_of(runs, name)  # raises where no cell is finished
+        if not (runs / name / "answer.md").exists():
+            raise RunError(f"'{name}' was interrupted before its end: the same command goes on with it")
+        return Comparison(runs / name)
+    folder = find_run(runs, name)
+    if folder.status != "finished":
+        raise RunError(f"run {folder.run_id} is {folder.status}: there is no result yet")
+    return RunResult(folder, folder.result, reused=True)

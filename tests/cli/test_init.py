@@ -1,0 +1,181 @@
+"""`negbench init`: what it finds and misses, and from its files to an audit, a comparison and negatives."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.config import read_recipe
+from negbench.registry import registry
+
+
+def _standin() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MANY = "reference,text,target\n" + "".join(f"p{n},more,p{n + 1}\n" for n in range(15))
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for held in ("_files", "_classes"):
+        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+
+
+def write_triplets(file: Path, images: list[str], texts: list[str], count: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"reference": images[a], "text": texts[t], "target": images[b]} for a, t, b in zip(
+        rng.integers(len(images), size=count), rng.integers(len(texts), size=count),
+        rng.integers(len(images), size=count), strict=True)]  # fmt: skip
+    if file.suffix == ".csv":
+        pd.DataFrame(rows).to_csv(file, index=False)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """30 stand-in images and 80 triplets."""
+    names = [f"p{number}" for number in range(30)]
+    _standin().write_images(tmp_path / "data" / "pictures", names)
+    write_triplets(tmp_path / "data" / "queries.jsonl", names, ["in blue", "longer", "with stripes"], 80)
+    return tmp_path / "data"
+
+
+def embeddings(folder: Path, images: int, queries: int, width: int) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    names, texts = [f"x{number}" for number in range(images)], [f"change {number}" for number in range(50)]
+    np.savez(folder / "pictures.npz", ids=np.array(names), features=rng.normal(size=(images, width)).astype(np.float32))
+    np.savez(folder / "words.npz", texts=np.array(texts), clip=rng.normal(size=(50, width)).astype(np.float32))
+    write_triplets(folder / "queries.csv", names, texts, queries)
+    return folder
+
+
+def told_next(out: str) -> list[list[str]]:
+    return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
+
+
+def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.DataFrame:
+    """init, and the commands that it names, the comparison cut short; the negatives of the last one."""
+    assert negbench(["init", str(folder)]) == 0
+    audit, compare, mine = told_next(capsys.readouterr().out)
+    assert (audit[0], compare[0], mine[0]) == ("audit", "compare", "mine")
+    assert negbench([*audit, "--queries", "20"]) == 0
+    assert "my-strategy" in capsys.readouterr().out
+    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
+    assert negbench([*compare, *short, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+    assert "answer" in capsys.readouterr().out
+    assert negbench(mine) == 0
+    return pd.read_parquet(folder / "negatives.parquet")
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_from_init_to_negatives(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mined = follow(pictures, capsys, tmp_path / "runs")
+    images = {file.stem for file in (pictures / "pictures").iterdir()}
+    for row in mined.itertuples():
+        assert len(row.negatives) == 5
+        assert set(row.negatives) <= images - {row.target}
+    assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8}
+    # the same by a finished run, as JSON lines
+    (run,) = (tmp_path / "runs").glob("my-strategy-*")
+    out = tmp_path / "negatives.jsonl"
+    command = ["mine", "--run", run.name, "--runs-dir", str(tmp_path / "runs"), "--strategy", "top-k:k=3"]
+    assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["query"] for line in lines] == mined["query"].tolist()
+    assert {len(line["negatives"]) for line in lines} == {2}
+    assert negbench(["init", str(pictures)]) == 2  # what was written is kept
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_embeddings_from_init_to_negatives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = embeddings(tmp_path / "vectors", 2000, 600, 256)
+    mined = follow(folder, capsys, tmp_path / "runs")
+    backbone = read_recipe(folder / "recipe.toml")["backbone"]
+    assert backbone == {
+        "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
+        "text_key": "clip",
+    }  # fmt: skip
+    table = pd.read_csv(folder / "queries.csv")
+    assert set(mined["target"]) <= set(table["target"])
+    assert len(mined) > 400
+
+
+def test_plain_arrays_can_be_mined_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for name, shape in (("my_queries", (9, 4)), ("gallery", (20, 4))):
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
+    np.save(tmp_path / "answers.npy", rng.integers(20, size=9))
+    assert negbench(["init", str(tmp_path)]) == 0
+    (mine,) = told_next(capsys.readouterr().out)
+    assert not (tmp_path / "recipe.toml").exists()
+    assert (tmp_path / "my_strategy.py").exists()
+    assert negbench(mine) == 0
+    assert len(pd.read_parquet(tmp_path / "negatives.parquet")) == 9
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "missing: triplets: a .jsonl"),
+        (
+            {"t.csv": "reference,caption,target\na,b,c\n"},
+            "t.csv lacks the column text (it has caption, reference, target)",
+        ),
+        ({"t.csv": "reference,text,target\na,b,c\n"}, "images (.jpg, .png, .webp), or embeddings"),
+        ({"t.jsonl": '{"reference": "p0", "text": 3, "target": "p1"}\n'}, "t.jsonl: line 1"),
+        ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    files: dict[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text or "x", encoding="utf-8")
+    assert negbench(["init", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert {file.name for file in tmp_path.iterdir()} == set(files)
+
+
+def test_half_of_the_embeddings_names_the_other_half(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = embeddings(tmp_path / "v", 40, 30, 8)
+    (folder / "words.npz").unlink()
+    assert negbench(["init", str(folder)]) == 2
+    assert "embeddings of texts: save them beside pictures.npz" in capsys.readouterr().err
+    folder = embeddings(tmp_path / "w", 40, 30, 8)
+    np.savez(folder / "words.npz", texts=np.array(["change 0"]), clip=np.zeros((1, 8), np.float32) + 1)
+    assert negbench(["init", str(folder)]) == 2
+    assert "words.npz lacks" in capsys.readouterr().err
+
+
+def test_mine_wants_files_or_a_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["mine", "--strategy", "qure", "--out", str(tmp_path / "n.parquet")]
+    for more, message in (
+        ([], "give --queries, --images and --targets, or a data set"),
+        (["--queries", "q.npy"], "--images, --targets must be given, too"),
+        (["--queries", "q.npy", "--dataset", "vectors"], "--queries gives embeddings: leave out"),
+        (["--dataset", "vectors", "--strategy", "qure,top-k"], "negatives are mined by one"),
+        (["--dataset", "vectors", "--backbone", "vectors", "--strategy", "in-batch"], "cannot be mined ahead"),
+    ):
+        assert negbench([*base, *more]) == 2
+        assert message in capsys.readouterr().err

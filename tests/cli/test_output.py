@@ -1,0 +1,139 @@
+"""What commands print where: one JSON document, results without progress, stages with -v; completion."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.grid.cells import Outcome
+from negbench.grid.comparison import ComparisonFolder
+from negbench.signals import Stopped
+
+
+def place(vector_sets: list[str], where: Path) -> list[str]:
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    return [*sets, "--runs-dir", str(where), "--tracking-uri", "none"]
+
+
+def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """The one document on standard output."""
+    assert negbench([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_as_json_quiet_and_verbose(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "--strategy", "qure", *place(vector_sets, tmp_path)]
+    found = document([*command, "-v"], capsys)
+    (stored,) = tmp_path.glob("*/result.json")
+    result = json.loads(stored.read_text(encoding="utf-8"))
+    assert found["metrics"] == result["metrics"]
+    assert found["run"] == stored.parent.name
+    assert not found["reused"]
+    assert document(command, capsys)["reused"]
+    assert negbench([*command, "--overwrite", "always", "-v"]) == 0
+    told = capsys.readouterr()
+    assert "R@10" in told.out
+    assert "train" in told.err  # a stage with its seconds
+    assert " s\n" in told.err
+    assert negbench([*command, "--quiet"]) == 0
+    told = capsys.readouterr()
+    assert "R@10" in told.out
+    assert told.err == ""
+
+
+def test_progress_and_notes_leave_standard_output_alone(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-audit", "--no-report"]
+    assert negbench([*command, *place(vector_sets, tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "[2/2]" in told.err
+    assert "[2/2]" not in told.out
+    assert "answer" in told.out
+    assert logging.getLogger("negbench").handlers == []  # nothing of a command stays behind
+    quiet = document([*command, *place(vector_sets, tmp_path), "--quiet"], capsys)
+    assert {cell["strategy"] for cell in quiet["cells"]} == {"qure", "in-batch"}
+
+
+def test_an_interrupted_comparison_says_what_was_kept(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ComparisonFolder.write
+
+    def interrupted(self: ComparisonFolder, outcomes: Iterable[Outcome]) -> None:
+        outcomes = list(outcomes)
+        write(self, outcomes)
+        if outcomes:
+            raise Stopped(signal.SIGINT)
+
+    command = ["compare", "--strategy", "qure,in-batch", "--seeds", "1", "--no-audit", "--no-report", "--name", "c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ComparisonFolder, "write", interrupted)
+        assert negbench([*command, *place(vector_sets, tmp_path)]) == 130
+    assert f"1 of 2 cells are finished and kept in {tmp_path / 'c'}\n" in capsys.readouterr().err
+    assert negbench([*command, *place(vector_sets, tmp_path)]) == 0
+    assert "1 of them finished before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["list", "losses", "info-nce"], ["list", "recipes"], ["claims", "--list", "--only", "5"]],
+)
+def test_what_lists_is_json_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(arguments, capsys)
+
+
+def test_audit_mine_and_evaluate_as_json(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
+    audit = document(["audit", "--strategy", "qure,top-k", "--queries", "10", *sets], capsys)
+    assert [row["strategy"] for row in audit["rows"]] == ["qure", "top-k"]
+    assert audit["rows"][0]["judged_rate_pool"] is None  # NaN is not JSON
+    rng = np.random.default_rng(0)
+    for name, shape in (("q", (9, 4)), ("i", (20, 4))):
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
+    np.save(tmp_path / "t.npy", rng.integers(20, size=9))
+    files = [part for name in ("queries", "images", "targets") for part in (f"--{name}", f"{tmp_path}/{name[0]}.npy")]
+    mined = document(["mine", *files, "--strategy", "top-k:k=3", "--out", str(tmp_path / "n.parquet")], capsys)
+    assert mined["queries"] == 9
+    assert mined["pool_size"] == 3
+    assert negbench(["run", "--strategy", "top-k", *place(vector_sets, tmp_path)]) == 0
+    capsys.readouterr()
+    (stored,) = tmp_path.glob("*/result.json")
+    again = document(["evaluate", str(stored.parent)], capsys)
+    want = json.loads(stored.read_text(encoding="utf-8"))["metrics"]
+    assert again["metrics"] == pytest.approx(want, abs=1e-6)
+
+
+def test_commands_without_a_table_have_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("report", "export", "ui", "encode"):
+        assert negbench([command, "--help"]) == 0
+        assert "--json" not in capsys.readouterr().out
+    assert negbench(["ui", "--json"]) == 2
+    assert capsys.readouterr().err == "negbench: error: No such option: --json\n"
+
+
+def test_completion_knows_commands_and_options() -> None:
+    environment = {
+        **os.environ,
+        "_NEGBENCH_COMPLETE": "complete_bash",
+        "COMP_CWORD": "1",
+        "COMP_WORDS": "negbench comp",
+    }
+    code = "from negbench.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert "compare" in done.stdout.split()

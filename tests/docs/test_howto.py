@@ -1,0 +1,47 @@
+"""The notebooks of the how-to pages run from top to bottom, in an empty folder, on data of seconds."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+
+pytestmark = pytest.mark.slow
+
+
+def run(name: str, where: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.chdir(where)
+    runpy.run_path(str(HOWTO / f"{name}.py"))
+    out = capsys.readouterr().out
+    assert "exit status" in out
+    assert "exit status 0" in out.replace("exit status 0", "", out.count("exit status 0") - 1)
+    assert out.count("exit status 0") == out.count("exit status")
+    return out
+
+
+def test_own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("own_strategy", tmp_path, monkeypatch, capsys)
+    assert "[[0, 0, 1, 1, 0]]" in out
+    assert "below" in (tmp_path / "runs" / "mine" / "table.md").read_text(encoding="utf-8")
+
+
+def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("own_data", tmp_path, monkeypatch, capsys)
+    assert "10 queries against 20 images" in out
+    assert "recall_at_10" in out
+
+
+def test_reading_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = run("reading_a_comparison", tmp_path, monkeypatch, capsys)
+    assert "qure minus in-batch:" in out
+    table = out.split("exit status 0")[1]
+    assert "underpowered" in table or "worse" in table or "better" in table
+
+
+def test_every_notebook_has_a_test() -> None:
+    assert {f"test_{file.stem}" for file in HOWTO.glob("*.py")} <= globals().keys()

@@ -1,0 +1,129 @@
+"""Every command of the README runs: on settings of seconds, or up to the data or the tool that is not here.
+
+| commands | how |
+|---|---|
+| `make ...` | the target exists and begins with what it says (`make -n`) |
+| `pip install ...` | the extra is declared; tests/test_package.py installs the wheel |
+| `docker ...` | the Dockerfile exists: tests/test_package.py reads it |
+| with `--data-root DIR`, or on a run named RUN | whole, on an empty folder: it ends at the missing data, exit code 2 |
+| `negbench ui` | up to the server's own command; tests/report/test_browser.py opens it |
+| all others of `negbench` | whole, on a toy data set, with fewer seeds, trials, systems and claims |
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ONE = {"--seeds": "1", "--workers": "1", "--trials": "2"}
+FEWER = ONE | {"--systems": "plain,qure", "--strategies": "qure,in-batch", "--losses": "bradley-terry,info-nce"}
+
+
+def commands() -> list[list[str]]:
+    """Words of every command of a fenced sh block, without its comment."""
+    found = []
+    for block in re.findall(r"^```sh\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            for part in line.split("&&"):
+                words = shlex.split(part, comments=True)
+                if words:
+                    found.append(words)
+    return found
+
+
+COMMANDS = commands()
+OURS = [words[1:] for words in COMMANDS if words[0] == "negbench"]
+DATA = [words for words in OURS if "DIR" in words]
+WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "doctor")]
+
+
+def test_there_are_commands_of_every_sort() -> None:
+    assert {words[0] for words in COMMANDS} == {"make", "pip", "docker", "negbench"}
+    assert len(DATA) >= 4
+    assert len(WHOLE) >= 8
+
+
+@pytest.mark.parametrize("words", [w for w in COMMANDS if w[0] == "make"], ids=" ".join)
+def test_make(words: list[str]) -> None:
+    done = subprocess.run([words[0], "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"demo": "negbench compare", "test": "pytest"}[words[1]] in done.stdout
+
+
+@pytest.mark.parametrize("words", [w for w in COMMANDS if w[0] in ("pip", "docker")], ids=" ".join)
+def test_pip_and_docker(words: list[str]) -> None:
+    if words[0] == "docker":
+        assert (ROOT / "Dockerfile").exists()
+        return
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in re.findall(r"\[(\w+)\]", words[-1]):
+        assert re.search(rf"^{extra} = \[", text, flags=re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", WHOLE, ids=" ".join)
+def test_commands_run_whole(
+    words: list[str], toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [words[0], *(FEWER.get(option, word) for option, word in itertools.pairwise(words))]
+    if words[0] == "claims":
+        words += ["--only", "1"]
+    if words[0] == "study":
+        words += ["--final-seeds", "0"]
+    if "63" in words[-1]:
+        words[-1] = "1,5"  # batches of 16
+    if words[0] not in ("list", "data"):
+        words += [part for text in toy_sets for part in ("--set", text)] + ["--set", "train.epochs=1"]
+    assert negbench(words) == 0
+
+
+@pytest.mark.parametrize("words", DATA, ids=" ".join)
+def test_commands_on_missing_data_end_there(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert negbench([{"DIR": "empty"}.get(word, word) for word in words]) in (1, 2)
+    told = capsys.readouterr()
+    told = told.err + told.out
+    assert "empty" in told or "RUN" in told or "model.pth" in told, told
+    assert "No such option" not in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.slow
+def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sets = [part for text in (*toy_sets, "train.epochs=1") for part in ("--set", text)]
+    grid = ["--strategies", "qure,in-batch", "--losses", "bradley-terry", "--seeds", "1", "--name", "demo", *sets]
+    assert negbench(["compare", *grid]) == 0
+    (report,) = (words for words in OURS if words[0] == "report")
+    assert negbench(report) == 0
+    assert (tmp_path / "runs" / "demo" / "report" / "index.html").exists()
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
+    (ui,) = (words for words in OURS if words[0] == "ui")
+    capsys.readouterr()
+    assert negbench(ui) == 0
+    assert started[0][:4] == [sys.executable, "-m", "mlflow", "ui"]
+    assert started[0][-2:] == ["--workers", "1"]
+    assert capsys.readouterr().out.startswith("http://127.0.0.1:5000/#/experiments/")
+
+
+def test_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if ["doctor"] in OURS:
+        assert negbench(["doctor", "--no-trial"]) == 0

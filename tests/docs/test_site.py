@@ -1,0 +1,158 @@
+"""The documentation site: built whole and strict; every plug-in has its page; nothing is asked from the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.registry import KINDS, registry
+from negbench.systems.system import systems
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the site, built by MkDocs as `make docs` does; a warning is an error."""
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    """docs/build.py."""
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
+    spec = importlib.util.spec_from_file_location("negbench_docs_build", ROOT / "docs" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Addresses(HTMLParser):
+    """What a browser fetches when it opens the page, and what it may follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.followed: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in ("script", "img", "iframe", "source") and given.get("src"):
+            self.fetched.append(str(given["src"]))
+        if tag == "link" and given.get("rel") in ("stylesheet", "preconnect", "icon", "preload"):
+            self.fetched.append(str(given["href"]))
+        if tag == "a" and given.get("href"):
+            self.followed.append(str(given["href"]))
+
+
+def read(page: Path) -> Addresses:
+    found = Addresses()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def every(kind: str) -> Iterator[str]:
+    return (name for name, plugin in registry.plugins(kind).items() if plugin.origin == "built-in")
+
+
+def test_every_plugin_and_system_has_a_page(site: Path) -> None:
+    for kind in KINDS:
+        for name in every(kind):
+            text = (site / kind / f"{name}.html").read_text(encoding="utf-8")
+            assert f'id="{name}"' in text
+            assert "Options" in text
+    for name, system in systems().items():
+        assert system.title in (site / "systems" / f"{name}.html").read_text(encoding="utf-8")
+    for page in ("concepts", "regimes", "statistics", "api", "findings", "reliability", "howto/own_strategy"):
+        assert (site / f"{page}.html").exists(), page
+
+
+def test_options_stand_with_type_default_range_and_meaning(site: Path) -> None:
+    text = (site / "strategies" / "qure.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<td>(.*?)</td>", text, flags=re.DOTALL)
+    (row,) = [cells[at : at + 5] for at, cell in enumerate(cells) if cell == "<code>variant</code>"]
+    assert [unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row[1:4]] == [
+        '"paper" or "release"',
+        "paper",
+        "paper|release",
+    ]
+    assert "k1 and k2 are the two largest drops" in row[4]
+    assert "<strong>Departures of <code>variant" in text
+
+
+def test_every_corpus_strategy_has_a_picture_of_its_pool(site: Path) -> None:
+    for name in every("strategies"):
+        cls = registry.get("strategies", name)
+        drawn = '<figure class="pool"' in (site / "strategies" / f"{name}.html").read_text(encoding="utf-8")
+        assert drawn == (cls.scope == "corpus"), name
+
+
+def test_a_picture_says_how_many_images_the_pool_has(build: ModuleType) -> None:
+    cls = registry.get("strategies", "top-k")
+    view: ScoreView = build.score_row(cls)
+    assert torch.equal(view.scores[0].sort(descending=True).values, view.scores[0])  # rank = column + 1
+    assert "100 images are in the pool" in build.pool_picture("top-k", cls)
+
+    class Weighted(Strategy):
+        def pool(self, view: ScoreView) -> torch.Tensor:
+            return view.allowed * (view.scores > 0.6) * view.scores
+
+    count = int((view.allowed & (view.scores > 0.6)).sum())
+    assert f"{count} images are in the pool; larger dots are drawn more often" in build.pool_picture("own", Weighted)
+
+
+def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        found = read(page)
+        assert not [address for address in found.fetched if re.match(r"(https?:)?//", address)], page
+        if page.name == "404.html":  # its addresses begin at a server's root
+            continue
+        for address in {*found.fetched, *found.followed}:
+            if not re.match(r"[a-z]+:|#", address):
+                assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("Paper: X.\nDepartures of `a`: none.", "**Paper:** X.\n\n**Departures of `a`:** none."),
+        ("One line that ends\nNot a head: no.", "One line that ends\nNot a head: no."),
+        ("Inputs:\n| a | b |\n| c | d |\n\nEnd.", "**Inputs:**\n\n```text\n| a | b |\n| c | d |\n```\n\nEnd."),
+    ],
+)
+def test_docstrings_become_markdown(build: ModuleType, text: str, page: str) -> None:
+    assert build.prose(text) == page
+
+
+def test_the_section_of_arguments_goes_and_what_follows_stays(build: ModuleType) -> None:
+    text = "Pool.\n\nArgs:\n    k: images,\n        many.\n\n    n: more.\n\nAfter."
+    assert build.without_arguments(text).split() == ["Pool.", "After."]
+
+
+def test_a_script_in_percent_format_becomes_a_page(build: ModuleType) -> None:
+    page = build.notebook('"""x"""\n# %% [markdown]\n# # Title\n#\n# text\n\n# %%\na = 1  # one\n', "x.py")
+    assert page.startswith("# Title\n\ntext\n\n```python\na = 1  # one\n```\n")

@@ -1,0 +1,198 @@
+"""Pools and bands that are found by selection and counts are, bit for bit, those of fully sorted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.contracts import ScoreView, Strategy
+from negbench.metrics.ranks import descending, places, ranked_scores, top_columns, window
+from negbench.mining.mine import MiningTask, mine
+from negbench.ragged import Ragged
+from negbench.strategies.after_target import AfterTarget
+from negbench.strategies.cirqrs import Cirqrs
+from negbench.strategies.dqe import Dqe
+from negbench.strategies.qure import Qure
+from negbench.strategies.shifted_top_k import ShiftedTopK
+from negbench.strategies.top_k import TopK
+
+ROWS, COLUMNS = 12, 700  # wide enough for the selection by maxima of chunks
+
+
+def rows_of(kind: str) -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    scores = torch.randn(ROWS, COLUMNS, generator=generator)
+    if kind == "tied":
+        return (scores * 4).round() / 4
+    if kind == "negative":
+        return -scores.abs() - 1
+    if kind == "half":
+        return scores.half()
+    if kind == "bfloat16":
+        return scores.bfloat16()
+    if kind == "double":
+        return scores.double() + 1e-12 * torch.randn(ROWS, COLUMNS, generator=generator).double()
+    if kind == "equal":
+        return torch.full((ROWS, COLUMNS), -0.25)
+    if kind == "two values":
+        return torch.where(scores > 0, 0.5, -0.0)
+    if kind == "one outlier":
+        rows = torch.zeros(ROWS, COLUMNS)
+        rows[:, 333] = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)
+        return rows
+    if kind == "rising":
+        return torch.arange(COLUMNS).float().expand(ROWS, -1) / COLUMNS
+    return scores
+
+
+KINDS = ("random", "tied", "negative", "half", "bfloat16", "double", "equal", "two values", "one outlier", "rising")
+
+
+def view_of(kind: str, refresh: int = 0) -> ScoreView:
+    """A third of the columns excluded, and in the last rows all but few; targets at both ends and between."""
+    scores, generator = rows_of(kind), torch.Generator().manual_seed(8)
+    allowed = torch.rand(ROWS, COLUMNS, generator=generator) > 0.33
+    for row, kept in ((-1, 3), (-2, 1), (-3, 30)):
+        allowed[row] = torch.arange(COLUMNS) < kept
+    target = torch.randint(COLUMNS, (ROWS,), generator=generator)
+    target[0], target[1] = scores[0].argmax(), scores[1].argmin()
+    return ScoreView(scores, target, allowed, refresh)
+
+
+def below(view: ScoreView) -> Tensor:
+    return view.allowed & (view.scores < view.positive[:, None])
+
+
+def sorted_qure(strategy: Qure, view: ScoreView) -> Tensor:
+    """Rows one by one, drops of a sorted row, and a walk over all of them in a stable descending order."""
+    pool, place, order = torch.zeros_like(view.allowed), places(view.scores, below(view)), descending(view.scores)
+    for row in range(ROWS):
+        columns = order[row][below(view)[row, order[row]]]
+        values = view.scores[row, columns].to(torch.promote_types(view.scores.dtype, torch.float32))
+        drop = values[:-1] - values[1:]
+        walk = drop.argsort(descending=True, stable=True).tolist()
+        gap = 0 if strategy.variant == "paper" else strategy.consecutive_threshold
+        pairs = [(a, b) for a, b in pairwise(walk) if abs(a - b) > gap]
+        if pairs:
+            low, high = sorted(pairs[0])
+            pool[row] = (place[row] > low) & (place[row] <= high)
+    return pool
+
+
+def sorted_shares(strategy: Dqe, view: ScoreView) -> Tensor:
+    others = view.allowed.sum(1, keepdim=True) - 1
+    share = places(view.scores, view.allowed).float() / others.clamp(min=1)
+    inside = (share >= strategy.alpha) & (share <= strategy.beta)
+    pool: Tensor = inside & view.allowed & (view.scores <= view.positive[:, None])
+    return pool
+
+
+def sorted_shift(strategy: ShiftedTopK, view: ScoreView) -> Tensor:
+    place = places(view.scores, view.allowed.scatter(1, view.target[:, None], True))
+    pool: Tensor = view.allowed & (place >= strategy.start) & (place < strategy.stop)
+    return pool
+
+
+SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
+    *((TopK(k=k), lambda view, k=k: places(view.scores, view.allowed) < k) for k in (1, 10, 200, 699)),
+    *((AfterTarget(k=k), lambda view, k=k: places(view.scores, below(view)) < k) for k in (1, 15, 400)),
+    (Cirqrs(n_neg=40), lambda view: places(view.scores, below(view)) < 10),
+    *((s, lambda view, s=s: sorted_qure(s, view)) for s in (Qure(),)),
+    *(
+        (s, lambda view, s=s: sorted_qure(s, view))
+        for s in (Qure(variant="release", consecutive_threshold=t) for t in (0, 1, 60, 500))
+    ),
+    *(
+        (s, lambda view, s=s: sorted_shares(s, view))
+        for s in (Dqe(scale="quantile"), Dqe(scale="quantile", alpha=0.0, beta=0.11))
+    ),
+    (ShiftedTopK(start=5, stop=110), lambda view: sorted_shift(ShiftedTopK(start=5, stop=110), view)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("strategy", "oracle"), SORTED, ids=lambda value: repr(value) if isinstance(value, Strategy) else ""
+)
+def test_pools_are_those_of_sorted_rows(kind: str, strategy: Strategy, oracle: Callable[[ScoreView], Tensor]) -> None:
+    view = view_of(kind, refresh=2)
+    assert torch.equal(strategy.pool(view), oracle(view))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_are_those_of_sorted_rows(kind: str) -> None:
+    view, generator = view_of(kind), torch.Generator().manual_seed(9)
+    place, ranked = places(view.scores, view.allowed), view.ranked_scores(view.allowed)
+    start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
+    stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # also below start, also behind the end
+    want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
+    assert torch.equal(view.window(view.allowed, stop, start), want)
+    assert torch.equal(window(view.scores, view.allowed, start, stop, ranked), want)
+    for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
+        assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_columns_are_those_of_sorted_rows(kind: str) -> None:
+    scores = rows_of(kind).float()
+    for k in (1, 20, 300, COLUMNS):
+        assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranked_scores_and_counts(kind: str) -> None:
+    view = view_of(kind)
+    order = descending(view.scores)
+    for row, values in enumerate(ranked_scores(view.scores, view.allowed)):
+        columns = [c for c in order[row].tolist() if view.allowed[row, c]]
+        assert values[: len(columns)].tolist() == view.scores[row, columns].tolist()
+        assert bool((values[len(columns) :] == -torch.inf).all())
+    above = [
+        sum(s > p for s in r[a].tolist())
+        for r, a, p in zip(view.scores, view.allowed, view.positive.tolist(), strict=True)
+    ]
+    assert view.count_above(view.positive).tolist() == above
+
+
+@pytest.mark.parametrize("change", ["random", "equal", "two", "outlier", "tied", "half"])
+@pytest.mark.parametrize("strategy", [Dqe(alpha=0.0), Qure(), AfterTarget(k=9), TopK(k=4)], ids=repr)
+def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    images, queries = (normalize(torch.randn(n, 1, 8, generator=generator), dim=-1) for n in (60, 20))
+    if change == "equal":
+        images = images[:1].expand(60, 1, 8)
+    if change == "two":
+        images = images[torch.arange(60) % 2]
+    if change == "outlier":
+        images = torch.cat([images[:1].expand(59, 1, 8), -images[:1]])
+    if change == "tied":
+        images, queries = (images * 2).round() / 4, (queries * 2).round() / 4
+    if change == "half":
+        images, queries = images.half(), queries.half()
+    target = torch.randint(60, (20,), generator=generator)
+    excluded = [[c for c in (i, 2 * i) if c != int(target[i])] for i in range(20)]
+    task = MiningTask(
+        queries[:, 0], images, target, torch.zeros(20, dtype=torch.int64), [torch.arange(60)], Ragged.of(excluded)
+    )
+    found: list[tuple[ScoreView, Tensor]] = []
+
+    class Told(Strategy):
+        def pool(self, view: ScoreView) -> Tensor:
+            found.append((view, strategy.pool(view)))
+            return found[-1][1]
+
+    mined = mine(task, Told(), refresh=0, draws=2, generator=torch.Generator(), block=20)
+    ((view, pool),) = found
+    place, last = places(view.scores, view.allowed).double(), (view.allowed.sum(1) - 1).clamp(min=1)
+    checked = 0
+    for row in (mined.fallback == 0).nonzero().squeeze(1).tolist():
+        own = place[row][pool[row]]
+        for name, value in (("start", own.min()), ("mean", own.mean()), ("end", own.max())):
+            assert getattr(mined, f"band_{name}")[row].item() == pytest.approx(float(value / last[row]), rel=1e-6)
+        checked += 1
+    assert checked or change in ("equal", "two", "outlier")

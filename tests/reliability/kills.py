@@ -1,0 +1,82 @@
+"""A child process that dies at the n-th thing it does to the disk, whatever that is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# what the interpreter tells before it does it; a rename covers Path.replace
+_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.link", "os.truncate"}
+NEVER = 10**9
+
+
+def many(few: int, all_of_them: int) -> int:
+    """How often to try: `few` in the suite, `all_of_them` under `make faults`."""
+    return all_of_them if os.environ.get("NEGBENCH_FAULTS") else few
+
+
+def spread(total: int, count: int) -> list[int]:
+    """`count` numbers of 1..total at equal distances, the last one among them; all where there are fewer."""
+    return sorted({total - round(place * total / count) for place in range(count)} - {0})
+
+
+def moments(action: Callable[[], Any], folder: Path, at: int, told: Path, *, torn: bool = False) -> int:
+    """Run `action` in a child that kills itself just before the `at`-th change to `folder`; returns how many it saw.
+
+    Changes are files opened for writing, renamed or removed, folders made, and what is flushed to disk.
+
+    Args:
+        action: what the child does.
+        folder: all that counts lies below it.
+        at: from 1; `NEVER` for a child that ends by itself.
+        told: file where the child counts.
+        torn: a child that dies at a flush has half of a new file on disk, or an old one without its last bytes.
+    """
+    pid = os.fork()
+    if pid == 0:
+        _child(action, str(folder), at, told, torn=torn)
+    _, status = os.waitpid(pid, 0)
+    ended = os.waitstatus_to_exitcode(status)
+    assert ended == (0 if at == NEVER else -signal.SIGKILL), f"the child ended with {ended} before moment {at}"
+    return len(told.read_bytes())
+
+
+def _child(action: Callable[[], Any], folder: str, at: int, told: Path, *, torn: bool) -> None:
+    """Never returns."""
+    counter = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    seen = 0
+
+    def moment() -> bool:
+        nonlocal seen
+        seen += 1
+        os.write(counter, b".")
+        return seen == at
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            change = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+        else:
+            path, change = arguments[0] if arguments else None, event in _CHANGES
+        if change and isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(folder) and moment():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def fsync(handle: int) -> None:
+        if moment():
+            if torn and os.path.isfile(f"/proc/self/fd/{handle}"):  # noqa: PTH113
+                size, new = os.fstat(handle).st_size, os.readlink(f"/proc/self/fd/{handle}").endswith(".partial")  # noqa: PTH115
+                os.truncate(f"/proc/self/fd/{handle}", size // 2 if new else max(0, size - 9))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        os.fsync = fsync
+        sys.addaudithook(watch)
+        action()
+        os._exit(0)
+    except BaseException:
+        os._exit(1)

@@ -1,0 +1,291 @@
+"""A byte that changed or an end that is missing, in every kind of file that is read: refused by name, or made anew."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import torch
+from kills import many
+
+from negbench.cli.main import run as negbench
+from negbench.datasets.image_files import EXTENSIONS
+from negbench.errors import NegbenchError
+from negbench.features.store import FeatureStore
+from negbench.files import SUMS, DamagedError, read_json
+from negbench.grid.comparison import ComparisonFolder
+from negbench.loop.runs import Bench, run_config
+from negbench.mining.curves import Curves
+from negbench.mining.mine import _read_pools
+from negbench.report.build import read_rows
+from negbench.runfolder import RunFolder
+from negbench.study.storage import open_storage
+from negbench.systems.system import load_config
+
+TIMES = many(6, 50)
+
+
+def damages(content: bytes, seed: int) -> Iterator[bytes]:
+    """`TIMES` damaged copies: bits flipped at places spread over the file, and ends cut off at any length."""
+    place = random.Random(seed)
+    for number in range(TIMES):
+        at = place.randrange(len(content))
+        if number % 3 == 2:
+            yield content[:at]
+        else:
+            yield content[:at] + bytes([content[at] ^ 1 << place.randrange(8)]) + content[at + 1 :]
+
+
+def damaged(path: Path) -> Iterator[bytes]:
+    """Puts each of `damages` at `path`, and the right content back at the end."""
+    content = path.read_bytes()
+    try:
+        for wrong in damages(content, len(content)):
+            path.write_bytes(wrong)
+            yield wrong
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str]) -> Path:
+    """A runs folder with a finished comparison of two strategies."""
+    runs = tmp_path_factory.mktemp("runs")
+    sets = itertools.chain(*(["--set", text] for text in vector_sets))
+    grid = ["--strategies", "qure,all-corpus", "--seeds", "2", "--name", "duel", "--no-report"]
+    assert negbench(["compare", *grid, *sets, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+    return runs
+
+
+@pytest.fixture(scope="module")
+def finished(bench: Path) -> RunFolder:
+    return RunFolder(next(bench.glob("qure-*-s0-*")))  # whose queries the report shows
+
+
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory: pytest.TempPathFactory, vector_sets: list[str]) -> RunFolder:
+    """A run that was interrupted after its third epoch."""
+    runs = tmp_path_factory.mktemp("halfway")
+
+    def stop(epoch: int, values: object, new: bool) -> None:
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,3]"])
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, Bench.open(runs, "none"), watch=stop)
+    return RunFolder(next(runs.glob("qure-*")))
+
+
+# --- what cannot be made again ----------------------------------------------------------------------------------------
+
+READERS: dict[str, Callable[[RunFolder], Any]] = {
+    "config.json": lambda folder: folder.config,
+    "result.json": lambda folder: folder.result,
+    "metrics.jsonl": lambda folder: folder.metrics(),
+    "ranks.parquet": lambda folder: folder.ranks(),
+    "mining-00.parquet": lambda folder: folder.table("mining-00"),
+    "model.safetensors": lambda folder: folder.weights(),
+    "curves-end.npz": lambda folder: Curves.load(folder.path / "curves-end.npz"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_of_a_run_is_named(finished: RunFolder, name: str) -> None:
+    read = READERS[name]
+    read(finished)
+    for _ in damaged(finished.path / name):
+        with pytest.raises(DamagedError, match=rf"{name} is damaged \(.*\): delete"):
+            read(finished)
+    read(finished)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name != "config.json"])
+def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, tmp_path: Path, name: str) -> None:
+    """A folder of an older version: what still can be read is read."""
+    copy = RunFolder(tmp_path / finished.run_id)
+    shutil.copytree(finished.path, copy.path)
+    (copy.path / SUMS).unlink()
+    told = list[str]()
+    for _ in damaged(copy.path / name):
+        try:
+            READERS[name](copy)
+        except NegbenchError as error:
+            told.append(str(error))
+    assert told
+    assert all(str(copy.path / name) in line for line in told)
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "statistics.json", "calibration.json", "audit.json"])
+def test_a_damaged_file_of_a_comparison_is_named(bench: Path, name: str) -> None:
+    folder = bench / "duel"
+    read: dict[str, Callable[[], Any]] = {
+        "comparison.json": lambda: ComparisonFolder(folder).cells(),
+        "statistics.json": lambda: read_rows(folder),
+    }
+    for _ in damaged(folder / name):
+        with pytest.raises(DamagedError, match=f"{name} is damaged"):
+            read.get(name, lambda: read_json(folder / name))()
+
+
+def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> None:
+    """It refuses the files whose lines it lost, and goes on reading the others."""
+    want = finished.result
+    refused = 0
+    for _ in damaged(finished.path / SUMS):
+        try:
+            assert finished.result == want
+        except DamagedError:
+            refused += 1
+    assert refused > 0
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "pools-00.bits"])
+def test_an_interrupted_run_does_not_go_on_from_a_damaged_file(
+    halfway: RunFolder, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--runs-dir", str(halfway.path.parent), "--tracking-uri", "none"]
+    for _ in damaged(halfway.path / name):
+        assert negbench(["run", "--resume", halfway.run_id, *place]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("negbench: error: ")
+        assert f"{name} is damaged" in line
+        assert "delete checkpoint.pt" in line
+
+
+def test_the_mend_of_a_checkpoint_works(halfway: RunFolder, tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    for runs in (left, right):
+        shutil.copytree(halfway.path.parent, runs)
+    (right / halfway.run_id / "checkpoint.pt").unlink()
+    for runs in (left, right):
+        assert negbench(["run", "--resume", halfway.run_id, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
+    both = [RunFolder(runs / halfway.run_id) for runs in (left, right)]
+    assert both[0].metrics() == both[1].metrics()
+    assert both[0].ranks().equals(both[1].ranks())
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "ranks.parquet", "mining-00.parquet"])
+def test_the_report_says_so_in_one_line(
+    bench: Path, finished: RunFolder, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, _ in enumerate(damaged(finished.path / name)):
+        if number < many(1, 5):
+            capsys.readouterr()
+            assert negbench(["report", "duel", "--runs-dir", str(bench), "--galleries", "1"]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("negbench: error: ")
+            assert f"{finished.path / name} is damaged" in line
+
+
+# --- what is made again -----------------------------------------------------------------------------------------------
+
+
+def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from negbench.registry import registry
+
+    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:12]
+    images = {path.stem: path for path in paths}
+    backbone = registry.make("backbones", "tiny", weights="random")
+
+    def features() -> torch.Tensor:
+        from negbench.features.store import store_of
+
+        store: FeatureStore = store_of(backbone, root=tmp_path)
+        store.ensure(images, backbone)
+        return store.load(list(images))[torch.arange(len(images))]
+
+    want = features()
+    files = [next(tmp_path.rglob("*.safetensors")), tmp_path / "features" / "hashes.txt"]
+    for file in files:
+        content = file.read_bytes()
+        for wrong in damages(content, 3):
+            for path in file.parent.glob("*.safetensors"):
+                path.unlink()
+            file.write_bytes(wrong)
+            assert torch.equal(features(), want)
+
+
+# --- a study ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    journal = tmp_path / "study" / "optuna.journal"
+
+    def opened() -> optuna.Study:
+        storage, _ = open_storage(str(journal), "s", journal.parent)
+        return optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
+
+    opened().optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
+    want = [trial.value for trial in opened().get_trials()]
+    for _ in damaged(journal):
+        with pytest.raises(DamagedError, match=r"optuna.journal is damaged .* put back a copy"):
+            opened()
+    assert [trial.value for trial in opened().get_trials()] == want
+    sums = journal.with_name(".optuna.journal.sums")
+    content = sums.read_bytes()
+    for wrong in damages(content, 5):
+        sums.write_bytes(wrong)
+        try:
+            assert [trial.value for trial in opened().get_trials()] == want
+        except DamagedError:
+            continue
+    with journal.open("ab") as file:
+        file.write(b'{"torn')
+    sums.write_bytes(content)
+    assert [trial.value for trial in opened().get_trials()] == want
+
+
+# --- malice -----------------------------------------------------------------------------------------------------------
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("name", [*READERS, "checkpoint.pt", "pools-00.bits"])
+def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_path: Path, name: str) -> None:
+    """With the list of hashes forged, too."""
+    copy, marker = RunFolder(tmp_path / finished.run_id), tmp_path / "marker"
+    shutil.copytree(finished.path, copy.path)
+    (copy.path / SUMS).unlink()
+    readers = {
+        **READERS,
+        "checkpoint.pt": lambda folder: folder.checkpoint(),
+        "pools-00.bits": lambda folder: _read_pools(folder.path / "pools-00.bits", (1, 1)),
+    }
+    for content in (pickle.dumps(Malicious(marker)), zipped(Malicious(marker)), array_of(Malicious(marker))):
+        (copy.path / name).write_bytes(content)
+        try:
+            readers[name](copy)
+        except NegbenchError:
+            continue
+    assert not marker.exists()
+
+
+def zipped(value: object) -> bytes:
+    """As torch.save writes it."""
+    buffer = io.BytesIO()
+    torch.save({"state": value}, buffer)
+    return buffer.getvalue()
+
+
+def array_of(value: object) -> bytes:
+    """As numpy.save writes an array of objects."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([value], dtype=object), allow_pickle=True)
+    return buffer.getvalue()

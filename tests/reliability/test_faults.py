@@ -1,0 +1,267 @@
+"""What a machine or a data set does to a run: each ends in one line or in the numbers it would have had."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kills import many, spread
+
+from negbench.cli.main import run as negbench
+from negbench.config import RunConfig
+from negbench.display import Display
+from negbench.errors import NegbenchError
+from negbench.executors import Here
+from negbench.files import DamagedError, atomic_write, locked, read_json, write_json
+from negbench.grid.cells import plan
+from negbench.grid.comparison import ComparisonFolder
+from negbench.loop.runs import Bench, RunResult, run_config
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes
+from negbench.systems.system import load_config
+
+Rows = list[dict[str, Any]]
+
+
+def config_of(sets: list[str], *more: str, strategy: str = "qure") -> RunConfig:
+    return load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more])
+
+
+def result(config: RunConfig, runs: Path) -> tuple[Any, ...]:
+    found = run_config(config, Bench.open(runs, "none"))
+    return found.metrics, found.folder.metrics(), found.folder.ranks().to_json()
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_at_any_write(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the n-th flush on nothing can be written; with room again the same command ends with the same numbers."""
+    config, calls = config_of(vector_sets), 0
+
+    def flush(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= first:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = 10**9
+    monkeypatch.setattr(os, "fsync", flush)
+    want = result(config, tmp_path / "straight")
+    for at in spread(calls, many(5, 10**6)):
+        place = tmp_path / str(at)
+        calls, first = 0, at
+        with pytest.raises(NegbenchError, match=r"^cannot write .*: No space left on device$"):
+            result(config, place)
+        assert not list(place.rglob("*.partial"))
+        first = 10**9
+        assert result(config, place) == want
+
+
+def as_nobody(action: Callable[[], object]) -> str:
+    """The message that `action` ends with for a user who may write nowhere; "" where it ends well."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        told = b"?"
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            action()
+            told = b""
+        except NegbenchError as error:
+            told = str(error).encode()
+        except BaseException as error:
+            told = f"TRACEBACK {error!r} {traceback.format_exc()[-1500:]}".encode()
+        finally:
+            os.write(theirs, told[:4000])
+            os._exit(0)
+    os.close(theirs)
+    os.waitpid(pid, 0)
+    return os.read(ours, 4096).decode()
+
+
+def test_a_folder_that_cannot_be_written(vector_sets: list[str], tmp_path: Path) -> None:
+    done = run_config(config_of(vector_sets), Bench.open(tmp_path / "runs", "none"))
+    vectors = Path(next(text for text in vector_sets if text.startswith("dataset.file=")).split("'")[1]).parent
+    for folder in (vectors, tmp_path, *tmp_path.parents):
+        if folder.owner() == tmp_path.owner() and folder != Path("/"):
+            folder.chmod(0o755)
+    for folder in (tmp_path / "runs", done.path):
+        folder.chmod(0o555)
+    path = done.path / "new.json"
+    assert as_nobody(lambda: write_json(path, {})).startswith(f"cannot write {path}: Permission denied")
+    assert "Permission denied" in as_nobody(lambda: locked(tmp_path / "runs" / "x.lock").__enter__())
+    other = config_of(vector_sets, "seed=5")
+    assert as_nobody(lambda: result(other, tmp_path / "runs")).startswith(f"cannot write {tmp_path / 'runs'}")
+    assert as_nobody(lambda: RunFolder(done.path).ranks()) == ""  # reading needs no more than reading
+    for folder in (tmp_path / "runs", done.path):
+        folder.chmod(0o755)
+
+
+def test_what_the_disk_cannot_read_is_one_line(tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "x.json", {})
+    with pytest.raises(NegbenchError, match=r"cannot read .*: Is a directory"):
+        read_json(tmp_path / "a")
+    (tmp_path / "a" / "x.json").write_bytes(b"\xff")
+    with pytest.raises(DamagedError):
+        read_json(tmp_path / "a" / "x.json")
+
+
+def test_a_writer_is_not_swept_and_a_dead_one_is(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.txt") as file:
+        file.write("x")
+        (tmp_path / ".b.txt.zzz.partial").write_bytes(b"half")
+        with locked(tmp_path / ".lock"):
+            left = sorted(path.name for path in tmp_path.glob("*.partial"))
+        assert len(left) == 1
+        assert left[0].startswith(".a.txt.")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "x"
+
+
+# --- the MLflow store -------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_cannot_be_reached_costs_the_copy(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    found = run_config(config_of(vector_sets), Bench.open(tmp_path, "http://127.0.0.1:9"))
+    assert found.tracking_error is not None
+    assert found.folder.status == "finished"
+
+
+def test_a_store_that_goes_away_midway_costs_the_copy(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    config, want = config_of(vector_sets), result(config_of(vector_sets), tmp_path / "straight")
+
+    def gone(*arguments: object, **options: object) -> None:
+        raise ConnectionError("the store is gone")
+
+    def watch(epoch: int, values: object, new: bool) -> None:
+        for name in ("log_batch", "log_artifact", "set_terminated"):
+            monkeypatch.setattr(MlflowClient, name, gone)
+
+    found: RunResult = run_config(config, Bench.open(tmp_path / "runs"), watch=watch)
+    assert found.tracking_error == "ConnectionError: the store is gone"
+    assert (found.metrics, found.folder.metrics(), found.folder.ranks().to_json()) == want
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_on_one_comparison_compute_each_cell_once(vector_sets: list[str], tmp_path: Path) -> None:
+    configs = [config_of(vector_sets, f"seed={seed}", strategy="all-corpus") for seed in range(3)]
+
+    def compute() -> None:
+        cells = plan(configs, tmp_path, Display(), Scenes())
+        ComparisonFolder(tmp_path / "duel").compute(cells, Here(), tracking_uri="none")
+
+    pids = []
+    for _ in range(2):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            try:
+                compute()
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0]
+    folders = [RunFolder(path.parent) for path in tmp_path.glob("*/config.json")]
+    assert [folder.status for folder in folders] == ["finished"] * 3
+    rows = ComparisonFolder(tmp_path / "duel").cells()
+    assert sorted(row["run"] for row in rows) == sorted(folder.run_id for folder in folders)
+
+
+# --- the data ---------------------------------------------------------------------------------------------------------
+
+
+def changed(sets: list[str], where: Path, change: Callable[[Any], Any]) -> list[str]:
+    """The vectors' `--set` texts with the images' table changed."""
+    told = dict(text.split("=", 1) for text in sets)
+    with np.load(told["backbone.images"].strip("'")) as stored:
+        ids, features = stored["ids"] if "ids" in stored else stored["images"], stored["features"].copy()
+        name = "ids" if "ids" in stored else "images"
+    np.savez(where / "images.npz", **{name: ids, "features": change(features)})
+    return [*sets, f"backbone.images='{where / 'images.npz'}'"]
+
+
+def outcome(sets: list[str], runs: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    texts = [part for text in sets for part in ("--set", text)]
+    code = negbench(["run", "--strategy", "qure", *texts, "--runs-dir", str(runs), "--tracking-uri", "none"])
+    return code, capsys.readouterr().err
+
+
+def spoilt(row: int, value: float) -> Callable[[Any], Any]:
+    def change(features: Any) -> Any:
+        features[row] = value
+        return features
+
+    return change
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_no_numbers_are_refused(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
+) -> None:
+    code, told = outcome(changed(vector_sets, tmp_path, spoilt(3, value)), tmp_path / "runs", capsys)
+    (line,) = told.splitlines()
+    assert code == 2
+    assert "images.npz" in line
+
+
+def finite(value: Any) -> bool:
+    return all(np.isfinite(list(value.values())))
+
+
+@pytest.mark.parametrize("kind", ["zero vectors", "all scores equal"])
+def test_degenerate_features_end_with_numbers_or_a_line(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    change = spoilt(3, 0.0) if kind == "zero vectors" else np.ones_like
+    code, told = outcome(changed(vector_sets, tmp_path, change), tmp_path / "runs", capsys)
+    assert "Traceback" not in told
+    if code == 0:
+        (folder,) = (RunFolder(path.parent) for path in (tmp_path / "runs").glob("*/config.json"))
+        assert finite(folder.result["metrics"])
+        if kind == "all scores equal":  # ties are no hits: nobody may win by standing first in the file
+            assert folder.result["metrics"][folder.result["main_metric"]] < 1
+    else:
+        assert code == 2
+        assert len(told.splitlines()) == 1
+
+
+def rewritten(sets: list[str], where: Path, change: Callable[[Rows], Rows]) -> list[str]:
+    told = dict(text.split("=", 1) for text in sets)
+    lines = Path(told["dataset.file"].strip("'")).read_text(encoding="utf-8").splitlines()
+    rows = change([json.loads(line) for line in lines])
+    (where / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [*sets, f"dataset.file='{where / 't.jsonl'}'"]
+
+
+def test_a_gallery_of_one_image(vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference is the target and all there is: found at rank 1, and every number is one."""
+
+    def lonely(rows: Rows) -> Rows:
+        kept = [row for row in rows if row["split"] == "train"]
+        alone = next(row for row in rows if row["split"] == "val")
+        return [*kept, {**alone, "reference": alone["target"], "relevant": []}]
+
+    code, told = outcome(rewritten(vector_sets, tmp_path, lonely), tmp_path / "runs", capsys)
+    assert (code, told) == (0, "")
+    (folder,) = (RunFolder(path.parent) for path in (tmp_path / "runs").glob("*/config.json"))
+    assert finite(folder.result["metrics"])
+    assert folder.result["metrics"][folder.result["main_metric"]] == 1

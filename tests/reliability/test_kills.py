@@ -1,0 +1,65 @@
+"""Kill -9 at any moment, and the same command again: the same bytes, nothing lost, nothing twice, nothing left over."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from kills import NEVER, many, moments, spread
+
+from negbench.config import RunConfig
+from negbench.files import SUMS, flaw
+from negbench.loop.runs import Bench, run_config
+from negbench.systems.system import load_config
+
+# what a run takes, not what it finds
+_TIMES = ("seconds", "peak_memory_mib")
+
+
+def contents(runs: Path) -> dict[str, bytes]:
+    """Every file below the runs folder by its path, but for times, locks and the hashes' own lists."""
+    found = {}
+    for path in sorted(path for path in runs.rglob("*") if path.is_file()):
+        if path.name.endswith(".lock") or path.name == SUMS:
+            continue
+        value = path.read_bytes()
+        if path.name == "result.json":
+            told = {k: v for k, v in json.loads(value).items() if k not in _TIMES}
+            value = json.dumps(told).encode()
+        if path.suffix == ".safetensors":  # the library writes its header's metadata in any order
+            size = int.from_bytes(value[:8], "little")
+            value = json.dumps(json.loads(value[8 : 8 + size]), sort_keys=True).encode() + value[8 + size :]
+        found[str(path.relative_to(runs))] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"),
+    [
+        ("qure", ("schedule.refresh_epochs=[1,2,3]",)),
+        ("in-batch", ("eval.select=dev", "eval.dev_fraction=0.4")),
+    ],
+)
+def test_killed_at_any_write_and_the_same_again_gives_the_same_bytes(
+    vector_sets: list[str], tmp_path: Path, strategy: str, more: tuple[str, ...]
+) -> None:
+    config = load_config(flags={"strategy": {"name": strategy}}, sets=[*vector_sets, *more])
+
+    def run_in(place: Path, config: RunConfig = config) -> None:
+        run_config(config, Bench.open(place, "none"))
+
+    straight = tmp_path / "straight"
+    total = moments(lambda: run_in(straight), straight, NEVER, tmp_path / "count")
+    assert total > 60
+    want = contents(straight)
+    assert {Path(name).name for name in want} >= {"config.json", "metrics.jsonl", "ranks.parquet", "result.json"}
+    for number, at in enumerate(spread(total, many(6, 10**6))):
+        place = tmp_path / str(at)
+        moments(partial(run_in, place), place, at, tmp_path / "count", torn=number % 2 == 0)
+        run_in(place)
+        found = contents(place)
+        assert found == want, (at, *found)
+        for path in (place / name for name in found):
+            assert flaw(path) is None, path

@@ -1,0 +1,166 @@
+"""SIGTERM, SIGHUP and Ctrl-C, once and twice, to a run and to a comparison with workers; and kill -9, mended later."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.runfolder import RunFolder
+from negbench.tracking import Tracker
+
+LONG = ("train.epochs=2000",)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store without a run: making its tables takes longer than the tests."""
+    runs = tmp_path_factory.mktemp("store")
+    Tracker.open(runs).client()
+    return runs / "mlflow.db"
+
+
+@pytest.fixture
+def runs(empty_store: Path, tmp_path: Path) -> Path:
+    shutil.copy(empty_store, tmp_path)
+    return tmp_path
+
+
+def start(arguments: Sequence[str], sets: Sequence[str], runs: Path, *more: str) -> Any:
+    """The command as a user starts it, as a group of its own."""
+    texts = itertools.chain(*(["--set", text] for text in [*sets, *LONG]))
+    command = [sys.executable, "-c", "from negbench.cli.main import main; main()", *arguments, *texts, *more]
+    return subprocess.Popen(
+        [*command, "--runs-dir", str(runs)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
+    deadline = time.monotonic() + 200
+    while len(found := list(runs.glob("*/checkpoint.pt"))) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return [RunFolder(path.parent) for path in found]
+
+
+def statuses(runs: Path) -> Counter[str]:
+    client = Tracker.open(runs).client()
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    return Counter(run.info.status for run in client.search_runs(places))
+
+
+WAITING = """
+import sys, time
+import negbench.cli.main as main
+def command(**given):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)  # what is closed in order takes a moment
+        print("closed", flush=True)
+main.app = command
+main.main([])
+"""
+
+
+@pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_exit_codes_and_a_second_signal(number: signal.Signals, code: int, again: signal.Signals | None) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    if again is not None:
+        time.sleep(0.1)
+        process.send_signal(again)
+    out, told = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "closed\n")
+    (line,) = told.splitlines()
+    assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+
+
+def test_a_signal_ends_a_run_in_order(vector_sets: list[str], runs: Path) -> None:
+    process = start(["run", "--strategy", "all-corpus"], vector_sets, runs)
+    (folder,) = wait_for_checkpoints(runs, 1, process)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert told.splitlines()[-1].startswith("negbench: stopped by SIGTERM; what was finished is kept: ")
+    assert "Traceback" not in told
+    assert folder.status == "interrupted"
+    assert folder.checkpoint() is not None
+    assert statuses(runs) == {"KILLED": 1}
+
+
+def living(group: int) -> list[str]:
+    """Processes of a group that are not just waiting to be buried."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            _, _, rest = path.read_text(encoding="utf-8").rpartition(")")
+            state, _, its_group = rest.split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append((path.parent / "cmdline").read_text(encoding="utf-8"))
+    return found
+
+
+def test_workers_end_with_a_comparison_and_nothing_stays_running(vector_sets: list[str], runs: Path) -> None:
+    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "2", "--workers", "2"]
+    process = start(grid, vector_sets, runs, "--name", "duel")
+    wait_for_checkpoints(runs, 2, process)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in told
+    deadline = time.monotonic() + 2
+    while living(process.pid):
+        assert time.monotonic() < deadline, living(process.pid)
+        time.sleep(0.05)
+    assert statuses(runs) == {"KILLED": 3}  # two cells and their parent
+
+
+def test_what_kill_9_left_running_is_ended_by_the_next_command(vector_sets: list[str], runs: Path) -> None:
+    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "1"]
+    process = start(grid, vector_sets, runs, "--name", "duel")
+    (folder,) = wait_for_checkpoints(runs, 1, process)
+    process.kill()
+    process.communicate()
+    assert statuses(runs) == {"RUNNING": 2}
+    with folder.lock():  # somebody is at it
+        assert Tracker.open(runs).mend() == ["duel"]
+    assert statuses(runs) == {"RUNNING": 1, "KILLED": 1}
+    short = itertools.chain(*(["--set", text] for text in vector_sets))
+    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(runs)]) == 0
+    assert statuses(runs) == {"KILLED": 2, "FINISHED": 1}
+
+
+def test_a_copy_that_was_cut_off_is_made_again(vector_sets: list[str], runs: Path) -> None:
+    short = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(runs)]) == 0
+    tracker, folder = Tracker.open(runs), RunFolder(next(runs.glob("all-corpus-*")))
+    client = tracker.client()
+    (made,) = client.search_runs(["1"])
+    client.update_run(made.info.run_id, status="RUNNING")
+    shutil.rmtree(runs / "artifacts")
+    assert tracker.mend() == [folder.run_id]
+    assert statuses(runs) == {"FINISHED": 1}
+    assert list((runs / "artifacts").rglob("result.json"))
+    (folder.path / "mlflow.json").write_bytes(b"{")  # a damaged note costs a second copy, never a run
+    assert tracker.export(folder)

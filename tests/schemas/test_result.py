@@ -1,0 +1,52 @@
+"""The published schema of result.json: the file is the model's, and what runs write is of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from negbench import api
+from negbench.schemas import FILE, Result, result_schema, text_of
+
+
+@pytest.fixture(scope="module")
+def results(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of a corpus and a batch strategy."""
+    runs = tmp_path_factory.mktemp("runs")
+    for strategy in ("qure", "in-batch"):
+        api.run(strategy=strategy, sets=vector_sets, runs_dir=runs, tracking_uri="none")
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(runs.glob("*/result.json"))]
+
+
+def test_the_file_is_that_of_the_model() -> None:
+    assert FILE.read_text(encoding="utf-8") == text_of(result_schema())
+
+
+def test_what_runs_write_is_of_the_schema(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        read = Result.model_validate_json(json.dumps(result))
+        assert read.metrics[read.main_metric] == result["metrics"][result["main_metric"]]
+        for name in result:  # nothing is left out on the way
+            assert json.loads(read.model_dump_json())[name] == result[name]
+    schema = json.loads(FILE.read_text(encoding="utf-8"))
+    assert set(schema["required"]) == set(schema["properties"]) == set(results[0])
+
+
+@pytest.mark.parametrize(
+    "flaw", [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}, {"seconds": {"train": "1"}}]
+)
+def test_what_is_not_of_the_schema_is_refused(flaw: dict[str, Any], results: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValidationError):
+        Result.model_validate_json(json.dumps({**results[0], **flaw}))
+
+
+def test_unknown_numbers_are_null(results: list[dict[str, Any]], tmp_path: Path) -> None:
+    from negbench.files import write_json
+
+    write_json(tmp_path / "r.json", {**results[0], "behaviour": {"overlap": math.nan}})
+    assert Result.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}

@@ -1,0 +1,158 @@
+"""Python's side of the commands: names and objects, the same runs as the command line, frames, and one-line errors."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+import negbench
+from negbench import ScoreView, Strategy
+from negbench.cli.main import run as command
+from negbench.errors import NegbenchError
+from negbench.registry import registry
+
+PLUGIN = '''"""The lowest-scored images."""
+from dataclasses import dataclass
+
+from torch import Tensor, zeros_like
+
+from negbench import ScoreView, Strategy
+
+PAPER = "none"
+
+
+@dataclass(frozen=True)
+class Lowest(Strategy):
+    """The lowest-scored images."""
+
+    k: int = 1
+
+    def pool(self, view: ScoreView) -> Tensor:
+        lowest = view.scores.masked_fill(~view.allowed, float("inf")).topk(self.k, 1, largest=False).indices
+        return zeros_like(view.allowed).scatter(1, lowest, True)
+'''
+
+
+@dataclass(frozen=True)
+class Unwritten(Strategy):
+    def pool(self, view: ScoreView) -> Tensor:
+        return view.allowed
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers, it alone knows."""
+    for held in ("_files", "_classes"):
+        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    import negbench.api
+
+    found = doctest.testmod(negbench.api)
+    assert found.attempted >= 2
+    assert found.failed == 0
+
+
+def test_objects_and_names_make_the_same_comparison_as_the_command(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategies = [negbench.make_strategy("top-k", k=3), "in-batch"]
+    settings: dict[str, Any] = {"seeds": 2, "sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
+    found = negbench.compare(
+        strategies, losses=negbench.make_loss("info-nce"), name="c", audit=False, report=False, **settings
+    )
+    assert capsys.readouterr().out == ""
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    grid = ["--strategy", "top-k:k=3,in-batch", "--loss", "info-nce", "--seeds", "2", "--name", "c", *sets]
+    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--no-audit"]
+    assert command(["compare", *grid, *place, "--json"]) == 0
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert len(list(tmp_path.glob("*/result.json"))) == 4  # the command found the runs of the call
+    assert document["cells"] == json.loads((tmp_path / "c" / "comparison.json").read_text())["cells"]
+    assert document["answer"] == found.answer
+
+    assert list(found.cells.strategy) == ["in-batch", "in-batch", "top-k(k=3)", "top-k(k=3)"]
+    mean = found.cells.groupby("strategy")["recall_at_10"].mean()
+    rows = found.statistics[found.statistics.metric == "recall_at_10"].set_index("strategy")["mean"]
+    np.testing.assert_allclose(rows[mean.index], mean, atol=1e-9)
+    assert found.answer[0] in repr(found)
+    assert "<table" in found._repr_html_()
+    assert set(found.cost.strategy) == {"in-batch", "top-k(k=3)"}
+    again = negbench.load("c", tmp_path)
+    assert repr(again) == repr(found) == repr(negbench.load(tmp_path / "c"))
+    one = negbench.load(str(found.cells.run[0]), tmp_path)
+    assert one.metrics["recall_at_10"] == found.cells.recall_at_10[0]  # type: ignore[union-attr]
+    assert f"<h4>run {found.cells.run[0]}</h4>" in one._repr_html_()
+
+
+def test_a_class_of_ones_own_runs_by_its_file(
+    own_registry: None, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lowest.py").write_text(PLUGIN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    import lowest  # type: ignore[import-not-found]
+
+    result = negbench.run(strategy=lowest.Lowest(k=2), sets=vector_sets, runs_dir=tmp_path, tracking_uri="none")
+    assert result.details["behaviour"]["pool_size"] == 2
+    assert result.folder.config.plugins == (str(tmp_path / "lowest.py"),)
+    assert list(result.frame.columns) == ["metric", "value"]
+
+
+def test_an_audit_of_objects_is_that_of_the_command(vector_sets: list[str], tmp_path: Path) -> None:
+    found = negbench.audit([negbench.make_strategy("qure")], queries=10, sets=vector_sets[:-4])
+    sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
+    assert command(["audit", "--strategy", "qure", "--queries", "10", *sets, "--out", str(tmp_path)]) == 0
+    (stored,) = json.loads((tmp_path / "audit.json").read_text())["audits"]
+    assert stored["rows"][0]["pool_size"] == found.rows[0].pool_size
+    assert "qure" in repr(found)
+    assert "<table" in found._repr_html_()
+
+
+def test_what_no_configuration_can_name_is_one_line() -> None:
+    with pytest.raises(NegbenchError, match=r"negbench\.make_backbone did not make") as told:
+        negbench.run(strategy="qure", backbone=object())  # type: ignore[arg-type]
+    assert "\n" not in str(told.value)
+    with pytest.raises(NegbenchError, match="want names or objects of that kind, got int"):
+        negbench.compare([3])
+    with pytest.raises(NegbenchError, match="there is no run 'nothing'"):
+        negbench.load("nothing", Path("nowhere"))
+
+
+def test_backbones_and_data_sets_are_taken_for_the_options_they_were_made_with() -> None:
+    from negbench.api import _MADE, _layer
+
+    data = negbench.load_dataset("vectors", split="val", twins=2.0, images=False)
+    backbone = negbench.make_backbone("vectors", tokens=2)
+    layer = _layer({"dataset": data, "backbone": backbone})
+    assert layer == {"dataset": {"name": "vectors", "twins": 2.0}, "backbone": {"name": "vectors", "tokens": 2}}
+    number = id(data)
+    assert number in _MADE
+    del data, layer
+    assert number not in _MADE  # nothing is remembered of what is gone
+
+
+def test_progress_goes_to_the_logger(
+    vector_sets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO, logger="negbench"):
+        negbench.compare(
+            "qure,in-batch",
+            seeds=1,
+            sets=vector_sets,
+            audit=False,
+            report=False,
+            runs_dir=tmp_path,
+            tracking_uri="none",
+        )
+    assert any("[2/2]" in record.getMessage() for record in caplog.records)
+    assert capsys.readouterr().out == ""
