@@ -103,9 +103,9 @@ class Registry:
         return known[name]
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
-        """The plug-ins that a name stands for: one, or those of a strategy made of strategies (`a+b`, `a:5>b`)."""
-        names = re.split(r"[+>]", name) if is_composite(kind, name) else [name]
-        return [self.find(kind, re.sub(r":\s*\d+\s*$", "", part).strip()) for part in names]
+        """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`, `0.7*a|0.3*b`)."""
+        names = re.split(r"[+>|]", name) if is_composite(kind, name) else [name]
+        return [self.find(kind, re.sub(r":\s*\d+\s*$|^[\s\d.]+\*", "", part).strip()) for part in names]
 
     def reader_of(self, path: str) -> str | None:
         """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
@@ -170,7 +170,7 @@ registry = Registry()
 
 def is_composite(kind: str, name: str) -> bool:
     """Whether a name is that of a strategy made of strategies."""
-    return kind == "strategies" and ("+" in name or ">" in name)
+    return kind == "strategies" and any(sign in name for sign in "+>|")
 
 
 # --- options -----------------------------------------------------------------------------------------------------

@@ -1,12 +1,9 @@
-"""The pools of `bank` and `xbm`; their steps are in tests/loop/test_extensions.py."""
-
 from __future__ import annotations
 
 import pytest
 
 from negbench.errors import NegbenchError
 from negbench.strategies.bank import Bank
-from negbench.strategies.xbm import Xbm
 from negbench.testing import as_sets, toy_view
 
 
@@ -17,11 +14,8 @@ def test_against_loops(k: int | None) -> None:
         for row, got in enumerate(as_sets(Bank(k=k).pool(view))):
             may = [j for j in range(20) if view.allowed[row, j]]
             assert got == set(sorted(may, key=lambda j: (-float(view.scores[row, j]), j))[:k])
-        assert as_sets(Xbm().pool(view)) == as_sets(view.allowed)
 
 
 def test_bad_options_are_quoted() -> None:
     with pytest.raises(NegbenchError, match="k must be a whole number >= 1, or left out, got 0"):
         Bank(k=0)
-    with pytest.raises(NegbenchError, match="queue must be a whole number >= 1, got 0"):
-        Xbm(queue=0)

@@ -43,7 +43,7 @@ VARIANTS = [(key, {}) for key in KEYS] + [
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
 # what else stands in a score than its difference from the target's
-OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness"}
+OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness", "pair-margin"}
 IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
 
 

@@ -12,7 +12,7 @@ from negbench.testing import as_sets, toy_views
 
 
 def _naive(view: ScoreView, row: int, strategy: DistanceWeighted) -> list[float]:
-    n, weight = strategy.width, []
+    n, weight = strategy.width or view.dim, []
     for j, score in enumerate(view.scores[row].tolist()):
         far = math.sqrt(2 - 2 * score)
         d = max(far, strategy.cutoff)
@@ -53,3 +53,14 @@ def test_nothing_within_the_limit_underflows() -> None:
 def test_bad_options_are_quoted(options: dict[str, object]) -> None:
     with pytest.raises(NegbenchError, match="must be"):
         DistanceWeighted(**options)  # type: ignore[arg-type]
+
+
+def test_the_width_is_that_of_the_embeddings() -> None:
+    view = toy_views()[0]
+    assert view.dim == 64
+    assert DistanceWeighted().pool(view).tolist() == DistanceWeighted(width=64).pool(view).tolist()
+    assert DistanceWeighted().pool(view).tolist() != DistanceWeighted(width=16).pool(view).tolist()
+    by_hand = ScoreView(torch.tensor([[0.0, -0.5, 0.5]]), torch.tensor([0]))
+    with pytest.raises(NegbenchError, match="width must be given: the scores' own is not at least 3, got 0"):
+        DistanceWeighted().pool(by_hand)
+    assert as_sets(DistanceWeighted(width=3).pool(by_hand)) == [{2}]

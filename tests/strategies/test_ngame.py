@@ -1,8 +1,4 @@
-"""The orders of `ngame` and `no-duplicates`, and their pools."""
-
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 import torch
@@ -11,40 +7,11 @@ from torch.nn.functional import normalize
 from negbench.contracts import Epoch
 from negbench.errors import NegbenchError
 from negbench.strategies.ngame import Ngame, _half
-from negbench.strategies.no_duplicates import NoDuplicates
 from negbench.testing import as_sets, toy_view
 
 
-def epoch(target: torch.Tensor, size: int, seed: int = 0, queries: torch.Tensor | None = None) -> Epoch:
-    def embed() -> torch.Tensor:
-        assert queries is not None, "an order that reads no embeddings asks for none"
-        return queries
-
-    return Epoch(0, target, size, torch.Generator().manual_seed(seed), embed)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_batch_repeats_a_target(seed: int) -> None:
-    """As long as none has more queries than there are batches, less one."""
-    generator = torch.Generator().manual_seed(seed)
-    size = 3 + seed % 5
-    count = 40 + seed
-    batches = -(-count // size)
-    target = torch.randint(count // 3, (count,), generator=generator)
-    while max(Counter(target.tolist()).values()) > batches - 1:
-        target = torch.randint(count // 3, (count,), generator=generator)
-    order = NoDuplicates().order(epoch(target, size, seed))
-    assert order.sort().values.tolist() == list(range(count))
-    chunks = [target[chunk].tolist() for chunk in order.split(size)]
-    assert all(len(set(chunk)) == len(chunk) for chunk in chunks)
-    assert order.tolist() != NoDuplicates().order(epoch(target, size, seed + 100)).tolist()
-
-
-def test_the_most_frequent_target_may_fill_all_batches_but_one() -> None:
-    target = torch.tensor([7] * 4 + list(range(10, 29)))  # 23 queries, batches of 5, 5, 5, 5, 3
-    for seed in range(30):
-        order = NoDuplicates().order(epoch(target, 5, seed))
-        assert all((target[chunk] == 7).sum() <= 1 for chunk in order.split(5))
+def epoch(target: torch.Tensor, size: int, seed: int, queries: torch.Tensor) -> Epoch:
+    return Epoch(0, target, size, torch.Generator().manual_seed(seed), lambda: queries)
 
 
 def test_batches_of_ngame_are_clusters_of_like_queries() -> None:
@@ -76,14 +43,12 @@ def test_a_half_is_balanced_and_cannot_be_bettered_by_an_exchange(count: int) ->
     )
 
 
-def test_pools() -> None:
+def test_the_pool_is_the_hardest_of_the_batch() -> None:
     for seed in range(6):
         view = toy_view(9, 9, seed=seed, sign="negative", ties=seed % 2 == 1)
-        members = [{j for j in range(9) if view.allowed[i, j]} for i in range(9)]
-        assert as_sets(NoDuplicates().pool(view)) == members
-        scores = view.scores.tolist()
-        hardest = [set(sorted(m, key=lambda j, i=i: (-scores[i][j], j))[:3]) for i, m in enumerate(members)]  # type: ignore[misc]
-        assert as_sets(Ngame(k=3).pool(view)) == hardest
+        for row, got in enumerate(as_sets(Ngame(k=3).pool(view))):
+            members = [j for j in range(9) if view.allowed[row, j]]
+            assert got == set(sorted(members, key=lambda j: (-float(view.scores[row, j]), j))[:3])
 
 
 @pytest.mark.parametrize("name", ["cluster", "k"])

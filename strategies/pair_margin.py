@@ -1,0 +1,40 @@
+"""Images nearer to the query than a fixed distance, the same for every query.
+
+Rule: Euclidean distance of the unit vectors, sqrt(2 - 2 s), below `margin`.
+Source: pytorch-metric-learning, miners/pair_margin_miner.py (2024-12-11): a negative pair nearer than 0.8 is kept; 0.8
+is its default, under its default distance.
+Departures: its other half, positives farther than 0.2, is no matter of negatives. A score over several tokens is taken
+for the cosine of two unit vectors.
+Fallback: no image nearer than the margin gives an empty pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, check_option, tunable
+from negbench.strategies._scores import distance, is_number
+
+PAPER = "pytorch-metric-learning, PairMarginMiner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMargin(Strategy):
+    """Pool: allowed images at a distance below `margin`.
+
+    Args:
+        margin: distance, > 0 and <= 2.
+    """
+
+    margin: float = tunable(0.8, low=0.4, high=1.4)
+
+    def __post_init__(self) -> None:
+        inside = is_number(self.margin) and 0 < self.margin <= 2
+        check_option("margin", self.margin, inside, "a number > 0 and <= 2")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool."""
+        pool: Tensor = view.allowed & (distance(view) < self.margin)
+        return pool
