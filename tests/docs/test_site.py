@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
