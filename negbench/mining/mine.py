@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from negbench.mining.filters import Filters
     from negbench.mining.planes import Plane
 
-# A tile of scores: 256 queries (a last tile that is not full is padded) against as many images as have 2^16 tokens
-# together, that is 64 MiB of float32 before the maximum over an image's tokens.
+# A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller (a last tile that
+# is not full is padded), against as many images as have 2^16 tokens together, that is 64 MiB of float32 before the
+# maximum over an image's tokens.
 _TILE_QUERIES = 256
 _TILE_TOKENS = 2**16
 _BLOCK_ENTRIES = 2**25  # a block shrinks below `block` rows where [rows, N] would exceed this: 256 MiB of int64
@@ -313,8 +314,15 @@ def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor,
         rows = (group == index).nonzero().squeeze(1)
         if len(rows):
             corpus = _corpus(task, index)
-            for part in torch.split(rows, max(1, min(block, _BLOCK_ENTRIES // (tables * len(corpus.columns))))):
+            most = max(1, min(block, _BLOCK_ENTRIES // (tables * len(corpus.columns))))
+            height = _tile_rows(len(corpus.columns))
+            for part in torch.split(rows, most // height * height or most):
                 yield part, corpus
+
+
+def _tile_rows(images: int) -> int:
+    """Queries of a tile, of the corpus alone: the power of two that a block of it holds, at most _TILE_QUERIES."""
+    return min(_TILE_QUERIES, 1 << (max(1, _BLOCK_ENTRIES // images).bit_length() - 1))
 
 
 def _corpus(task: MiningTask, index: int) -> _Corpus:
@@ -390,15 +398,20 @@ def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> Sc
 
 def tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
     """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why)."""
-    count, step = len(tokens), max(1, _TILE_TOKENS // tokens.shape[1])
-    scores = torch.empty(len(queries), count, device=queries.device)
-    queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % _TILE_QUERIES))
+    images, step = len(tokens), max(1, _TILE_TOKENS // tokens.shape[1])
+    height = _tile_rows(images)
+    scores = torch.empty(len(queries), images, device=queries.device)
+    queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
+    # one buffer for all tiles: new memory costs more than the conversion
+    wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, *tokens.shape[1:], dtype=torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
-        for left in range(0, count, step):
-            images = tokens[left : left + step].float()
-            for top in range(0, len(queries), _TILE_QUERIES):
-                into = scores[top : top + _TILE_QUERIES, left : left + step]
-                into.copy_(relevance(queries[top : top + _TILE_QUERIES], images)[: len(into)])
+        for left in range(0, images, step):
+            tile = tokens[left : left + step]
+            if wide is not None:
+                tile = wide[: len(tile)].copy_(tile)
+            for top in range(0, len(queries), height):
+                into = scores[top : top + height, left : left + step]
+                into.copy_(relevance(queries[top : top + height], tile)[: len(into)])
     return scores
 
 
