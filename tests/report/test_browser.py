@@ -64,7 +64,7 @@ def server(runs: Path) -> Iterator[str]:
     log = (runs / "ui.log").open("w", encoding="utf-8")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        for _ in range(240):
+        for _ in range(1200):
             if process.poll() is not None:
                 break
             try:
@@ -89,7 +89,7 @@ def page(browser: Browser, server: str) -> Iterator[Page]:
     # MLflow opens its assistant over a quarter of the window on the first visit alone
     context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(60_000)
     yield opened
     context.close()
 
