@@ -32,7 +32,7 @@ SOURCES = {
     "datasets": "negbench/datasets",
 }
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
-CONCEPTS = ("concepts", "regimes", "statistics", "field")
+CONCEPTS = ("concepts", "regimes", "statistics", "aggregate", "field")
 HOWTO = ("own_strategy", "own_data", "own_embeddings", "reading_a_comparison", "other_trainers")
 RESULTS = ("findings", "performance", "scaling", "reliability", "architecture")  # those that exist
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
@@ -53,7 +53,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         *kinds,
         {"API": "api.md"},
         {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
-        {"Contributing": "contributing.md"},
+        {"Contributing": ["contributing.md", "contribute-results.md"]},
     ]
     return config
 

@@ -187,8 +187,6 @@ class Tracker:
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
         log = RunLog(self, folder)
-        if self.enabled:
-            log._guarded(self.mend)
         log.start(params, tags)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
@@ -395,18 +393,25 @@ class RunLog:
         self.error: str | None = None
         self._tolerant = tolerant
         self._client: MlflowClient | None = None
+        self._opening: Callable[[], None] | None = None  # what `start` puts off
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Create the MLflow run; an earlier copy of the same folder in the same store goes."""
+        """Have the MLflow run created with the first points of training, as MLflow takes seconds to import.
+
+        An earlier copy of the same folder in the same store goes.
+        """
         if self.tracker.enabled:
-            self._guarded(lambda: self._start(params, tags))
+            self._opening = lambda: self._start(params, tags)
+            for point in self.folder.metrics():
+                self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
-        if len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS:
+        due = len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS
+        if step if self._opening is not None else due:
             self._guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
@@ -422,6 +427,8 @@ class RunLog:
     # --- behind the guard -----------------------------------------------------------------------------------------
 
     def _start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        if self._tolerant:  # a run, not an export
+            self.tracker.mend()
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / "mlflow.json"
@@ -436,11 +443,11 @@ class RunLog:
             log_params(client, self.run_id, params)
         write_json(note, {"uri": self.tracker.uri, "run_id": self.run_id, "tags": dict(tags)})
         self._client = client
-        for point in self.folder.metrics():
-            values = {k: v for k, v in point.items() if k not in ("step", "epoch")}
-            self.metrics(values, int(point["step"]))
 
     def _flush(self) -> None:
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            opening()
         if self._client is None:
             self._buffer.clear()
             return

@@ -18,7 +18,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option
-from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._ranked import is_whole
 
 PAPER = "SPN4CIR stage 2; ADORE"
 
@@ -42,5 +42,5 @@ class Bank(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = view.allowed.clone() if self.k is None else highest(view, view.allowed, self.k)
+        pool: Tensor = view.allowed.clone() if self.k is None else view.window(view.allowed, self.k)
         return pool

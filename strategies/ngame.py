@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import Epoch, Scope, ScoreView, Strategy, check_option, tunable
 from negbench.metrics.ranks import descending
-from negbench.strategies._ranked import highest, is_whole
+from negbench.strategies._ranked import is_whole
 
 PAPER = "NGAME, arXiv:2207.04452"
 _STEPS = 20  # of one bisection at most
@@ -60,7 +60,7 @@ class Ngame(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool, at most k True per row."""
-        pool: Tensor = highest(view, view.allowed, self.k)
+        pool: Tensor = view.window(view.allowed, self.k)
         return pool
 
 

@@ -29,7 +29,7 @@ import pandas as pd
 from negbench import __version__
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError, quoted
-from negbench.files import atomic_write, write_json
+from negbench.files import atomic_write, intact, seal, write_json
 from negbench.grid.comparison import KEY, ComparisonFolder, groups_of
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
@@ -63,7 +63,8 @@ def write_pack(runs: Path, name: str, out: Path) -> int:
         out: the file.
 
     Raises:
-        RunError: no such comparison, no finished cell, or a map or swap matrix, whose cells are no table.
+        NegbenchError: no such comparison, no finished cell, a damaged one, or a map or swap matrix, whose cells are no
+            table.
     """
     groups_of(runs, name)  # raises
     rows = [row for row in ComparisonFolder(runs / name).cells() if row["run"] is not None]
@@ -75,10 +76,8 @@ def write_pack(runs: Path, name: str, out: Path) -> int:
     for row in rows:
         folder = runs / row["run"]
         for file in _CELL:
-            try:
-                content = (folder / file).read_bytes()
-            except OSError as error:
-                raise RunError(f"cannot read {folder / file}: {error.strerror or error}") from error
+            with intact(folder / file, f"delete {folder}, and compute the cell again") as path:
+                content = path.read_bytes()
             if file.endswith(".json"):
                 content = _dumped(_without_places(json.loads(content)))
             members[f"cells/{row['hash']}/{file}"] = content
@@ -298,6 +297,7 @@ def merge(packs: Sequence[Path], runs: Path, name: str, plugins: Sequence[str] =
     rows = []
     for cell in kept:
         folder = book.path / "cells" / cell.row["hash"]
+        seal(folder)
         for file, content in cell.files.items():
             with atomic_write(folder / file, "wb") as target:
                 target.write(content)

@@ -69,6 +69,8 @@ def pruner_text(spec: StudySpec) -> str:
         return "none"
     if spec.space.points:
         return "none (every listed point is computed to its end)"
+    if spec.claims:
+        return "none (a claim needs all of its runs)"
     if spec.minimise is not None:
         return "none (two objectives)"
     return _called(spec.pruner, pruner_options(spec))

@@ -84,7 +84,8 @@ def test_commands_run_whole(
     if "63" in words[-1]:
         words[-1] = "1,5"  # batches of 16
     if words[0] not in ("list", "data"):
-        words += [part for text in toy_sets for part in ("--set", text)] + ["--set", "train.epochs=1"]
+        sets = [text for text in toy_sets if not (words[0] == "claims" and "schedule" in text)]  # claims fix it
+        words += [part for text in (*sets, "train.epochs=1") for part in ("--set", text)]
     assert negbench(words) == 0
 
 

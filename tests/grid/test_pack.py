@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.errors import RunError
+from negbench.errors import NegbenchError, RunError
 from negbench.files import read_json, write_json
 from negbench.grid import pack as pack_module
 from negbench.grid.pack import merge, read_pack, write_pack
@@ -90,7 +90,7 @@ def test_a_merged_comparison_says_what_the_whole_one_says(
     assert {Path(cell["run"]).parts[:2] for cell in cells} == {("both", "cells")}
     assert all(Path(cell["run"]).name == cell["hash"] for cell in cells)
     assert sorted(p.name for p in (tmp_path / cells[0]["run"]).iterdir()) == [
-        "config.json", "metrics.jsonl", "ranks.parquet", "result.json",
+        "SHA256SUMS", "config.json", "metrics.jsonl", "ranks.parquet", "result.json",
     ]  # fmt: skip
     page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
     assert "top-k: no weights" in page
@@ -278,6 +278,14 @@ def test_no_pack_makes_its_reader_run_a_plug_in(runs: Path, tmp_path: Path) -> N
     path = write(tmp_path / "p.zip", members)
     assert negbench(["merge", str(path), "--runs-dir", str(tmp_path)]) == 0
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_damaged_cell_is_not_packed(runs: Path, tmp_path: Path) -> None:
+    merge([runs / "a.zip"], tmp_path, "m")
+    (tmp_path / read_json(tmp_path / "m" / "comparison.json")["cells"][0]["run"] / "ranks.parquet").write_bytes(b"x")
+    with pytest.raises(NegbenchError, match=r"ranks\.parquet is damaged"):
+        write_pack(tmp_path, "m", tmp_path / "m.zip")
+    assert not (tmp_path / "m.zip").exists()
 
 
 def test_a_map_is_not_packed(runs: Path, tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ def test_means_are_over_tables_and_missing_ones_are_told() -> None:
 def test_a_curve_is_read_from_the_points_that_a_run_logs(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     points = [{"epoch": -1, "val/m": 0.9}, {"epoch": 0, "val/m": 0.1, "dev/m": 0.2}, {"epoch": 0, "train/loss": 3.0}]
-    for step, point in enumerate([*points, {"epoch": 1, "val/m": 0.3, "val/other": 0.5}]):
-        run.append_metrics({"step": step, **point})
+    run.write_metrics([{"step": 0, **point} for point in [*points, {"epoch": 1, "val/m": 0.3, "val/other": 0.5}]])
     found = curve_of(run, "m")
     assert found[1] == (0.1, 0.2)
     assert found[2][0] == 0.3
