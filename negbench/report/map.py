@@ -370,7 +370,8 @@ def answer(results: MapResults) -> list[str]:
     held = {name: sum(name in unbeaten(point) for point in points) for name in results.strategies}
     most = max(held.values())
     best = [name for name in results.strategies if held[name] == most]
-    lines.append(f"Never asked which world: {listed(best)} is not beaten in {most} of {len(points)} points.")
+    verb = "is" if len(best) == 1 else "are"
+    lines.append(f"Never asked which world: {listed(best)} {verb} not beaten in {most} of {len(points)} points.")
     decided = [crossing for crossing in results.crossings if crossing.decided]
     lines += [_crossing_line(crossing) for crossing in decided[:6]]
     if not decided:
