@@ -16,6 +16,7 @@ from torch import Tensor
 from negbench.errors import NegbenchError, check_option
 from negbench.ragged import Ragged
 
+_FEW_SLOTS = 8  # relevant images of a query
 _CHUNK = 16  # images of a row that are looked at as one
 
 
@@ -224,9 +225,12 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    others = _ascending(scores.masked_fill(~counted, -torch.inf))
-    reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
-    reach = reach.clamp(max=counted.sum(1, keepdim=True))  # a slot at -inf: not those that were left out
+    if width <= _FEW_SLOTS:  # a count each is faster than a sort
+        reach = torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
+    else:
+        others = _ascending(masked_scores(scores, counted))
+        reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
+        reach = reach.clamp(max=count(counted)[:, None])  # a slot at -inf: not those that were left out
     ranks = 1 + place + reach
     return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
 

@@ -52,6 +52,18 @@ def test_target_ranks_against_loops(seed: int, shift: float, levels: int | None)
 
 
 @pytest.mark.parametrize("levels", [None, 2])
+@pytest.mark.parametrize("number", [8, 9, 20])  # counted, and sorted
+def test_ranks_of_many_relevant_images(number: int, levels: int | None) -> None:
+    scores = table(number, 6, 40, levels=levels, shift=-3.0)
+    generator = torch.Generator().manual_seed(number)
+    allowed = torch.rand(6, 40, generator=generator) < 0.7
+    relevant = [torch.randperm(40, generator=generator)[:number].tolist() for _ in range(6)]
+    ranks = relevant_ranks(scores, Ragged.of(relevant), allowed)
+    want = [loop_relevant_ranks(s, r, a) for s, r, a in zip(scores.tolist(), relevant, allowed.tolist(), strict=True)]
+    assert ranks.values.tolist() == [rank for row in want for rank in row]
+
+
+@pytest.mark.parametrize("levels", [None, 2])
 @pytest.mark.parametrize("shift", [0.0, -50.0])
 @pytest.mark.parametrize("seed", range(8))
 def test_relevant_ranks_against_loops(seed: int, shift: float, levels: int | None) -> None:
