@@ -30,11 +30,10 @@ def finished(
     folder = RunFolder(path)
     config = resolved(build_config([{"strategy": strategy}]))
     folder.write_manifest({"config": config.model_dump(mode="json"), "dataset": {"scored": "val"}})
-    folder.append_metrics({"step": 0, "epoch": -1, "val/main": 0.99})  # the untrained model is no part of the training
-    for epoch, value in enumerate(metric):
-        folder.append_metrics({"step": epoch, "epoch": epoch, "val/main": value})
-    for epoch, value in enumerate(loss):
-        folder.append_metrics({"step": epoch, "epoch": epoch, "train/loss": value})
+    points = [{"step": 0, "epoch": -1, "val/main": 0.99}]  # the untrained model is no part of the training
+    points += [{"step": epoch, "epoch": epoch, "val/main": value} for epoch, value in enumerate(metric)]
+    points += [{"step": epoch, "epoch": epoch, "train/loss": value} for epoch, value in enumerate(loss)]
+    folder.write_metrics(points)
     folder.write_result(
         {
             "main_metric": "main",
