@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP) ## make .venv and install negbench with all it needs
 
-demo: $(STAMP) ## compare all strategies on the embedded data set: table, report, MLflow store in runs/
-	$(BIN)/negbench compare --strategies cir --losses bradley-terry --seeds 3 --workers 2 --name demo
+demo: $(STAMP) ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
+	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
 test: $(STAMP) ## the whole suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

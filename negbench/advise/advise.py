@@ -76,8 +76,8 @@ class World:
     unbeaten: frozenset[str]
 
     def good(self, strategy: str) -> bool:
-        """Whether a strategy is not beaten here, or within the margin of the best."""
-        return strategy in self.unbeaten or self.behind[strategy] <= MARGIN
+        """Whether a strategy is the best here or within the margin of it; not being beaten may only mean few seeds."""
+        return self.behind[strategy] <= MARGIN
 
     @property
     def label(self) -> str:

@@ -97,8 +97,8 @@ def _print(console: Any, found: Advice, table: Worlds) -> None:
     console.print(f"expected points behind the best here: {expected}", highlight=False, soft_wrap=True)
     held = found.held
     console.print(
-        f"held out, {held.worlds} worlds: such advice named a strategy that is not beaten, or within 0.5 points of the "
-        f"best, in {held.advised:.0%}; always {found.constant} (or what was best elsewhere) in {held.constant:.0%}; "
+        f"held out, {held.worlds} worlds: such advice named the best strategy, or one within 0.5 points of it, in "
+        f"{held.advised:.0%}; always {found.constant} (or what was best elsewhere) in {held.constant:.0%}; "
         f"difference [{100 * held.gain.low:+.0f}, {100 * held.gain.high:+.0f}] %; {100 * held.regret:.1f} against "
         f"{100 * held.constant_regret:.1f} points behind the best",
         highlight=False,
