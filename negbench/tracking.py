@@ -407,6 +407,12 @@ class RunLog:
             for point in self.folder.metrics():
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
 
+    def opened(self) -> str:
+        """The run's id, for who needs it before there are points: it is created now. '' where nothing is kept."""
+        if self._opening is not None:
+            self._guarded(self._flush)
+        return self.run_id
+
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
+from negbench.cli.map import dials_of, recipe_table
 from negbench.commands.compare import build_grid
 from negbench.commands.study import read_study
 from negbench.config import RunConfig, read_recipe, resolved
@@ -224,8 +225,28 @@ def grid_of(name: str, sets: list[str], seeds: str | None = None) -> Grid:
 # --- the numbers ---------------------------------------------------------------------------------------------------
 
 
+WORLDS = ("demo", "world", *(name for name in RECIPES if name.startswith("map-")))  # ours, of vectors
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_is_stacked_and_draws_alike(name: str) -> None:
+    """The demo's strategies have their own numbers of negatives; maps hold them equal, and move what they name."""
+    axes = dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds"))
+    grid = build_grid(axes, {}, path_of(name))
+    configs = [resolved(config) for config in grid.configs()]
+    assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
+    assert all(config.train.stacked for config in configs)
+    if name != "demo":
+        assert {config.train.num_negatives for config in configs} == {1}
+    table = recipe_table(path_of(name))
+    assert bool(table) == name.startswith("map-")
+    for dial in dials_of(None, table) if table else ():
+        assert dial.key in configs[0].flat()
+        assert len(dial.values) > 1
+
+
 def test_there_is_a_check_for_every_recipe() -> None:
-    assert sorted([*RUNS, *ROWS, *STUDIES]) == RECIPES
+    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -30,7 +30,7 @@ from negbench.datasets._garments import (
 )
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.files import locked
 
 GENERATOR = 1  # raised by every change that moves a pixel, a word or a query
@@ -370,10 +370,11 @@ def ensure(cache: Path, spec: Spec) -> Path:
                     shutil.rmtree(left_over)
                 if not folder.exists():
                     _build(folder, spec, None)
-        except OSError as error:
-            raise DataError(
-                f"{folder} cannot be written ({error.strerror or error}): set NEGBENCH_CACHE to a folder that can"
-            ) from error
+        except (OSError, NegbenchError) as error:  # the latter from the lock's folder
+            if isinstance(error, DataError):
+                raise
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise DataError(f"{folder} cannot be written ({why}): set NEGBENCH_CACHE to a folder that can") from error
     return folder
 
 

@@ -90,6 +90,7 @@ class Vectors(Dataset):
         """Make one split; nothing is read or written, so `root` and `images` must be left out.
 
         Args:
+            root, images, allow_missing: of data sets with files; left out here.
             split: train or val.
             seed: of everything, >= 0.
             twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are

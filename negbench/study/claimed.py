@@ -118,8 +118,8 @@ class ClaimTrials:
         """
         folder = RunFolder(self._job.folder / trial_folder(claim.number))
         with self._tracker.run(folder, dict(claim.point), self._job.tags(claim.number)) as log:
-            if log.run_id:
-                claim.note("mlflow", log.run_id)
+            if run := log.opened():
+                claim.note("mlflow", run)
             started = time.monotonic()
             plan = plan_claims(
                 claims_of(self._spec),

@@ -81,8 +81,8 @@ class Trials:
         params = {**resolved(configs[0]).flat(), **claim.point}
         with self._tracker.run(folder, params, self._job.tags(claim.number)) as log:
             claim.note("config", space.plain(base, claim.point))
-            if log.run_id:
-                claim.note("mlflow", log.run_id)
+            if run := log.opened():
+                claim.note("mlflow", run)
             return self._values(claim, configs, log)
 
     def _values(self, claim: Claim, configs: Sequence[RunConfig], log: RunLog) -> list[float]:

@@ -200,8 +200,9 @@ def test_a_point_that_cannot_be_is_left_out_and_named(
     sets = [part for text in vector_sets for part in ("--set", text)]
     command = ["map", "--strategies", "all-corpus", "--seeds", "1", "--runs-dir", str(tmp_path), *sets]
     assert negbench([*command, "--dial", "train.batch_size=16,1", "--set", "train.epochs=1"]) == 0
-    out = capsys.readouterr().out
-    assert "there is no world at batch_size=1: train.batch_size = 1" in out
+    told = capsys.readouterr()
+    assert "there is no world at batch_size=1: train.batch_size = 1" in told.err
+    out = told.out + told.err
     assert "1 points x 1 strategies x 1 seeds: 1 cells" in out
     assert negbench([*command, "--dial", "train.batch_size=1"]) == 2
     assert "train.batch_size = 1" in capsys.readouterr().err

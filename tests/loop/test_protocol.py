@@ -27,6 +27,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.files import atomic_write
+from negbench.loop import pools
 from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import State, stream
@@ -177,7 +178,7 @@ def recording() -> Iterator[Tape]:
     """Names the plug-ins of this file and keeps a new record while it lasts."""
     global tape
     tape = Tape()
-    mine, forward = loop.mine, Objective.forward
+    mine, forward = pools.mine, Objective.forward
 
     def watched_mine(task: Any, strategy: Strategy, **options: Any) -> Mined:
         weights = {name: value.clone() for name, value in current[-1].state_dict().items()}
@@ -209,7 +210,7 @@ def recording() -> Iterator[Tape]:
                 patch.setitem(registry._classes, (kind, name), cls)
                 plugin = Plugin(kind, name, __name__, Path(__file__), "this test")
                 patch.setitem(registry._files, (kind, name), plugin)
-        patch.setattr(loop, "mine", watched_mine)
+        patch.setattr(pools, "mine", watched_mine)
         patch.setattr(loop, "mining_task", watched_task)
         patch.setattr(Objective, "forward", watched_forward)
         handle = register_optimizer_step_pre_hook(before_step)

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from negbench.datasets.triplets import Triplets
-from negbench.loop import train as loop
+from negbench.loop import pools
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, run_config
 from negbench.systems.system import load_config
@@ -55,7 +55,7 @@ def test_pairs_are_those_of_the_epoch_or_of_the_interval(
     seen: list[Tensor] = []
     tokens: list[Tensor] = []
     mined: list[Tensor] = []
-    real, mine = Objective.forward, loop.mine
+    real, mine = Objective.forward, pools.mine
 
     def forward(self: Objective, batch: Batch) -> Any:
         if batch.rows.min() == 0 or (batch.rows == 0).any():
@@ -69,7 +69,7 @@ def test_pairs_are_those_of_the_epoch_or_of_the_interval(
         return mine(task, *arguments, **options)
 
     monkeypatch.setattr(Objective, "forward", forward)
-    monkeypatch.setattr(loop, "mine", counted)
+    monkeypatch.setattr(pools, "mine", counted)
     sets = [*vector_sets, "train.epochs=6", "train.batch_size=16", "schedule.n_def=3"]
     run_config(load_config(flags={"strategy": {"name": strategy}}, sets=sets), Bench.open(tmp_path, "none"))
     assert len(seen) == 6

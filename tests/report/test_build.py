@@ -19,6 +19,7 @@ from PIL import Image
 
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
+from negbench.files import write_json
 from negbench.grid.comparison import groups_of
 from negbench.report import figures
 from negbench.report.answer import answers
@@ -285,12 +286,12 @@ def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) ->
         file.unlink()
     cells = json.loads((runs / "small" / "comparison.json").read_text(encoding="utf-8"))
     cells["cells"][0] |= {"run": None, "error": "the <b>loss</b> is nan"}
-    (runs / "small" / "comparison.json").write_text(json.dumps(cells), encoding="utf-8")
+    write_json(runs / "small" / "comparison.json", cells)
     text = write_report(runs, "small", 1)[0].read_text(encoding="utf-8")
     page = Parsed(text)
     assert "statistics.json</code> is absent" in text
     assert "kept no score curves" in text
-    assert "holds no weights" in text
+    assert "no weights" in text
     assert "1 of 12 cells are not finished" in text
     assert "the &lt;b&gt;loss&lt;/b&gt; is nan" in text
     assert "tests" not in page.ids
@@ -302,7 +303,7 @@ def test_data_that_are_gone_do_not_stop_the_report(compared: Path, tmp_path: Pat
     for file in runs.glob("*/config.json"):
         manifest = json.loads(file.read_text(encoding="utf-8"))
         manifest["config"]["dataset"]["root"] = str(tmp_path / "gone")
-        file.write_text(json.dumps(manifest), encoding="utf-8")
+        write_json(file, manifest)
     text = write_report(runs, "small", 1)[0].read_text(encoding="utf-8")
     assert str(tmp_path / "gone") in text
     assert "<image" not in text
@@ -314,7 +315,7 @@ def test_no_galleries_on_request_and_audits_when_there(compared: Path, tmp_path:
     shutil.copytree(compared, runs)
     rows = [{"strategy": "qure", "pool_size": 4.0, "false_negative_rate_pool": 0.25, "judged_rate_pool": None}]
     audit = {"backbone": "tiny", "dataset": "d", "model": "untrained", "judge": "", "rows": rows, "remarks": ["so"]}
-    (runs / "small" / "audit.json").write_text(json.dumps({"key": {}, "audits": [audit]}), encoding="utf-8")
+    write_json(runs / "small" / "audit.json", {"key": {}, "audits": [audit]})
     page = Parsed(write_report(runs, "small", 0)[0].read_text(encoding="utf-8"))
     assert not {"gallery", "map", "negatives"} & set(page.ids)
     assert page.tables["table-audit-1"] == [["strategy", "FN pool %", "pool"], ["qure", "25.00", "4"]]

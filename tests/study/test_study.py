@@ -264,7 +264,7 @@ def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: lis
     assert isinstance(claim, Claim)
     log = RunLog(Tracker.open(tmp_path), RunFolder(tmp_path / "s" / trial_folder(0)))
     log.start({}, job.tags(0))
-    claim.note("mlflow", log.run_id)
+    claim.note("mlflow", log.opened())
     claim.held.close()  # as if it had been killed
     said: list[str] = []
     run_study(job, 1, said.append)
@@ -333,7 +333,7 @@ def test_the_command_from_start_to_test(
     assert page.read_text(encoding="utf-8") == before
     assert {path.stem for path in page.parent.glob("figures/*.png")} >= {"history"}
     logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
-    assert {"history.png", "trials.csv"} <= logged
+    assert {"figures", "trials.csv"} <= logged
 
 
 def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
