@@ -12,4 +12,4 @@ WORKDIR /home/negbench
 ENV NEGBENCH_RUNS=/runs OMP_NUM_THREADS=1
 VOLUME /runs
 ENTRYPOINT ["negbench"]
-CMD ["compare", "--strategies", "cir", "--losses", "bradley-terry", "--seeds", "3", "--workers", "2", "--name", "demo"]
+CMD ["compare", "--recipe", "demo", "--workers", "2", "--name", "demo"]

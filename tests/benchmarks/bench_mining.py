@@ -101,7 +101,8 @@ def faiss_top(task: MiningTask) -> None:
 
 def topk_rule(task: MiningTask) -> Tensor:
     """What sentence-transformers' `mine_hard_negatives` computes of embeddings without an index: product and topk."""
-    found = [torch.topk(queries @ task.candidates[:, 0].T, 112, dim=1).indices for queries in task.queries.split(256)]
+    k = min(112, len(task.candidates))
+    found = [torch.topk(queries @ task.candidates[:, 0].T, k, dim=1).indices for queries in task.queries.split(256)]
     return torch.cat(found)
 
 

@@ -42,8 +42,18 @@ def start(arguments: Sequence[str], sets: Sequence[str], runs: Path, *more: str)
     texts = itertools.chain(*(["--set", text] for text in [*sets, *LONG]))
     command = [sys.executable, "-c", "from negbench.cli.main import main; main()", *arguments, *texts, *more]
     return subprocess.Popen(
-        [*command, "--runs-dir", str(runs)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--runs-dir", str(runs)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hears_all,
     )
+
+
+def hears_all() -> None:
+    """Signals that the suite itself is deaf to (under nohup, in a shell's background) reach the command."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for_checkpoints(runs: Path, count: int, process: Any) -> list[RunFolder]:
@@ -80,7 +90,11 @@ main.main([])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_exit_codes_and_a_second_signal(number: signal.Signals, code: int, again: signal.Signals | None) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", WAITING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears_all,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
