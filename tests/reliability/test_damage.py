@@ -212,7 +212,7 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
             for path in file.parent.glob("*.safetensors"):
                 path.unlink()
             file.write_bytes(wrong)
-            assert torch.equal(features(), want)
+            torch.testing.assert_close(features(), want, rtol=2e-3, atol=2e-3)  # half precision, encoded again
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------
