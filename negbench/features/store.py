@@ -50,6 +50,7 @@ _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: 
 _SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
 _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
 _LOAD_BYTES = 64 * 2**20
+_SETTLED = 2 * 10**9  # ns after which a file's modification time tells it from its next version
 _CPU_BUDGET = 4 * 2**30
 _MANY_IMAGES = 256  # below this, starting worker processes costs more than it saves
 _MOST_UNREADABLE = 100
@@ -259,7 +260,7 @@ class FeatureStore:
             Names of the removed shards.
         """
         with self._writing() as removed:
-            _holds.cache_clear()
+            _held.cache_clear()
             self._check(list(self._row))
             for name, why in list(self._damaged.items()):
                 self._remove(name, why)
@@ -380,9 +381,22 @@ class _Shard:
     stamp: tuple[int, int, int]  # of the file: inode, size, time of its last change
 
 
-@cache
 def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
-    """Whether a shard's features are those that were written; read once in a process for each `stamp`."""
+    """Whether a shard's features are those that were written.
+
+    Read once in a process for each `stamp` (inode, size, modification time in ns), unless the file was written a moment
+    ago: clocks of file systems tick in milliseconds and inodes are used again, so another file may bear its stamp.
+    """
+    settled = time.time_ns() - stamp[2] > _SETTLED
+    return _held(path, stamp, checksum) if settled else _matches(path, checksum)
+
+
+@cache
+def _held(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
+    return _matches(path, checksum)
+
+
+def _matches(path: Path, checksum: str) -> bool:
     try:
         with safe_open(path, framework="pt") as file:
             return _sha256(file.get_tensor("features")) == checksum
