@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -630,6 +631,17 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokenised texts with what no training changes of them, to be computed once; here nothing is.
