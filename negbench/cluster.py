@@ -74,6 +74,7 @@ class Ray:
             ImportError: ray is not installed.
             OptionError: a cluster that cannot be reached, or none of whose nodes can hold a task.
         """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster started here
         import ray
 
         _connect(address or os.environ.get("RAY_ADDRESS") or "local")
@@ -133,7 +134,9 @@ class Ray:
                         if event.kind == "apart":
                             raise NegbenchError(event.value)
                         yield event
-            except SystemError as error:  # what Ray's compiled code makes of an exception that a signal's handler raises
+            except (
+                SystemError
+            ) as error:  # what Ray's compiled code makes of an exception that a signal's handler raises
                 if isinstance(error.__cause__, Stopped):
                     raise error.__cause__ from None
                 raise
@@ -254,7 +257,6 @@ def _connect(address: str) -> None:
     if ray.is_initialized():
         return
     _check_reached(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster started here
     # Ray prints what nodes log to standard output, where our results go, and has no switch for it
     worker.listen_error_messages = lambda *_: None
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -263,7 +265,10 @@ def _connect(address: str) -> None:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise OptionError(f"--address {address}: no Ray cluster can be joined there ({why})") from error
+        raise OptionError(
+            f"--address {address}: no Ray cluster can be joined there ({why}); one that was started with a token needs "
+            "RAY_AUTH_MODE=token and the token here, too"
+        ) from error
     finally:
         for number, handler in kept.items():  # Ray puts its own in their place
             signal.signal(number, handler)

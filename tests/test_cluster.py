@@ -44,13 +44,17 @@ from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[Any]:
-    """Two nodes of one CPU each; this process is connected to them as long as the module runs."""
+    """Two nodes of one CPU each; this process is connected to them as long as the module runs.
+
+    The second one says that it has a GPU: Ray only counts.
+    """
     from ray.cluster_utils import Cluster
 
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # where a token of the user's lies, Ray would ask for it
     kept = signal.getsignal(signal.SIGTERM)
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a longer path is too long for its sockets
     made = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
-    made.second = made.add_node(num_cpus=1)
+    made.second = made.add_node(num_cpus=1, num_gpus=1)
     try:
         yield made
     finally:
@@ -76,7 +80,7 @@ def living(text: str) -> list[str]:
 
 
 def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
-    return Ray.open(shared, two_nodes.address, **more)
+    return Ray.open(shared, two_nodes.address, **{"gpus": 0.0, **more})
 
 
 # --- tasks ---------------------------------------------------------------------------------------------------------
@@ -154,7 +158,7 @@ def test_a_grid_survives_a_killed_node_and_equals_one_machines(
         with caplog.at_level(logging.WARNING, "negbench"):
             found = computed(vector_sets, there, executor)
     finally:
-        two_nodes.second = two_nodes.add_node(num_cpus=1)
+        two_nodes.second = two_nodes.add_node(num_cpus=1, num_gpus=1)
     assert killed
     assert [r.getMessage().partition(": ")[2] for r in caplog.records] == ["its node died: tried again"]
     assert capfd.readouterr().out == ""  # Ray's own words are kept from where results go
@@ -234,7 +238,16 @@ def test_a_folder_that_is_not_shared_is_noticed(
 def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
     sets = [*vector_sets, "train.epochs=20000"]
     grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
-    more = ["--executor", "ray", "--address", two_nodes.address, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    more = [
+        "--executor",
+        "ray:gpus=0",
+        "--address",
+        two_nodes.address,
+        "--runs-dir",
+        str(tmp_path),
+        "--tracking-uri",
+        "none",
+    ]
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from negbench.cli.main import main; main()", *grid, *more),
@@ -283,11 +296,37 @@ def test_an_address_that_leads_nowhere_is_one_line(
 
 
 def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"no node can hold such a task, the largest of 2 has 1 CPUs and 0 GPUs"):
+    with pytest.raises(OptionError, match=r"ray:cpus=2:gpus=0: no node .* the largest of 2 has 1 CPUs and 1 GPUs"):
         opened(two_nodes, tmp_path, cpus=2.0)
-    with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=0.5"):
-        opened(two_nodes, tmp_path, gpus=0.5)
+    with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node can hold such a task"):
+        opened(two_nodes, tmp_path, gpus=2.0)
     assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4
+
+
+def test_tasks_share_a_gpu(two_nodes: Any, tmp_path: Path) -> None:
+    whole = opened(two_nodes, tmp_path, gpus=None)
+    assert (whole.gpus, whole.workers) == (1.0, 1)
+    halves = opened(two_nodes, tmp_path, cpus=0.5, gpus=0.5)
+    assert halves.workers == 2
+    spans = sorted(event.value for event in halves.run(span, [1.0] * 2))
+    assert spans[1][0] < spans[0][1]  # at the same time
+    assert {event.value[2] for event in halves.run(task, [1, 2]) if event.kind == "done"} == {"0"}
+
+
+# --- a study -------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_computed_by_workers_of_the_cluster(
+    two_nodes: Any, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = itertools.chain(*(["--set", text] for text in vector_sets))
+    ray_flags = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--tracking-uri", "none"]
+    flags = ["--name", "s", "--trials", "3", "--final-seeds", "1", "--runs-dir", str(tmp_path)]
+    assert negbench(["study", "--strategy", "top-k", *sets, *ray_flags, *flags]) == 0
+    told = capsys.readouterr().err
+    assert sorted(line.split("trial ")[1][0] for line in told.splitlines() if " trial " in line) == ["0", "1", "2"]
+    assert len(list((tmp_path / "s" / "cells").glob("*/result.json"))) == 3
+    assert len(list(tmp_path.glob("top-k-*/result.json"))) == 2  # the best beside the default
 
 
 def test_locks_are_tried(tmp_path: Path) -> None:
