@@ -134,9 +134,7 @@ class Ray:
                         if event.kind == "apart":
                             raise NegbenchError(event.value)
                         yield event
-            except (
-                SystemError
-            ) as error:  # what Ray's compiled code makes of an exception that a signal's handler raises
+            except SystemError as error:  # of Ray's compiled code, where a signal's handler raises
                 if isinstance(error.__cause__, Stopped):
                     raise error.__cause__ from None
                 raise
@@ -177,7 +175,7 @@ def _wrong(mark: Path) -> str | None:
     """Why this node does not share a mark's folder."""
     host, folder = socket.gethostname(), mark.parent
     try:
-        with mark.open("rb") as file, suppress(BlockingIOError):
+        with mark.open("r+b") as file, suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return (
                 f"{folder} is shared with node {host}, but its locks are not, so that two nodes could compute one "
@@ -205,7 +203,8 @@ def _end_of(error: Exception, index: int, times: int, retries: int) -> Event:
         "WorkerCrashedError": "its worker process died",
         "OutOfMemoryError": "its node ran out of memory, and its worker process was killed",
     }
-    end = ends.get(type(error).__name__) or f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    kind = type(error).__name__
+    end = ends.get(kind) or f"{kind}: {str(error).strip()}".splitlines()[0]
     if times <= retries:
         return Event(index, "note", f"{end}: tried again")
     return Event(index, "failed", f"{end}, {times} times" if times > 1 else end)
