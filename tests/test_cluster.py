@@ -34,6 +34,7 @@ from negbench.grid.cells import Cell, compute, plan
 from negbench.grid.encoding import encode, encode_run
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, files_of, load_backbone, load_split
+from negbench.tracking import Tracker
 
 ray = pytest.importorskip("ray")
 
@@ -242,16 +243,8 @@ def test_a_folder_that_is_not_shared_is_noticed(
 def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
     sets = [*vector_sets, "train.epochs=20000"]
     grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
-    more = [
-        "--executor",
-        "ray:gpus=0",
-        "--address",
-        two_nodes.address,
-        "--runs-dir",
-        str(tmp_path),
-        "--tracking-uri",
-        "none",
-    ]
+    more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
+    client = Tracker.open(tmp_path).client()
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from negbench.cli.main import main; main()", *grid, *more),
@@ -276,6 +269,9 @@ def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tm
         with RunFolder(path.parent).lock():
             assert RunFolder(path.parent).status == "interrupted"
     assert len(list(tmp_path.glob("*/config.json"))) == 2
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    statuses = [run.info.status for run in client.search_runs(places)]
+    assert statuses == ["KILLED"] * 3  # two cells and their parent
 
 
 def hears_sigterm() -> None:
