@@ -6,16 +6,17 @@ grids share the cells that they have in common.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
-from negbench.display import Display
-from negbench.errors import OptionError
+from negbench.display import Display, log
+from negbench.errors import OptionError, RunError
 from negbench.executors import Executor, Report, told_of
 from negbench.grid.axes import labels_of
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
+from negbench.loop.runs import Bench, RunResult, plan_run, run_config, run_stack
 from negbench.loop.stacked import most_of, stack_key
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
@@ -93,16 +94,6 @@ def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     )
 
 
-def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:
-    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
-
-    Raises:
-        NegbenchError: images that cannot be read, a full disk.
-    """
-    for data in dict.fromkeys(cell.data for cell in cells):
-        open_run(next(cell for cell in cells if cell.data == data).config, display, scenes)
-
-
 # --- computing ---------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +113,7 @@ class Task:
 
     Args:
         config: of the cell.
+        hash: of the run, as planned.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
@@ -129,6 +121,7 @@ class Task:
     """
 
     config: ResolvedConfig
+    hash: str
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
@@ -149,7 +142,15 @@ class Done:
 
 
 def compute_tasks(tasks: Sequence[Task], report: Report) -> list[Done]:
-    """Compute one cell, or several as a stack; go on with them, or find them finished."""
+    """Compute one cell, or several as a stack; go on with them, or find them finished.
+
+    Raises:
+        RunError: this machine would compute another run than was planned.
+    """
+    for task in tasks:
+        if plan_run(task.config, SCENES).hash != task.hash:
+            host = socket.gethostname()
+            raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
     benches = [Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags) for task in tasks]
     if len(tasks) == 1:
         only = run_config(tasks[0].config, benches[0], overwrite=tasks[0].overwrite)
@@ -211,7 +212,7 @@ def compute(
             todo.append(cell)
     together = stacks(todo, executor.workers)
     tasks = [
-        [Task(cell.config, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
+        [Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
         for group in together
     ]
     for event in executor.run(compute_tasks, tasks):
@@ -219,6 +220,8 @@ def compute(
         if event.kind == "done":
             for cell, done in zip(group, event.value, strict=True):
                 yield Outcome(cell, done.run_id, done.error, done.reused), done.detail
-        elif event.kind == "failed":
+        elif event.kind == "note":
+            log.warning("%s: %s", title_of(group[0], cells), event.value)
+        else:
             for cell in group:
                 yield Outcome(cell, None, event.value, False), event.detail

@@ -17,9 +17,9 @@ from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Processes, executor_of
+from negbench.executors import Here, Processes, executor_of
 from negbench.files import read_json
-from negbench.grid import cells as cells_module
+from negbench.grid import encoding
 from negbench.grid.axes import Grid, parse_seeds
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
@@ -115,9 +115,9 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    monkeypatch.setattr(cells_module, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
     cells: list[Any] = [SimpleNamespace(data=data, config=place) for place, data in enumerate("aabcb")]
-    cells_module.encode(cells, Display(), Scenes())
+    encoding.encode_cells(cells, Here(), Display(), Scenes())
     assert opened == [0, 2, 3]
 
 
