@@ -117,9 +117,11 @@ def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dic
 @contextmanager
 def _evaluating(backbone: Backbone) -> Iterator[None]:
     """Evaluation mode within the block, and the mode it had after it."""
-    was_training = backbone.training
+    if not backbone.training:
+        yield
+        return
     backbone.eval()
     try:
         yield
     finally:
-        backbone.train(was_training)
+        backbone.train()
