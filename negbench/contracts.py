@@ -679,6 +679,11 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
         [B, N].
     """
     count, tokens, width = candidates.shape
+    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # a table a token: no maximum over short rows
+        best = queries @ candidates[:, 0].T
+        for token in candidates.unbind(1)[1:]:
+            torch.maximum(best, queries @ token.T, out=best)
+        return best
     scores = queries @ candidates.reshape(count * tokens, width).T
     return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
 

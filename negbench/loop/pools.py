@@ -55,6 +55,6 @@ def _file(loop: Loop, refresh: int) -> Path:
 
 def _write(loop: Loop, mined: Mined) -> None:
     """Per-query mining statistics; pools older than the last refresh are not needed any more."""
-    loop.folder.write_table(f"mining-{loop.state.refresh:02d}", mined.frame())
+    loop.folder.write_table(f"mining-{loop.state.refresh:02d}", mined.table())
     if loop.state.refresh > 1:
         _file(loop, loop.state.refresh - 2).unlink(missing_ok=True)
