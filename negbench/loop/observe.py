@@ -61,7 +61,7 @@ def keep_curves(loop: Loop, moment: str, mined: Mined | None = None) -> None:
         plain = loop.known.once("curves", lambda: curves.score_curves(loop.task(run.scene, None), None))
         if loop.strategy.scope == "corpus":
             refresh = max(loop.state.refresh, 0)
-            task = loop.task(run.scene, loop.strategy)
+            task = loop.task(run.scene, loop.strategy if mined is None else None)
             plain = curves.marked(plain, task, loop.strategy, refresh=refresh, mined=mined)
         plain.save(path)
 

@@ -300,7 +300,7 @@ class Stack:
         losses, counts = list[Tensor](), list[Tensor]()
         backbone = self.scored.objective.backbone.train()
         note = f"epoch {self.loops[self.models[0][0]].state.epoch + 1}/{config.train.epochs}"
-        with self.display.stage("train", total=orders.shape[1] // size + 1, note=note) as advance:
+        with self.display.stage("train", total=-(-orders.shape[1] // size), note=note) as advance:
             for rows in orders.split(size, dim=1):
                 found = self._scores(rows, drawn)
                 bases = zip([own.base for own in first], rows, strict=True)
