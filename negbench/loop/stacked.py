@@ -253,7 +253,6 @@ class Stack:
     @contextmanager
     def turn(self, model: Sequence[int]) -> Iterator[None]:
         """The block is about these runs of one model: what is known of it is theirs, and its cost is shared evenly."""
-        self.together.known.forget()
         clocks = [self.runs[index].display.seconds for index in model]
         before = [dict(clock) for clock in clocks]
         yield
