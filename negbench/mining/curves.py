@@ -159,7 +159,8 @@ def marked(
     rows = torch.from_numpy(curves.queries)
     if mined is None:
         generator = torch.Generator().manual_seed(_SEED)
-        mined, rows = mine(task.shard(rows), strategy, refresh=refresh, draws=1, generator=generator), slice(None)
+        mined = mine(task.shard(rows), strategy, refresh=refresh, draws=1, generator=generator)
+        rows = torch.arange(len(rows))
     room, target = torch.from_numpy(curves.length) - 1, torch.from_numpy(curves.target)
     ends = torch.stack([mined.band_start[rows], mined.band_end[rows]], dim=1).double()
     rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
