@@ -170,6 +170,8 @@ def stacks(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
     found = list[list[Cell]]()
     for group in groups.values():
         size = min(most_of(group[0].config), -(-len(group) // workers))
+        if size < len(group):  # runs of one seed share what they have in common
+            group = sorted(group, key=lambda cell: cell.seed)
         found += [group[start : start + size] for start in range(0, len(group), size)]
     return found
 
