@@ -55,7 +55,7 @@ class Dqe(Strategy):
         if self.scale == "quantile":
             return self._shares(view) & (view.scores <= view.positive[:, None])
         gap = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
-        inside = view.allowed & (gap >= 0)
+        inside: Tensor = view.allowed & (gap >= 0)
         if self.scale == "minmax":
             low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
             high = masked_scores(gap, view.allowed).amax(1, keepdim=True)

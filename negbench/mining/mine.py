@@ -2,8 +2,8 @@
 
 For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
 all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
-bounded by `block` rows, and the pools of a refresh go bit-packed to a file, from which the next refresh reads its
-overlap.
+bounded by `block` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
+refresh reads its overlap.
 
 What is reproducible, exactly:
 - draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
@@ -17,26 +17,22 @@ What is reproducible, exactly:
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, intact
 from negbench.metrics.ranks import Tally, count, descending, masked_scores, tally
 from negbench.mining.draws import draw, splitmix
+from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written
 from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -215,7 +211,7 @@ def mine(
         per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
         block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^25 entries.
         previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
-        pools: file to write this refresh's pools to, bit-packed, Q * N / 8 bytes; it appears only when complete.
+        pools: file to write this refresh's pools to (`negbench.mining.pool_file`); it appears only when complete.
             Give each refresh its own file, else a refresh that is repeated compares with itself.
         progress: called after each block with the number of queries it held.
 
@@ -231,11 +227,11 @@ def mine(
     if strategy.scope != "corpus":
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
-    shape = (len(task.queries), math.ceil(max(map(len, task.groups), default=0) / 8))
-    before = None if previous is None else _read_pools(previous, shape)
+    shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
+    before = opened(previous, shape)
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
-    with _written(pools, shape) as after:
+    with written(pools, shape) as write:
         for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
             for scored in _scored(task, rows, corpus, refresh, strategy):
                 answer, fallback = _fall_back(scored, _answer(strategy, scored.shown))
@@ -243,12 +239,10 @@ def mine(
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
                 found = _statistics(scored, pool, drawn) | {"fallback": fallback}
                 found["negatives"] = corpus.columns[drawn.cpu()]
-                packed = np.packbits(pool.cpu().numpy(), axis=1)
-                part = (scored.rows.numpy(), slice(packed.shape[1]))
-                found["overlap"] = _overlap(packed, None if before is None else before[part])
+                bits = packed(pool.cpu().numpy(), shape[1])
+                found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
                 _put(columns, found, scored.rows, len(task.queries))
-                if after is not None:
-                    after[part] = packed
+                write(scored.rows, bits)
                 free = free and torch.equal(found["pool_size"], scored.room)
             if progress is not None:
                 progress(len(rows))
@@ -506,33 +500,6 @@ def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     return answer, code
 
 
-@contextmanager
-def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.uint8] | None]:
-    """[Q, bytes] memory-mapped array that becomes the npy file `path` if the block ends well; else nothing is left."""
-    if path is None:
-        yield None
-        return
-    with atomic_write(path, "w+b") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        start = file.tell()
-        file.flush()
-        # take the room now: a full disk is an error here, but would kill the process at a write to mapped memory
-        os.posix_fallocate(file.fileno(), 0, start + math.prod(shape))
-        bits: np.memmap[tuple[int, int], np.dtype[np.uint8]] = np.memmap(file, np.uint8, "r+", start, shape)
-        yield bits
-        bits.flush()
-
-
-def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
-        bits: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
-    if bits.shape != shape or bits.dtype != np.uint8:
-        raise NegbenchError(
-            f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"
-        )
-    return bits
-
-
 # --- statistics --------------------------------------------------------------------------------------------------
 
 
@@ -581,15 +548,6 @@ def _band(scored: _Scored, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, T
         first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
         last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
     return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
-
-
-def _overlap(now: NDArray[np.uint8], before: NDArray[np.uint8] | None) -> Tensor:
-    """[b] float32 Jaccard index of bit-packed pools; NaN without previous ones."""
-    if before is None:
-        return torch.full((len(now),), torch.nan)
-    both = np.bitwise_count(now & before).sum(1, dtype=np.int64)
-    either = np.bitwise_count(now | before).sum(1, dtype=np.int64)
-    return torch.from_numpy((both / either).astype(np.float32))
 
 
 def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:
