@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from negbench.mining.pool_file import unpacked
 from negbench.audit.subject import AuditOptions, Subject
 from negbench.contracts import relevance
 from negbench.files import atomic_write
 from negbench.metrics.ranks import descending
+from negbench.mining.pool_file import unpacked
 
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit

@@ -512,8 +512,7 @@ class Dataset(ABC):
             raise NegbenchError(
                 f"the scorer returned {tuple(scores.shape)} for {len(rows)} queries x {len(columns)} images"
             )
-        nan = scores.isnan()
-        if nan.any():
+        if scores.sum().isnan() and (nan := scores.isnan()).any():  # a sum is sooner told
             row, column = nan.nonzero()[0].tolist()
             raise NegbenchError(
                 f"the score of query {self.queries[int(rows[row])].id} and image '{self.images[int(columns[column])]}' "

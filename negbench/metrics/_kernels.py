@@ -250,6 +250,18 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: An
 
 
 @_compiled
+def reach(scores: Any, bits: Any, counted: Any, own: Any, lengths: Any, found: Any) -> None:
+    """Fill `found` [B, K] with how many counted images score at least `own` [B, K], of the first `lengths` [B]."""
+    width = scores.shape[1]
+    for i in range(len(scores)):
+        for k in range(lengths[i]):
+            ahead, least = 0, own[i, k]
+            for j in range(width):
+                ahead += counted[i, j] & (scores[i, j] >= least)
+            found[i, k] = ahead
+
+
+@_compiled
 def shuffle(pool: Any, here: Any, there: Any, drawn: Any) -> None:
     """Swap members `here` and `there` ([B, D] each, counted in their pool) in turn; the columns that come to `here`."""
     rows, width = pool.shape

@@ -18,7 +18,7 @@ from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
 from negbench.ragged import Ragged
 
-_FEW_SLOTS = 8  # relevant images of a query
+_FEW_SLOTS, _MANY_SLOTS = 8, 128  # relevant images of a query: at most, and on average
 _CHUNK = 16  # images of a row that are looked at as one
 
 
@@ -267,7 +267,11 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    if width <= _FEW_SLOTS:  # a count each is faster than a sort
+    fast = kernels(scores)
+    if fast is not None and len(relevant.values) <= _MANY_SLOTS * len(scores):  # a count each is faster than a sort
+        reach = torch.zeros_like(place)
+        fast.reach(*arrays(scores, counted), own.numpy(), relevant.lengths.numpy(), reach.numpy())
+    elif width <= _FEW_SLOTS:
         reach = torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))
