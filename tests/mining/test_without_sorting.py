@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +22,7 @@ from torch.nn.functional import normalize
 from negbench.contracts import ScoreView, Strategy
 from negbench.metrics import compiled
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import descending, places, ranked_scores, tally, top_columns, window
+from negbench.metrics.ranks import descending, places, ranked_scores, relevant_ranks, tally, top_columns, window
 from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import MiningTask, mine
 from negbench.ragged import Ragged
@@ -228,6 +230,39 @@ def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None
             assert getattr(mined, f"band_{name}")[row].item() == pytest.approx(float(value / last[row]), rel=1e-6)
         checked += 1
     assert checked or change in ("equal", "two", "outlier")
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_of_relevant_images(kind: str) -> None:
+    scores, random = rows_of(kind).float(), np.random.default_rng(14)
+    rows = [random.choice(COLUMNS, size, replace=False).tolist() for size in (0, 1, 2, 9, 90, 0, 3, 200, 7, 1, 5, 30)]
+    allowed = torch.from_numpy(random.random((ROWS, COLUMNS)) > 0.3)
+    found = relevant_ranks(scores, Ragged.of(rows), allowed)
+    for i, row in enumerate(rows):
+        others = [j for j in range(COLUMNS) if allowed[i, j] and j not in row]
+        by_score = sorted(row, key=lambda j: -scores[i, j])
+        want = [1 + int((scores[i, others] >= scores[i, j]).sum()) + by_score.index(j) for j in row]
+        assert found.row(i).tolist() == want
+
+
+@needs_numba
+def test_without_a_folder_for_machine_code_torch_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    by("compiled", monkeypatch)
+    request.addfinalizer(compiled._loaded.cache_clear)
+    for folder, fits in ((tmp_path / "file", False), (tmp_path / "new", True)):
+        monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
+        compiled._loaded.cache_clear()
+        assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
+
+
+def test_numba_is_not_imported_before_it_is_needed() -> None:
+    told = "import sys, negbench.api, negbench.mining.mine; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_the_compiled_passes_are_what_runs(path: str) -> None:
