@@ -288,6 +288,20 @@ def test_drops_are_those_of_torch(kind: str, apart: int, monkeypatch: pytest.Mon
         assert torch.equal(between_drops(scores, eligible, apart), want)
 
 
+@needs_numba
+@pytest.mark.parametrize("apart", [0, 1, 3, 10])
+def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Falling drops: the walk goes from neighbour to neighbour, far beyond the drops that bins tell apart at once."""
+    generator = torch.Generator().manual_seed(15)
+    for spread in (0.001, 0.01, 0.03, 0.1):
+        falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
+        scores = -falls.cumsum(1)[:, torch.randperm(70, generator=generator)]
+        by("torch", monkeypatch)
+        want = between_drops(scores, scores < 0, apart)
+        by("compiled", monkeypatch)
+        assert torch.equal(between_drops(scores, scores < 0, apart), want)
+
+
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_of_a_pool(kind: str) -> None:
