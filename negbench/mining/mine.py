@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _TILE_QUERIES = 256
 _TILE_TOKENS = 2**14
 _BLOCK_ENTRIES = 2**27  # a block shrinks below `block` rows where [rows, N] would exceed this: 512 MiB of float32
-_PART_ENTRIES = 2**21  # scores that a strategy sees at once: what it makes of them stays small beside the block
+_PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
 _COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
 
 _STALE = (
@@ -354,7 +354,7 @@ def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strat
     scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
-    height = max(1, _PART_ENTRIES // width)
+    height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
     for top in range(0, len(rows), height):
         part = slice(top, top + height)
         own = {name: plane[part] for name, plane in planes.items()}
