@@ -26,7 +26,7 @@ from negbench.files import SUMS, DamagedError, read_json
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.curves import Curves
-from negbench.mining.mine import _read_pools
+from negbench.mining.pool_file import opened
 from negbench.report.build import read_rows
 from negbench.runfolder import RunFolder
 from negbench.study.storage import open_storage
@@ -290,7 +290,7 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_p
     readers = {
         **READERS,
         "checkpoint.pt": lambda folder: folder.checkpoint(),
-        "pools-00.bits": lambda folder: _read_pools(folder.path / "pools-00.bits", (1, 1)),
+        "pools-00.bits": lambda folder: opened(folder.path / "pools-00.bits", (1, 1)),
     }
     for content in (pickle.dumps(Malicious(marker)), zipped(Malicious(marker)), array_of(Malicious(marker))):
         (copy.path / name).write_bytes(content)
