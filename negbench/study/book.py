@@ -20,9 +20,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.errors import RunError
+from negbench.errors import RunError, without_secrets
 from negbench.study.spec import StudySpec, distributions, pruner_of, sampler_of
-from negbench.study.storage import open_storage, shown_url, storage_url
+from negbench.study.storage import open_storage, storage_url
 from negbench.tracking import Pruned
 
 MAX_DEATHS = 5  # a point whose worker dies that often is taken for the reason, and not queued again
@@ -117,18 +117,20 @@ class Book:
             )
             if "negbench" not in self.study.user_attrs:
                 self.study.set_user_attr("negbench", self.spec.dump())
-        files.write_json(folder / "study.json", {"name": name, "storage": shown_url(url), "spec": self.spec.dump()})
+        files.write_json(
+            folder / "study.json", {"name": name, "storage": without_secrets(url), "spec": self.spec.dump()}
+        )
 
     def _agreed(self, spec: StudySpec | None) -> StudySpec:
         """This machine's settings, which must agree with the stored ones; those where none are given."""
         known = optuna.get_all_study_names(self._storage)
         if self.name not in known:
             if spec is None:
-                raise RunError(f"there is no study '{self.name}' in {shown_url(self.url)}")
+                raise RunError(f"there is no study '{self.name}' in {without_secrets(self.url)}")
             return spec
         stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
         if stored is None:
-            raise RunError(f"study '{self.name}' in {shown_url(self.url)} is not negbench's: give another --name")
+            raise RunError(f"study '{self.name}' in {without_secrets(self.url)} is not negbench's: give another --name")
         if spec is None:
             return StudySpec.load(stored)
         theirs, mine = StudySpec.load(stored).shared(), spec.shared()

@@ -16,7 +16,7 @@ import optuna
 import sqlalchemy
 from optuna.storages.journal import JournalFileBackend
 
-from negbench.errors import OptionError
+from negbench.errors import OptionError, without_secrets
 from negbench.files import DamagedError, locked, seal
 
 # after a minute without a sign of life the server lets go of the locks of a machine that was switched off
@@ -40,7 +40,7 @@ def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
         return str(folder / "optuna.journal")
     kind, sign, rest = given.partition("://")
     if not sign:
-        raise OptionError(f"--storage {given!r}: want postgresql://USER@HOST/DATABASE, or nothing for a journal file")
+        raise OptionError("--storage: want postgresql://USER@HOST/DATABASE, or nothing for a journal file")
     if kind.partition("+")[0] in ("postgresql", "postgres"):
         return f"postgresql+psycopg://{rest}"
     if kind != "sqlite":
@@ -51,13 +51,6 @@ def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
             "locked'), and over a network it loses writes; leave --storage out for a journal file, or take postgresql://"
         )
     return given
-
-
-def shown_url(url: str) -> str:
-    """The storage without its password, which PGPASSWORD or ~/.pgpass can give as well."""
-    if "://" not in url:
-        return url
-    return sqlalchemy.make_url(url).set(password=None).render_as_string(hide_password=False)
 
 
 def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
@@ -84,7 +77,7 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
     except ImportError as error:
         raise OptionError("--storage postgresql://... needs psycopg: pip install 'negbench[postgresql]'") from error
     except sqlalchemy.exc.SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", error)).splitlines()[0]
+        reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0])
         raise OptionError(f"--storage {url.partition('://')[0]}://...: cannot be opened: {reason}") from error
     lock: Any = _JournalLock(Path(url))
     journal = JournalFileBackend(url, lock_obj=lock)
