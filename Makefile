@@ -26,11 +26,13 @@ test: $(STAMP) ## the whole suite
 faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
 	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, the import rules; known holes in dependencies, as advice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@$(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 5 2>/dev/null \
+		|| echo "pip-audit: no network, or the holes listed above: advice, which fails nothing"
 
 docs: $(STAMP) ## the documentation site in build/site, made without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
