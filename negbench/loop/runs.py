@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
@@ -24,11 +26,13 @@ from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
 from negbench.loop.checkpoint import Log
+from negbench.loop.needs import disk_needs, memory_needs, step_needs
 from negbench.loop.objective import check_objective
 from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
+from negbench.room import check_disk, check_memory, machine_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
@@ -83,7 +87,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     """Resolve a configuration and hash it.
 
     Raises:
-        NegbenchError: a configuration that cannot run, or data that are not there.
+        NegbenchError: a configuration that cannot run here, or data that are not there.
     """
     full = resolved(config)
     backbone = scenes.backbone(full)
@@ -95,6 +99,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     planes_read(strategy, full.mining)
+    check_memory(memory_needs(full, splits, backbone), machine_memory())
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
 
@@ -121,7 +126,11 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         accelerator = accelerator_of(planned.config)
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
-    return OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
+        run = OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
+        on_gpu = accelerator.device.type == "cuda"
+        memory = torch.cuda.get_device_properties(accelerator.device).total_memory if on_gpu else machine_memory()
+        check_memory(step_needs(run), memory, "the GPU" if on_gpu else "this machine")
+    return run
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -308,6 +317,7 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
                 watch(epoch, values, True)
 
         try:
+            check_disk(disk_needs(run), folder.path)
             yield log, live
         except NegbenchError as error:
             with suppress(NegbenchError):  # on a full disk the first message counts
