@@ -80,6 +80,17 @@ class RunError(NegbenchError):
     """A run that cannot be found, resumed or reused."""
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """One line where the machine or the GPU had no memory left; None where something else is wrong."""
+    told = str(error).split("\n")[0]
+    allocators = ("can't allocate memory", "not enough memory", "out of memory")
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in told for words in allocators)
+    ):
+        return f"out of memory ({told or type(error).__name__}): lower train.batch_size or train.num_negatives"
+    return None
+
+
 # modules of the extra [full]
 _FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
 

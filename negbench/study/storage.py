@@ -83,7 +83,10 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
     journal = JournalFileBackend(url, lock_obj=lock)
     lock.acquire()  # reading alone takes no lock: compare once before
     lock.release()
-    return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
+    try:
+        return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
+    except Exception as error:  # of a journal without hashes, whatever its records are that optuna applies
+        raise lock.damaged(f"{type(error).__name__}: {error}") from error
 
 
 def _file_lock(folder: Path, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
@@ -121,7 +124,7 @@ class _JournalLock:
                 self._compare(file)
                 *lines, torn = file.read().split(b"\n")
                 if not all(map(_is_json, lines)):
-                    raise self._damaged("a line of it is no record")
+                    raise self.damaged("a line of it is no record")
                 if torn:
                     file.truncate(file.tell() - len(torn))
             self._held = held.pop_all()
@@ -136,9 +139,10 @@ class _JournalLock:
         self._hash.update(file.read(max(0, length - self._length)))
         self._length = file.tell()
         if self._length != length or self._hash.hexdigest() != digest:
-            raise self._damaged(f"it is not what {self._sums.name} beside it tells")
+            raise self.damaged(f"it is not what {self._sums.name} beside it tells")
 
-    def _damaged(self, why: str) -> DamagedError:
+    def damaged(self, why: str) -> DamagedError:
+        """The error about a journal that cannot be trusted."""
         mend = "its trials cannot be trusted; put back a copy of the study's folder, or give another --name"
         return DamagedError(f"{self._journal} is damaged ({why}): {mend}")
 
