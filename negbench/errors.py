@@ -84,9 +84,8 @@ def out_of_memory(error: BaseException) -> str | None:
     """One line where the machine or the GPU had no memory left; None where something else is wrong."""
     told = str(error).split("\n")[0]
     allocators = ("can't allocate memory", "not enough memory", "out of memory")
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in told for words in allocators)
-    ):
+    refused = isinstance(error, RuntimeError) and any(words in told for words in allocators)
+    if refused or isinstance(error, MemoryError):
         return f"out of memory ({told or type(error).__name__}): lower train.batch_size or train.num_negatives"
     return None
 

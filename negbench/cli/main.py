@@ -89,7 +89,7 @@ def run(arguments: list[str] | None = None) -> int:
     except NegbenchError as error:
         return _fail(str(error))
     except ImportError as error:
-        mend = missing_package(error)
+        mend = missing_package(error) or blamed(error)
         if mend is None:
             raise
         return _fail(mend)

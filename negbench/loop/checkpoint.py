@@ -92,18 +92,14 @@ class Moving:
             return self._restore(saved)
 
     def _restore(self, saved: Mapping[str, Any]) -> State:
-        fresh = [
-            {key: type(value) for key, value in group.items()} for group in self.optimizer.state_dict()["param_groups"]
-        ]
+        fresh = _types(self.optimizer.state_dict())
         self.objective.backbone.load_state_dict(saved["weights"], strict=False)
         self.objective.temperatures.load_state_dict(saved["temperatures"])
         self.objective.memory.load_state_dict(saved["memory"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
         state = _state(saved["state"])
-        if fresh != [
-            {key: type(value) for key, value in group.items()} for group in saved["optimizer"]["param_groups"]
-        ]:
+        if fresh != _types(saved["optimizer"]):
             raise ValueError("its optimizer is another")
         for name, generator in self.streams.items():
             generator.set_state(state.generators[name])
@@ -111,6 +107,11 @@ class Moving:
         if torch.cuda.is_available() and "cuda" in state.generators:
             torch.cuda.set_rng_state(state.generators["cuda"])
         return state
+
+
+def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
+    """Of the settings of each group of parameters."""
+    return [{key: type(value) for key, value in group.items()} for group in optimizer["param_groups"]]
 
 
 def _state(saved: Mapping[str, Any]) -> State:

@@ -96,9 +96,12 @@ def outcome(kind: str, *arguments: object) -> int:
 
 # --- what is written ------------------------------------------------------------------------------------------------
 
+STRANGE = """
+0 -1 1 2 7 1e9 1e400 -1e-400 inf nan 0x10 1_0 null true None '' ' [ { } # = @ - 2020-01-01 [1,[2,[3]]] {a=1}
+qure top-k in-batch+qure in-batch:3>qure cosine info-nce auto bf16 dev own x.trec ../../x /dev/null a:b=c
+"""
 WORDS = (
-    *"0 -1 1 2 7 1e9 1e400 -1e-400 inf nan 0x10 1_0 null true None '' ' [ { } # = @ - 2020-01-01 [1,[2,[3]]] {a=1}".split(),
-    *"qure top-k in-batch+qure in-batch:3>qure cosine info-nce auto bf16 dev own x.trec ../../x /dev/null a:b=c".split(),
+    *STRANGE.split(),
     *("9" * 5000, "1" * 30, str(2**63), "[" * 2000, "[" * 300 + "]" * 300, '"""'),
     *("a b", "\t", "\n", "\x00", "\ud800", "\u2028", "é"),
 )
