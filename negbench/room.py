@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from negbench.errors import OptionError
 
 MOVES_SCORES = False  # what is refused has no scores
@@ -59,9 +61,11 @@ def machine_memory() -> int:
     return min(found)
 
 
-def check_memory(needs: Sequence[Need], memory: int, place: str = "this machine") -> None:
-    """Raise OptionError where all of it together is more than `memory` bytes of `place`."""
-    _check(needs, memory, f"of memory, {place} has {size(memory)}")
+def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> None:
+    """Raise OptionError where all of it together is more than the memory of a GPU, or else of this machine."""
+    on_gpu = device is not None and device.type == "cuda"
+    memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else machine_memory()
+    _check(needs, memory, f"of memory, {'the GPU' if on_gpu else 'this machine'} has {size(memory)}")
 
 
 def check_disk(needs: Sequence[Need], folder: Path) -> None:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
@@ -32,7 +30,7 @@ from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
-from negbench.room import check_disk, check_memory, machine_memory
+from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
@@ -99,7 +97,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     planes_read(strategy, full.mining)
-    check_memory(memory_needs(full, splits, backbone), machine_memory())
+    check_memory(memory_needs(full, splits, backbone))
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
 
@@ -127,9 +125,7 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
         run = OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
-        on_gpu = accelerator.device.type == "cuda"
-        memory = torch.cuda.get_device_properties(accelerator.device).total_memory if on_gpu else machine_memory()
-        check_memory(step_needs(run), memory, "the GPU" if on_gpu else "this machine")
+        check_memory(step_needs(run), accelerator.device)
     return run
 
 
