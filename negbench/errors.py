@@ -86,7 +86,7 @@ def out_of_memory(error: BaseException) -> str | None:
     allocators = ("can't allocate memory", "not enough memory", "out of memory")
     refused = isinstance(error, RuntimeError) and any(words in told for words in allocators)
     if refused or isinstance(error, MemoryError):
-        return f"out of memory ({told or type(error).__name__}): lower train.batch_size or train.num_negatives"
+        return f"out of memory ({told or type(error).__name__}): lower train.batch_size or what else is large"
     return None
 
 

@@ -120,7 +120,7 @@ def test_the_backbone_and_the_generators_are_left_alone(vector_sets: list[str]) 
         (["train.epochs=1000000000"], "train.epochs = 1000000000: input should be less than or equal to"),
         (["train.batch_size=1000000000"], "train.batch_size = 1000000000: input should be less than or equal to"),
         (["compute.feature_memory_gib=1e9"], "compute.feature_memory_gib = 1000000000.0: input should be less than"),
-        (["train.epochs=100000", "backbone.dim=1000000000000"], "dim"),
+        (["backbone.dim=1000000000000"], "out of memory ("),
     ],
 )
 def test_more_than_the_machine_is_refused_at_once(
@@ -138,7 +138,7 @@ def test_more_than_the_machine_is_refused_at_once(
 def test_a_grid_is_refused_before_its_first_cell(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "machine_memory", lambda: 2**16)
+    monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
     sets = [part for text in vector_sets for part in ("--set", text)]
     grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
     assert negbench([*grid, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2

@@ -1,4 +1,4 @@
-"""A disk that is really full (a small tmpfs) while features, checkpoints, the MLflow copy and the report are written."""
+"""A disk that is really full, a small tmpfs, while features, checkpoints, MLflow and the report are written."""
 
 from __future__ import annotations
 

@@ -379,10 +379,10 @@ from negbench.contracts import Loss
 @dataclass(frozen=True)
 class Mine(Loss):
     """Mine."""
-    def value(self, *given, **named):
+    def value(self, given):
+        """Of a batch."""
         {first}
         return {answer}
-    __call__ = value
 '''
 FIRST = (
     *("pass", "raise ValueError('mine')", "raise KeyError", "raise SystemExit(3)", "raise RecursionError", "1 / 0"),
@@ -395,8 +395,9 @@ ANSWER = (
     *("torch.ones(0)", "view.scores.softmax(1) * view.allowed", "view.allowed.to_sparse()", "view.allowed.numpy()"),
     *("view.scores.double() * view.allowed", "(view.allowed, 1)", "view.allowed.to('meta')", "view.scores + 1j"),
 )
-LOST = ("given[0]", "given[0].mean()", "given[1].mean()", "None", "3.0", "[]", "torch.tensor(float('nan'))")
-LOST += ("given[0].sum() * 0", "given[0].mean().detach()", "given[0].mean() + 1j", "given[0].mean().double()", "self")
+LOST = ("given.positive", "given.positive.mean()", "None", "3.0", "[]", "torch.tensor(float('nan'))", "self")
+LOST += ("given.negatives.sum() * 0", "given.positive.mean().detach()", "given.positive.mean() + 1j")
+LOST += ("given.positive.mean().double()", "given.negatives.argmax()", "given.no_such_thing.mean()")
 MORE = ("", "scope = 3", "corrupts = ('nothing',)", "reads = ('guide',)", "schedule = 'sometimes'", "n_def = -1")
 MORE += ("def k2(self: pass", "queue = 5", "def order(self, epoch):\n        return epoch.target")
 DEFAULTS = ("1", "None", "'x'", "tunable(3, low=1, high=9)", "object()", "[]", "tunable(30, low=1, high=9)")
