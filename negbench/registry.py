@@ -171,16 +171,17 @@ registry = Registry()
 def blamed(error: BaseException) -> str | None:
     """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
     foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind))}
-    found, trace = None, error.__traceback__
+    trace, line = error.__traceback__, 0
+    blamed_on: Plugin | None = None
     while trace is not None:
         plugin = foreign.get(str(trace.tb_frame.f_globals.get("__name__")))
-        found = (plugin, trace.tb_lineno) if plugin is not None else found
+        if plugin is not None:
+            blamed_on, line = plugin, trace.tb_lineno
         trace = trace.tb_next
-    if found is None:
+    if blamed_on is None:
         return None
-    plugin, line = found
     problem = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} failed in line {line}: {problem}"
+    return f"{_SINGULAR[blamed_on.kind]} '{blamed_on.name}' of {blamed_on.origin} failed in line {line}: {problem}"
 
 
 def is_composite(kind: str, name: str) -> bool:
