@@ -168,6 +168,22 @@ class Registry:
 registry = Registry()
 
 
+def blamed(error: BaseException) -> str | None:
+    """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
+    foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind))}
+    trace, line = error.__traceback__, 0
+    blamed_on: Plugin | None = None
+    while trace is not None:
+        plugin = foreign.get(str(trace.tb_frame.f_globals.get("__name__")))
+        if plugin is not None:
+            blamed_on, line = plugin, trace.tb_lineno
+        trace = trace.tb_next
+    if blamed_on is None:
+        return None
+    problem = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{_SINGULAR[blamed_on.kind]} '{blamed_on.name}' of {blamed_on.origin} failed in line {line}: {problem}"
+
+
 def is_composite(kind: str, name: str) -> bool:
     """Whether a name is that of a strategy made of strategies."""
     return kind == "strategies" and any(sign in name for sign in "+>|")
@@ -371,7 +387,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise NegbenchError(f"--plugin {path} cannot be imported: {problem}") from error

@@ -246,6 +246,10 @@ class Loop:
         run, optimizer = self.run, self.moving.optimizer
         with run.accelerator.autocast():
             result: StepResult = self.model(batch)
+        if not result.loss.requires_grad:
+            raise NegbenchError(
+                f"loss '{run.config.loss.name}' returned a number without a gradient: nothing is learned"
+            )
         optimizer.zero_grad()
         run.accelerator.backward(result.loss)
         if run.config.train.max_grad_norm is not None:

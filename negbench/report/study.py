@@ -16,7 +16,7 @@ from rich.console import Console
 
 from negbench import files, statistics
 from negbench.display import Grid
-from negbench.errors import RunError
+from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
@@ -26,7 +26,6 @@ from negbench.study.claimed import read_best_world
 from negbench.study.final import Final, ListedPoint, finished, front, listed_points
 from negbench.study.importance import importance
 from negbench.study.spec import StudySpec, pruner_options, sampler_options
-from negbench.study.storage import shown_url
 from negbench.tracking import Summary, Tracker
 
 if TYPE_CHECKING:
@@ -504,7 +503,7 @@ def read_final(folder: Path) -> Final | None:
 
 def dashboard_command(book: Book) -> str:
     """What opens the study in optuna's own pages."""
-    return f"optuna-dashboard {shlex.quote(shown_url(book.url))}"
+    return f"optuna-dashboard {shlex.quote(without_secrets(book.url))}"
 
 
 # --- MLflow ------------------------------------------------------------------------------------------------------
