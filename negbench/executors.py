@@ -218,10 +218,15 @@ def outcome_of(function: Function, index: int, task: Any, report: Report) -> Eve
 
 def told_of(error: Exception) -> tuple[str, str]:
     """One line, and the traceback where it is a fault of ours."""
-    from negbench.errors import NegbenchError
+    from negbench.errors import NegbenchError, out_of_memory
+    from negbench.registry import blamed
 
     if isinstance(error, NegbenchError):
         return str(error), ""
+    if mend := out_of_memory(error):
+        return mend, ""
+    if mend := blamed(error):
+        return mend, "".join(traceback.format_exception(error))
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
 
 

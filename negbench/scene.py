@@ -22,6 +22,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
 from negbench.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
+from negbench.room import Need, check_memory
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -261,7 +262,10 @@ def _source(
     if not backbone.frozen_images:
         pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
-    store = features.store_of(backbone)
+    store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
+    held = min(len(ids) * store.image_bytes, budget)
+    what = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
+    check_memory([what], device)
     with display.stage("encode", total=len(ids)) as advance:
         report = store.ensure(
             {image: files[image] for image in ids},
@@ -271,8 +275,8 @@ def _source(
             workers=config.compute.workers,
             progress=advance,
         )
-    held = store.load(ids, device=device, budget_bytes=int(config.compute.feature_memory_gib * 2**30))
-    return held.__getitem__, report.encoded
+    loaded = store.load(ids, device=device, budget_bytes=budget)
+    return loaded.__getitem__, report.encoded
 
 
 def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:

@@ -46,7 +46,7 @@ def map_(
     seeds: Annotated[str | None, typer.Option(help="A count (5) or a list (0,1,2) [default: 3].")] = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
-    name: Annotated[str, typer.Option(help="Folder and MLflow experiment.")] = "map",
+    name: Annotated[str, typer.Option(callback=options.folder_name, help="Folder and MLflow experiment.")] = "map",
     workers: options.Workers = None,
     executor: options.Executor = "pool",
     address: options.Address = None,
@@ -76,7 +76,7 @@ def map_(
     if max(map(len, (grid.losses, grid.backbones, grid.datasets))) > 1 or grid.variants or grid.negatives:
         raise OptionError("a map has one loss, one backbone and one data set, which its dials move")
     runs = files.runs_dir(runs_dir)
-    folder = ComparisonFolder(runs / files.checked_name(name, "--name"))
+    folder = ComparisonFolder(runs / name)
     where = options.executor_of(executor, address, workers, runs)
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))

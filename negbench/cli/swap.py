@@ -29,7 +29,7 @@ def swap(
     dataset: options.Dataset = None,
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
-    name: Annotated[str, typer.Option(help="Folder and MLflow experiment.")] = "swap",
+    name: Annotated[str, typer.Option(callback=options.folder_name, help="Folder and MLflow experiment.")] = "swap",
     workers: options.Workers = None,
     executor: options.Executor = "pool",
     address: options.Address = None,
@@ -62,7 +62,7 @@ def swap(
     for each in names:
         system_of(each)  # raises
     runs = files.runs_dir(runs_dir)
-    folder = ComparisonFolder(runs / files.checked_name(name, "--name"))
+    folder = ComparisonFolder(runs / name)
     where = options.executor_of(executor, address, workers, runs)
     with options.stages("plan") as display:
         matrix = swap_matrix(

@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.txt                what each image file held when it was last read: sha256, size, mtime, path
+    features/hashes.txt                what each image file held when it was last read: check, sha256, size, mtime, path
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -668,7 +668,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     """Id -> SHA-256 of the file's bytes.
 
     A file whose path, size and modification time are those of an earlier call is not read again: `root` keeps what it
-    held, one line per file, appended to (a torn line is skipped).
+    held, one line per file, appended to. Each line bears its own checksum (one that is torn or damaged is skipped), and
+    a file that was written a moment ago gets none: its next version may have the same size and time.
 
     Raises:
         DataError: files that are not there or cannot be read.
@@ -695,10 +696,15 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
     with ThreadPoolExecutor(8) as pool:
         for begin in range(0, len(unread), 4096):
-            part = unread[begin : begin + 4096]
+            part, now = unread[begin : begin + 4096], time.time_ns()
             hashes = list(pool.map(_file_sha256, (name for _, name, _ in part)))
             found.update((image, bytes.fromhex(h)) for (image, _, _), h in zip(part, hashes, strict=True))
-            _remember(memory, [f"{h} {stamp}" for (_, _, stamp), h in zip(part, hashes, strict=True)])
+            settled = [
+                f"{h} {stamp}"
+                for (_, _, stamp), h in zip(part, hashes, strict=True)
+                if now - int(stamp.split(" ", 2)[1]) > _SETTLED
+            ]
+            _remember(memory, settled)
     return {image: found[image] for image in images}
 
 
@@ -715,16 +721,24 @@ def _remembered(memory: Path) -> dict[str, bytes]:
         return {}
     known = {}
     for line in lines:
-        if len(line) > 65 and line[64] == " ":
-            with suppress(ValueError):
-                known[line[65:]] = bytes.fromhex(line[:64])
+        check, _, told = line.partition(" ")
+        if told and check == _line_check(told):
+            known[told[65:]] = bytes.fromhex(told[:64])
     return known
 
 
+def _line_check(told: str) -> str:
+    """64 bits that a damaged line does not match."""
+    return hashlib.sha256(told.encode("ascii", "replace")).hexdigest()[:16]
+
+
 def _remember(memory: Path, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    text = "\n".join(f"{_line_check(line)} {line}" for line in lines)
     try:
         with locked(memory.with_suffix(".lock")), memory.open("a", encoding="ascii") as file:
-            file.write("\n" + "\n".join(lines) + "\n")  # starts a line of its own, should the last one be torn
+            file.write(f"\n{text}\n")  # starts a line of its own, should the last one be torn
     except OSError as error:
         raise NegbenchError(f"cannot write {memory}: {error.strerror}; set NEGBENCH_CACHE to another folder") from error
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.display import Display, log
 from negbench.errors import OptionError, RunError
 from negbench.executors import Executor, Report, told_of
-from negbench.grid.axes import labels_of
+from negbench.grid.axes import labels_of, short
 from negbench.loop.runs import Bench, RunResult, plan_run, run_config, run_stack
 from negbench.loop.stacked import most_of, stack_key
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
@@ -81,7 +81,8 @@ def plan(
             folder = None if held is None else held.run_id
             cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.alone))
             advance(1)
-    return cells
+    names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
+    return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
 
 
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
@@ -170,6 +171,8 @@ def stacks(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
     found = list[list[Cell]]()
     for group in groups.values():
         size = min(most_of(group[0].config), -(-len(group) // workers))
+        if size < len(group):  # runs of one seed share what they have in common
+            group = sorted(group, key=lambda cell: cell.seed)
         found += [group[start : start + size] for start in range(0, len(group), size)]
     return found
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from negbench.executors import Executor
 from negbench.grid.cells import Cell
+from negbench.room import size
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         many = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"about {_duration(self.seconds)} with {many}, {_size(self.disk_bytes)}"
+        return f"about {_duration(self.seconds)} with {many}, {size(self.disk_bytes)}"
 
 
 def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Executor) -> Estimate:
@@ -34,10 +35,10 @@ def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Exec
         folder: of the finished one.
         executor: where they are computed.
     """
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     most = executor.workers if executor.elsewhere else min(executor.workers, os.cpu_count() or 1)
     used = max(1, min(most, len(cells)))
-    return Estimate(seconds * len(cells) / used, executor.workers, float(size * len(cells)))
+    return Estimate(seconds * len(cells) / used, executor.workers, float(left * len(cells)))
 
 
 def _duration(seconds: float) -> str:
@@ -45,9 +46,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _size(count: float) -> str:
-    """'3 MiB', '1.2 GiB'."""
-    mebibytes = count / 2**20
-    return f"{max(1, round(mebibytes)):,} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -32,7 +33,8 @@ def serve(job: Job, report: Report) -> int:
         run = attributes.get("mlflow") if isinstance(attributes, dict) else None
         report("a trial whose worker died is queued again")
         if run:
-            tracker.end(str(run), "FAILED")
+            with suppress(Exception):  # a store that fails costs no trial
+                tracker.end(str(run), "FAILED")
 
     return work(Book(job.folder, job.name, job.spec, job.url, job.trials, on_lost=lost), job.opens(job), report)
 
@@ -124,10 +126,10 @@ def open_study(
     tracker, note = Tracker.open(runs, tracking_uri), folder / "mlflow.json"
     with book.hold():
         shared = None if tracker.uri.startswith("sqlite") else book.study.user_attrs.get("mlflow")
-        if shared and shared["uri"] == tracker.uri and not note.exists():
+        if shared and shared["uri"] == tracker.shown and not note.exists():
             files.write_json(note, {**shared, "summaries": []})  # another machine has made the parent
         parent = tracker.parent(note, name, {"negbench.kind": "study", "study": name})
         if parent and not shared:
-            book.study.set_user_attr("mlflow", {"uri": tracker.uri, "run_id": parent})
+            book.study.set_user_attr("mlflow", {"uri": tracker.shown, "run_id": parent})
     opens = ClaimTrials if spec.claims else Trials
     return book, Job(runs, name, spec, url, trials, tracking_uri, parent, opens)

@@ -93,6 +93,7 @@ def opening(folder: Path, count: int = 20_000) -> None:
     for index in range(count):
         path = folder / "many" / f"{index}.bin"
         path.write_bytes(index.to_bytes(4, "big") * 256)
+        os.utime(path, ns=(0, 0))  # what was written a moment ago is read again
         images[f"image{index}"] = path
     (cold,) = seconds(lambda: content_hashes(images, folder), repeats=1)
     store = FeatureStore(folder, "many", (1, 64))

@@ -317,6 +317,15 @@ def test_the_command_from_start_to_test(
     assert parent.data.params["pruner"].startswith("median(n_startup_trials=5")
     assert parent.data.metrics["trials/finished"] == counts["finished"]
     assert parent.data.metrics["best/recall"] == best.values[0]
+    assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
+    experiment = MlflowClient(default_uri(tmp_path)).get_experiment_by_name("s")
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.trials"])["state"])
+    assert view["selectedColumns"] == [
+        "tags.`trial`", "metrics.`objective/recall`", *(f"params.`{key}`" for key in best.params)
+    ]  # fmt: skip
+    listed = MlflowClient(default_uri(tmp_path)).search_runs([experiment.experiment_id], view["searchFilter"])
+    assert {run.data.tags["trial"] for run in listed} == {str(trial) for trial in range(sum(counts.values()))}
+    assert set(best.params) <= listed[0].data.params.keys()
     assert negbench(arguments) == 0  # again: nothing is computed, the same is said
     assert " trial " not in capsys.readouterr().err
     assert negbench([*arguments, "--json"]) == 0
