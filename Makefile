@@ -26,6 +26,9 @@ test: $(STAMP) ## the whole suite
 faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
 	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
+mutants: $(STAMP) ## mutation tests: single faults put into the code, SAMPLE=40 of each GROUP by SEED=0, must fail the tests
+	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
+
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +46,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test faults lint docs bench system
+.PHONY: help install demo test faults mutants lint docs bench system

@@ -679,6 +679,15 @@ def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets: list[str], record: 
     assert not (result.path / "curves-warm.npz").exists()
 
 
+def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    """From 0, and the run's own count begins with the last stage."""
+    sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
+    result = run(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
+    found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in record.refreshes]
+    assert found == [("Nearest", 0, 0, 2), ("Nearest", 1, 2, 2), ("Everything", 0, 4, 1), ("Everything", 1, 5, 1)]
+    assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [4, 5]
+
+
 def test_schedules(vector_sets: list[str], record: Tape) -> None:
     for sets, want in (
         (("train.epochs=12",), [0, 4, 8]),  # the strategy's own number of definitions
