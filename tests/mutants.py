@@ -44,17 +44,17 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "mining": (["negbench/mining/*.py"], ["tests/mining"]),
     "objective": (
         [f"negbench/loop/{name}.py" for name in ("objective", "slots", "hybrid", "memory")],
-        [
-            f"tests/loop/test_{name}.py"
-            for name in ("objective", "slots", "hybrid", "extensions", "protocol", "stacked")
-        ],
+        [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
     ),
     "loop": (
         [
             f"negbench/loop/{name}.py"
             for name in ("train", "batches", "checkpoint", "pools", "schedule", "runs", "stacked", "observe", "remarks")
         ],
-        ["tests/loop/test_protocol.py", "tests/loop"],
+        [
+            f"tests/loop/test_{name}.py"
+            for name in ("protocol", "stacked", "observe", "remarks", "run_options", "redraws", "claims", "extensions")
+        ],
     ),
 }
 
@@ -194,6 +194,18 @@ def _ordered(mutant: Mutant) -> list[str]:
     return list(map(str, dict.fromkeys(files)))
 
 
+_PYTEST = (
+    "-x",
+    "-q",
+    "--no-header",
+    "--tb=line",
+    "-Wignore",
+    "-pno:cacheprovider",
+    "-pno:xdist",
+    "--hypothesis-seed=0",
+)
+
+
 def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     """Run the tests with the fault in place; pytest's exit code."""
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -209,19 +221,7 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
     import pytest
 
-    quiet = [
-        "-x",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        "--tb=line",
-        "--basetemp",
-        basetemp,
-    ]
-    return int(pytest.main([*quiet, "--hypothesis-seed=0", "-W", "ignore", *_ordered(mutant)]))
+    return int(pytest.main([*_PYTEST, f"--basetemp={basetemp}", *_ordered(mutant)]))
 
 
 @dataclass

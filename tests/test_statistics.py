@@ -327,6 +327,21 @@ def test_bootstrap_spread_is_that_of_a_stratified_mean() -> None:
     assert found.high - found.low == pytest.approx(2 * 1.96 * want, rel=0.03)
 
 
+@pytest.mark.parametrize(("query_sd", "seed_sd"), [(0.0, 0.02), (0.3, 0.0), (0.3, 0.04)])
+def test_spread_over_seeds_and_queries_is_that_of_its_parts(query_sd: float, seed_sd: float) -> None:
+    """What of the queries' spread is not the noise of the runs, and Student's t of the seeds, drawn here from scipy."""
+    values = 0.3 * rng(1).normal(size=(5, 400)) + query_sd * rng(2).normal(size=400)
+    values += seed_sd * rng(3).normal(size=(5, 1))
+    parts = st._parts(values[None], st._groups(None, 400))
+    kept = max(0.0, float(parts.query[0] - parts.cross[0]))
+    drawn = np.sqrt(kept) * rng(4).normal(size=200_000)
+    drawn += np.sqrt(parts.seed[0]) * stats.t.rvs(4, size=200_000, random_state=rng(5))
+    half = max(np.quantile(np.abs(drawn), 0.95), 1.96 * np.sqrt(parts.query[0]))
+    found = st.summarise(values, generator=rng(6), resamples=20000)
+    assert found.interval.high - found.interval.low == pytest.approx(2 * half, rel=0.04)
+    assert found.models.high - found.models.low == pytest.approx(2 * 1.96 * np.sqrt(parts.query[0]), rel=0.04)
+
+
 def test_order_of_queries_does_not_matter_to_the_estimates() -> None:
     values, baseline, strata = hits(0, (3, 50)), hits(1, (3, 50)), np.arange(50) % 3
     order = rng(9).permutation(50)
