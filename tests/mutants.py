@@ -1,6 +1,6 @@
 """Mutation tests: a single fault is put into a module, and the tests of its area must fail. `make mutants`.
 
-    python tests/mutants.py [GROUP ...] [--sample N] [--seed S] [--only PATTERN] [--jobs J] [--timeout SECONDS]
+    python tests/mutants.py [GROUP ...] [--sample N] [--seed S] [--only PATTERN] [--jobs J] [--seconds SECONDS]
 
 A group is an area of the code with the tests that answer for it. `protocol` is the hand-made faults of
 `tests/faults.toml`; the others draw a sample of changes to the syntax tree: a comparison, an operator, a constant, a
@@ -16,6 +16,7 @@ import ast
 import os
 import random
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -194,16 +195,8 @@ def _ordered(mutant: Mutant) -> list[str]:
     return list(map(str, dict.fromkeys(files)))
 
 
-_PYTEST = (
-    "-x",
-    "-q",
-    "--no-header",
-    "--tb=line",
-    "-Wignore",
-    "-pno:cacheprovider",
-    "-pno:xdist",
-    "--hypothesis-seed=0",
-)
+_WALL = 10  # seconds on the clock for a second of the processor, which others may want too
+_PYTEST = ("-xq", "--no-header", "--tb=line", "-Wignore", "-pno:cacheprovider", "-pno:xdist", "--hypothesis-seed=0")
 
 
 def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
@@ -221,7 +214,11 @@ def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
     import pytest
 
-    return int(pytest.main([*_PYTEST, f"--basetemp={basetemp}", *_ordered(mutant)]))
+    for file in _ordered(mutant):  # one by one: most mutants are dead before the second file is collected
+        code = int(pytest.main([*_PYTEST, "--timeout=0", f"--basetemp={basetemp}", file]))
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+    return 0
 
 
 @dataclass
@@ -234,18 +231,20 @@ class Attempt:
     until: float
 
     @classmethod
-    def start(cls, mutant: Mutant, timeout: float) -> Attempt:
+    def start(cls, mutant: Mutant, seconds: int) -> Attempt:
+        """Of so many seconds of processor time at most."""
         place = tempfile.TemporaryDirectory(prefix="mutant-")
         pid = os.fork()
         if not pid:
             code = 3
             try:
                 os.setsid()
+                resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
                 code = _in_child(mutant, Path(place.name, "output"), f"{place.name}/tests")
             finally:
                 sys.stdout.flush()
                 os._exit(code)
-        return cls(mutant, place, pid, time.monotonic() + timeout)
+        return cls(mutant, place, pid, time.monotonic() + _WALL * seconds)
 
     def outcome(self) -> tuple[str, str] | None:
         """'killed', 'survived' or 'timed out', and the test that failed; None while it runs."""
@@ -262,18 +261,21 @@ class Attempt:
         self.place.cleanup()
         if not pid:
             return "timed out", ""
-        if os.waitstatus_to_exitcode(status) == 0:
-            return "survived", said.strip().splitlines()[-1]
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return "survived", ""
+        if code == -signal.SIGXCPU:
+            return "timed out", ""
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
         return "killed", failed[0] if failed else "the import"
 
 
-def attempts(mutants: Sequence[Mutant], jobs: int, timeout: float) -> Iterator[tuple[Mutant, str, str]]:
+def attempts(mutants: Sequence[Mutant], jobs: int, seconds: int) -> Iterator[tuple[Mutant, str, str]]:
     """Try all, so many at a time; each with its outcome, as they end."""
     waiting, running = list(mutants)[::-1], list[Attempt]()
     while waiting or running:
         while waiting and len(running) < jobs:
-            running.append(Attempt.start(waiting.pop(), timeout))
+            running.append(Attempt.start(waiting.pop(), seconds))
         for one in list(running):
             if outcome := one.outcome():
                 running.remove(one)
@@ -305,7 +307,7 @@ def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     every = [(path, number) for path, tree in trees.items() for number in range(len(_choices(tree)))]
     chosen = random.Random(f"{group}/{seed}").sample(range(len(every)), min(count, len(every)))
-    return [mutant_of(*every[index], tests) for index in sorted(chosen)], len(every)
+    return [mutant_of(*every[index], tests) for index in chosen], len(every)
 
 
 def main() -> int:
@@ -316,7 +318,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
     parser.add_argument("--only", default="", help="those whose line of output this regular expression finds")
     parser.add_argument("--jobs", type=int, default=2, help="at a time (default 2)")
-    parser.add_argument("--timeout", type=float, default=900, help="seconds for each (default 900)")
+    parser.add_argument("--seconds", type=int, default=300, help="of processor time for each (default 300)")
     given = parser.parse_args()
     groups = given.groups or ["protocol", *GROUPS]
     if unknown := set(groups) - {"protocol", *GROUPS}:
@@ -328,7 +330,7 @@ def main() -> int:
         chosen, total = sample_of(group, given.sample, given.seed)
         chosen = [mutant for mutant in chosen if re.search(given.only, str(mutant))]
         counts = Counter[str]()
-        for mutant, state, why in attempts(chosen, given.jobs, given.timeout):
+        for mutant, state, why in attempts(chosen, given.jobs, given.seconds):
             counts[state] += 1
             print(f"{state:9} {mutant}  {why}", flush=True)
         killed = counts["killed"] + counts["timed out"]

@@ -879,6 +879,33 @@ def test_overwrite_of_an_interrupted_run(
     assert epochs[7:] == [2, 3]
 
 
+def test_who_watches_is_told_the_points_of_the_checkpoint(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the checkpoint and before its metrics, a run shows its watcher every point once all the same."""
+    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
+    real = Loop.train_epoch
+
+    def interrupted(self: Loop) -> None:
+        if self.state.epoch == 2:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, bench)
+    monkeypatch.undo()
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    folder.write_metrics(folder.metrics()[:2])
+    told: list[tuple[int, dict[str, float], bool]] = []
+    run_config(config, bench, watch=lambda epoch, values, new: told.append((epoch, dict(values), new)))
+    assert [new for _, _, new in told] == [epoch >= 2 for epoch, _, _ in told]
+    points = [p for p in folder.metrics() if p["epoch"] >= 0]
+    assert [
+        {"step": p["step"], "epoch": epoch, **values} for p, (epoch, values, _) in zip(points, told, strict=True)
+    ] == points
+
+
 def test_the_time_before_an_interruption_counts(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
