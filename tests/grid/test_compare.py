@@ -197,6 +197,7 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path
     outcomes = compute(grid_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
+    assert [run.config.seed for run in group.runs] == [0, 3, 4]
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
