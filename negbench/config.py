@@ -358,7 +358,7 @@ def config_layers(
     *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
     """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
-    return [read_recipe(recipe) if recipe else {}, _without_none(flags or {}), *map(set_layer, sets)]
+    return [recipe_settings(recipe), _without_none(flags or {}), *map(set_layer, sets)]
 
 
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:

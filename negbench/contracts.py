@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -236,6 +237,25 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """What a strategy that `synthesizes` is shown of a step: B queries and the K images of its bank, no gradients.
+
+    Args:
+        view: of the slot "bank"; [B, 1 + K] columns, the target in column 0.
+        pool: [B, 1 + K], what the strategy's `pool` answered.
+        queries: [B, D] unit norm.
+        images: [K, T, D] candidate tokens of unit norm.
+        random: returns [B, n] float64 in (0, 1) for any n: numbers of each query's own stream, new ones at every call.
+    """
+
+    view: ScoreView
+    pool: Tensor
+    queries: Tensor
+    images: Tensor
+    random: Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
 class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
 
@@ -265,6 +285,7 @@ class Strategy(ABC):
     reads: ClassVar[tuple[PlaneName, ...]] = ()
     reads_losses: ClassVar[bool] = False  # True: `query_weights` weighs the queries of each epoch
     several_positives: ClassVar[bool] = False  # True: `positives` finds further ones, which a loss must take
+    synthesizes: ClassVar[bool] = False  # True: `synthetic` makes negatives that are no image's, of the slot "bank"
     # two tunable fields of which the first must stay below the second: a study searches start and width
     band: ClassVar[tuple[str, str] | None] = None
 
@@ -329,6 +350,16 @@ class Strategy(ABC):
             [B, N] float weights: > 0 at the target, and >= 0 where `view.allowed` and not in the pool.
         """
         return torch.zeros_like(view.scores).scatter_(1, view.target[:, None], 1.0)
+
+    def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+        """Negatives made of embeddings: asked in every step where `synthesizes`, after `pool` of the slot "bank".
+
+        They join that slot's negatives with weight 1; the query, not they, has a gradient in their scores.
+
+        Returns:
+            [B, S, T, D] candidate tokens of unit norm, and [B, S] bool, which of them there are.
+        """
+        raise NotImplementedError(f"{type(self).__name__} synthesizes no negatives")
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
@@ -600,6 +631,17 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokenised texts with what no training changes of them, to be computed once; here nothing is.

@@ -24,6 +24,7 @@ from negbench.contracts import (
     tunable_ranges,
 )
 from negbench.errors import NegbenchError, OptionError
+from negbench.registry import registry
 
 SCORES = torch.tensor([[-0.5, -0.1, -0.5, -0.9], [0.25, 0.5, 0.25, 0.25]])
 TARGET = torch.tensor([2, 1])
@@ -189,3 +190,23 @@ def test_paired_relevance_is_relevance_of_ones_own_images() -> None:
     own = torch.tensor([[0, 5], [2, 2], [4, 1]])
     want = relevance(queries, images).gather(1, own)
     torch.testing.assert_close(paired_relevance(queries, images[own]), want)
+
+
+def test_evaluation_mode_leaves_every_module_in_its_own() -> None:
+    """A frozen tower stays in evaluation mode when the rest goes back to training, and so it does after an error."""
+    backbone = registry.make("backbones", "tiny", weights="random").train()
+    tower = next(module for module in backbone.children() if next(module.children(), None) is not None)
+    tower.eval()
+    before = [module.training for module in backbone.modules()]
+    assert {True, False} == set(before)
+    within = list[bool]()
+
+    def broken() -> None:
+        with backbone.evaluating():
+            within.extend(module.training for module in backbone.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert not any(within)
+    assert [module.training for module in backbone.modules()] == before

@@ -400,6 +400,14 @@ def test_encode_and_audit_take_recipes(
     assert '"dqe(beta=0.7)"' in (tmp_path / "audit.json").read_text(encoding="utf-8")
 
 
+def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
+    """Their own flags say what the tables [compare] and [map] say there."""
+    run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
+    study = read_study({"strategy": {"name": "top-k"}}, {}, Path("map-worlds"), []).spec.config
+    for config in (run, study):
+        assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (500, "top-k")
+
+
 @pytest.mark.parametrize("given", ["3", "[3]", "[{}]", '[{name = "a"}, {name = "a"}]'])
 def test_variants_need_names(given: str, tmp_path: Path) -> None:
     recipe = write(tmp_path, "r", f"[compare]\nvariants = {given}")

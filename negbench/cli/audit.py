@@ -26,7 +26,8 @@ def audit(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="'all' (that need no guide), or names by comma; options as top-k:k=50 [default: all, or the run's]."
+            help="'all' (that need no guide and go with any loss), or names by comma; options as top-k:k=50 "
+            "[default: all, or the run's]."
         ),
     ] = None,
     backbone: options.Backbone = None,

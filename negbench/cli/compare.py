@@ -25,7 +25,7 @@ def compare(
             "--strategies",
             "--strategy",
             help="Names by comma, options as qure:variant=release; cir: the papers' and their opponents; all: every "
-            "one that needs no guide [default: cir].",
+            "one that needs no guide and goes with any loss [default: cir].",
         ),
     ] = None,
     losses: Annotated[

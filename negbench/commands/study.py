@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from negbench.claims.claim import chosen as claims_named
-from negbench.config import RunConfig, build_config, read_recipe, resolved, set_layer
+from negbench.config import RunConfig, build_config, read_recipe, recipe_settings, resolved, set_layer
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError, UnknownNameError
 from negbench.executors import executor_of
@@ -67,8 +67,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     Raises:
         NegbenchError: an unknown key, or settings that make no study.
     """
-    layers = read_recipe(recipe) if recipe else {}
-    table = layers.pop("study", {})
+    table = read_recipe(recipe).get("study", {}) if recipe else {}
     for key in table:
         if key not in _DEFAULTS:
             raise UnknownNameError("key", f"study.{key}", [f"study.{k}" for k in _DEFAULTS])
@@ -77,7 +76,7 @@ def read_study(flags: dict[str, Any], told: dict[str, Any], recipe: Path | None,
     below: dict[str, Any] = {"eval": {"dev_fraction": DEV_FRACTION}}
     if numbers:
         below = {"strategy": {"name": "qure"}, "dataset": {"name": "vectors"}, "backbone": {"name": "vectors"}}
-    whole, remarks = with_system([below, layers, flags, *map(set_layer, sets)], Scenes())
+    whole, remarks = with_system([below, recipe_settings(recipe), flags, *map(set_layer, sets)], Scenes())
     layered = [whole]
     known = list(resolved(build_config(layered)).flat()) if chosen["fix"] else []
     fixed = dict(fixed_layer(text, known) for text in chosen["fix"])

@@ -80,7 +80,7 @@ def store_of(
 ) -> FeatureStore:
     """Store of a backbone's features; [L, C] is measured by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
-    with _evaluating(backbone), torch.inference_mode():
+    with backbone.evaluating(), torch.inference_mode():
         shape = backbone.image_features(pixels).shape
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
@@ -432,7 +432,7 @@ class _Job:
         pending = _Pending(self.store)
         self.backbone.to(self.device)
         try:
-            with _evaluating(self.backbone), torch.inference_mode():
+            with self.backbone.evaluating(), torch.inference_mode():
                 for batch in self._decoded([path for _, _, path in items]):
                     unreadable += batch.unreadable
                     if len(unreadable) >= _MOST_UNREADABLE:
@@ -562,18 +562,6 @@ def _collate(items: Sequence[tuple[int, Tensor | str]]) -> _Batch:
 def _device_of(backbone: Backbone) -> torch.device:
     tensor = next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0))
     return tensor.device
-
-
-@contextmanager
-def _evaluating(backbone: Backbone) -> Iterator[None]:
-    """Evaluation mode; afterwards every module is back in its own mode (a frozen tower may differ from the rest)."""
-    modes = [(module, module.training) for module in backbone.modules()]
-    backbone.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

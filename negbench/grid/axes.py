@@ -92,7 +92,8 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """'all', 'cir' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
 
     "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
-    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
+    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all", nor those
+    that find several positives, which few losses take.
     """
     if isinstance(given, str):
         given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
@@ -110,8 +111,11 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _needs_another(kind: str, name: str) -> bool:
-    """Whether it is a strategy that reads a guide or a judge, which no run has unless it is told: not one of "all"."""
-    return kind == "strategies" and bool({"guide", "judge"} & set(registry.get(kind, name).reads))  # type: ignore[attr-defined]
+    """Whether it is a strategy that not every run can have, and so not one of "all"."""
+    if kind != "strategies":
+        return False
+    found: Any = registry.get(kind, name)
+    return found.several_positives or bool({"guide", "judge"} & set(found.reads))
 
 
 def parse_negatives(given: Any) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batc
     chunks = _order(loop, strategy, scene).split(config.train.batch_size)
     # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
     kept = config.train.num_negatives if draws is None and loop.strategy.scope == "batch" else None
-    base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if kept else None
+    random = kept is not None or any(part.synthesizes for part in (strategy, strategy.beside) if part is not None)
+    base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
     weights = strategy.query_weights(loop.moving.objective.memory.losses) if strategy.reads_losses else None
 
     def made() -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import (
     AspectScores,
     Backbone,
+    Embedded,
     Loss,
     ScoreView,
     Slot,
@@ -36,7 +37,7 @@ from negbench.loop.slots import (
     losses_of_rows,
     weighted_mean,
 )
-from negbench.mining.draws import keep
+from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import batch_statistics, filtered
 from negbench.mining.planes import Plane, batch_planes, planes_read
@@ -52,7 +53,7 @@ class Batch:
         negatives: [B, M] int64 columns of the corpus drawn for them; None for batch strategies.
         tokens: tokenised texts of the rows.
         kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
-        seed: [B] int64, each query's stream for that.
+        seed: [B] int64, each query's stream for that, and for synthetic negatives.
         weights: [B] float64 >= 0, how much each query counts; None: all alike.
     """
 
@@ -91,12 +92,15 @@ class _Scores:
 class Told:
     """What a batch strategy is told beside the scores: temperature, width, and [B, B + K] planes by name.
 
-    Their columns are the batch's targets, then the images of a bank.
+    Their columns are the batch's targets, then the images of a bank. `queries` [B, D], with their gradient, and `bank`
+    [K, T, D], the tokens of these images, are what a strategy makes synthetic negatives of.
     """
 
     temperature: float
     dim: int
     planes: Mapping[str, Tensor] = field(default_factory=dict)
+    queries: Tensor | None = None
+    bank: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -329,7 +333,7 @@ class Objective(nn.Module):
         by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded, strategy)
         corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())} - {"bank"}
         allowed: dict[Slot, Tensor] = {slot: self.allowed(slot, batch) for slot in corrupts}
-        columns, tokens = split.dataset.target_columns[batch.rows], embedded.detach()
+        columns, tokens, bank = split.dataset.target_columns[batch.rows], embedded.detach(), None
         images: dict[Slot, Tensor] = {"target": columns}
         if "bank" in strategy.corrupts:
             images["bank"], bank, allowed["bank"] = self._bank(strategy, batch.rows, tokens)
@@ -337,7 +341,7 @@ class Objective(nn.Module):
             with self._full_precision():
                 by_slot["bank"] = relevance(made.query, bank)
         known = split.relevant_images(batch.rows, columns)
-        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, columns, tokens))
+        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, columns, tokens), made.query, bank)
         slots, statistics = self.pools(batch, by_slot, allowed, known, told, strategy)
         return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
 
@@ -426,13 +430,36 @@ class Objective(nn.Module):
             pool = strategy.pool(view)
             slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if bank else pool, positives)
             views[slot] = (view, truth)
+            if bank and strategy.synthesizes:
+                slots[slot] = self._with_synthetic(strategy, slots[slot], view, pool, told, batch.seed)
         kept = _kept(slots, batch)
         shown: Slot = "target" if "target" in slots else strategy.corrupts[0]
-        statistics = _statistics(*views[shown], slots[shown])
+        statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
         if kept is not slots:
-            drawn = _statistics(*views[shown], kept[shown])
+            drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
             statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
         return kept, statistics
+
+    def _with_synthetic(
+        self, strategy: Strategy, part: Corrupted, view: ScoreView, pool: Tensor, told: Told, seed: Tensor | None
+    ) -> Corrupted:
+        """The negatives of a bank, and behind them those that the strategy makes of its embeddings."""
+        assert told.queries is not None
+        assert told.bank is not None
+        assert seed is not None
+        stream, used = seed.to(pool.device), 0
+
+        def random(count: int) -> Tensor:
+            nonlocal used
+            used += count
+            return uniform(stream[:, None], torch.arange(used - count, used, device=stream.device))
+
+        with torch.no_grad(), self._full_precision():
+            shown = Embedded(view, pool, told.queries.detach(), told.bank, random)
+            tokens, there = strategy.synthetic(shown)
+        with self._full_precision():
+            scores = paired_relevance(told.queries, tokens.to(told.queries.dtype))
+        return Corrupted.side_by_side([part, Corrupted(scores, there)])
 
     def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Name -> [B, C] of each plane that is read, of [C] images with [C, T, D] tokens, the batch's targets first."""
@@ -466,7 +493,8 @@ class Objective(nn.Module):
         taken = torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
         if found is not None:
             for slot in found.images.keys() & found.slots.keys():
-                row, member = found.slots[slot].mask.cpu().nonzero(as_tuple=True)
+                mask = found.slots[slot].mask[:, : len(found.images[slot])]  # no image is what is synthetic
+                row, member = mask.cpu().nonzero(as_tuple=True)
                 taken[row, found.images[slot][member]] = True
         return taken
 
@@ -520,10 +548,14 @@ def _kept(slots: dict[Slot, Corrupted], batch: Batch) -> dict[Slot, Corrupted]:
     return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
 
 
-def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted) -> dict[str, float]:
-    """`batch_statistics` of one slot; a view with one column more than the slot has the target in front."""
+def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
+    """`batch_statistics` of the images of one slot; with `in_front` the view has the target in front of them.
+
+    What is synthetic stands behind them, and no view shows it.
+    """
     weights = part.mask if part.weights is None else part.weights * part.mask
-    if weights.shape[1] < view.scores.shape[1]:
+    if in_front:
+        weights = weights[:, : view.scores.shape[1] - 1]
         weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
     return batch_statistics(view, weights, known)
 

@@ -34,6 +34,11 @@ def splitmix(seed: Tensor, count: Tensor) -> Tensor:
     return bits ^ _shifted(bits, 31)
 
 
+def uniform(seed: Tensor, count: Tensor) -> Tensor:
+    """Float64 in (0, 1), never 0 and never 1: of `splitmix(seed, count)`, whose shape it has."""
+    return (_shifted(splitmix(seed, count), 12).double() + 0.5) * 2.0**-52  # exact in float64
+
+
 def _shifted(bits: Tensor, by: int) -> Tensor:
     """Logical right shift; torch's `>>` copies the sign."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
@@ -129,9 +134,9 @@ def draw_weighted(weights: Tensor, seed: Tensor, draws: int) -> Tensor:
         real = slot < size[rows, None]
         entry = torch.where(real, start[rows, None] + slot, 0)
         stream = splitmix(seed[rows], torch.tensor(cycle, device=seed.device))
-        bits = splitmix(stream[:, None], entries[entry])
-        uniform = (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # exact in float64, never 0, never 1
-        keys = (log_weight[entry] - (-uniform.log()).log()).masked_fill_(~real, -torch.inf)
+        keys = (log_weight[entry] - (-uniform(stream[:, None], entries[entry]).log()).log()).masked_fill_(
+            ~real, -torch.inf
+        )
         taken = keys.topk(min(len(slot), draws)).indices
         place = size[rows, None] * cycle + slot[: taken.shape[1]]
         fits = real[:, : taken.shape[1]] & (place < draws)

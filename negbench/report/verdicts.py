@@ -86,15 +86,21 @@ class Rules:
         """The baseline among these labels; None where the one asked for has no finished cell."""
         if self.baseline is not None:
             return _named(self.baseline, strategies)
-        return next((name for name in DEFAULT_BASELINES if name in strategies), strategies[0])
+        by_default = (label for name in DEFAULT_BASELINES for label in strategies if _plugin(label) == name)
+        return next(by_default, strategies[0])
 
 
 def _named(name: str, labels: Sequence[str]) -> str | None:
     """The label, or the only one of a plug-in of this name."""
     if name in labels:
         return name
-    of_plugin = [label for label in labels if label.split("(")[0] == name]
+    of_plugin = [label for label in labels if _plugin(label) == name]
     return of_plugin[0] if len(of_plugin) == 1 else None
+
+
+def _plugin(label: str) -> str:
+    """Of `qure(variant=release)` and `qure x5`: qure."""
+    return label.split("(")[0].split(" ")[0]
 
 
 @dataclass(frozen=True)

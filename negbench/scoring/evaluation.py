@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +26,7 @@ class Embeddings:
 @torch.inference_mode()
 def embed_candidates(backbone: Backbone, scene: Features, rows: Tensor, batch: int = EMBED_BATCH) -> Tensor:
     """[N, T, D] candidate tokens of the images in these feature rows."""
-    with _evaluating(backbone):
+    with backbone.evaluating():
         parts = [backbone.candidates(scene.features(backbone, rows[chosen])) for chosen in batches(len(rows), batch)]
     return torch.cat(parts).float()
 
@@ -40,7 +38,7 @@ def embed_queries(
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.tokens if tokens is None else tokens
     device = backbone.temperature.device
-    with _evaluating(backbone):
+    with backbone.evaluating():
         parts = [
             backbone.queries(
                 scene.features(backbone, split.references[chosen]),
@@ -99,7 +97,7 @@ def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tenso
 def embed_texts(backbone: Backbone, split: Split) -> Tensor:
     """[Q, D] each query's text alone."""
     device = backbone.temperature.device
-    with _evaluating(backbone):
+    with backbone.evaluating():
         parts = [
             backbone.text_queries({name: value[chosen].to(device) for name, value in split.tokens.items()})
             for chosen in batches(len(split.references), EMBED_BATCH)
@@ -112,14 +110,3 @@ def one_modality_ranks(backbone: Backbone, scene: Features, split: Split) -> dic
     candidates = embed_candidates(backbone, scene, split.images)
     images, texts = embed_references(backbone, scene, split), embed_texts(backbone, split)
     return {"image_only": rank(split, images, candidates), "text_only": rank(split, texts, candidates)}
-
-
-@contextmanager
-def _evaluating(backbone: Backbone) -> Iterator[None]:
-    """Evaluation mode within the block, and the mode it had after it."""
-    was_training = backbone.training
-    backbone.eval()
-    try:
-        yield
-    finally:
-        backbone.train(was_training)

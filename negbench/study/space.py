@@ -240,10 +240,11 @@ def band_of(cls: Any, options: Mapping[str, Any]) -> Band | None:
 def _width(band: Band, options: Mapping[str, Any], ranges: Mapping[str, Range]) -> Knob:
     """From the narrowest band that the two ranges allow to the widest."""
     start, end = ranges[band.start], ranges[band.end]
-    widest, gap = (end.high or 0.0) - (start.low or 0.0), (end.low or 0.0) - (start.high or 0.0)
     default = round(options[band.end] - options[band.start], 12)
+    widest, gap = (end.high or 0) - (start.low or 0), (end.low or 0) - (start.high or 0)
     narrowest = gap if gap > 0 else widest / 10
-    return Knob(band.key, default, min(round(narrowest, 12), default), max(round(widest, 12), default))
+    number = int if isinstance(default, int) else float  # bands of whole numbers have whole widths
+    return Knob(band.key, default, min(number(round(narrowest, 12)), default), max(number(round(widest, 12)), default))
 
 
 def _definitions(full: ResolvedConfig) -> Knob | None:

@@ -100,6 +100,8 @@ class StrategyTestCase:
         assert strategy.queue == 0 or (strategy.queue > 0 and "bank" in strategy.corrupts)
         if strategy.several_positives:
             assert strategy.scope == "batch", "positives are members of a batch"
+        if strategy.synthesizes:
+            assert "bank" in strategy.corrupts, "synthetic negatives are made of a bank's embeddings"
         assert strategy.n_def >= 1
         assert strategy.schedule in ("multiples", "equal")
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import HybridConfig, RunConfig, parse_plugin
-from negbench.contracts import relevance
+from negbench.contracts import Embedded, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -20,6 +21,7 @@ from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, plan_run, resume, run_config
 from negbench.loop.train import Loop
+from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scene import Scenes
 from negbench.scoring import evaluation
@@ -260,7 +262,9 @@ def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
     assert corpus == pytest.approx(batch, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["xbm:queue=20", "in-batch:2>xbm:queue=20", "xbm+top-k:k=5:queue=20"])
+@pytest.mark.parametrize(
+    "name", ["xbm:queue=20", "in-batch:2>mochi:queue=20", "in-batch:2>xbm:queue=20", "xbm+top-k:k=5:queue=20"]
+)
 def test_a_queue_is_resumed_to_the_bit(
     name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,9 +275,65 @@ def test_a_queue_is_resumed_to_the_bit(
     assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
 
 
+def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> None:
+    """`mochi`: against a loop over the numbers that it was given; of the mixtures the query alone has a gradient."""
+    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
+    given = list[Embedded]()
+    seed = torch.arange(5) * 7919
+    strategy = objective.strategy
+
+    class Watched(type(strategy)):  # type: ignore[misc]
+        def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+            given.append(embedded)
+            found: tuple[Tensor, Tensor] = super().synthetic(embedded)
+            assert not any(one.requires_grad for one in (found[0], embedded.queries, embedded.images))
+            return found
+
+    objective.take(Watched(**dataclasses.asdict(strategy)))
+    tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
+    batch = Batch(ROWS, None, tokens, seed=seed)
+    result = objective(batch)
+    scores, _, targets = tables(opened)
+    (shown,) = given
+    query, images, temperature = shown.queries, shown.images, float(opened.backbone.temperature.detach())
+    columns = targets[ROWS].tolist()
+    want, count = 0.0, 0
+    for i, row in enumerate(ROWS.tolist()):
+        own = columns[i]
+        others = [j for j, column in enumerate(columns) if column != own]
+        hard = sorted(sorted(others, key=lambda j: -float(scores[row, columns[j]]))[:3])
+        u = uniform(seed[i], torch.arange(4 * 3 + 2 * 2)).tolist()
+        first, second, a, b = u[:4], u[4:8], u[8:12], u[12:14]
+        mixed = [
+            a[k] * images[hard[int(first[k] * len(hard))]] + (1 - a[k]) * images[hard[int(second[k] * len(hard))]]
+            for k in range(4)
+        ]
+        mixed += [b[k] / 2 * query[i] + (1 - b[k] / 2) * images[hard[int(u[14 + k] * len(hard))]] for k in range(2)]
+        negatives = [float(scores[row, columns[j]]) for j in others]
+        # token by token, and the best token counts
+        negatives += [float((normalize(h, dim=-1) @ query[i]).max()) / temperature for h in mixed]
+        count += len(negatives)
+        want -= float(torch.tensor([float(scores[row, own]), *negatives]).log_softmax(0)[0]) / len(ROWS)
+    assert result.negatives == count
+    assert float(result.loss.detach()) == pytest.approx(want, abs=1e-5)
+    assert result.statistics["pool_size"] == pytest.approx(sum(c != o for o in columns for c in columns) / 5)
+    result.loss.backward()
+    again = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)(batch)
+    assert torch.equal(again.loss, result.loss), "the same seed, the same mixtures"
+    other = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
+    assert not torch.equal(other(dataclasses.replace(batch, seed=seed + 1)).loss, result.loss)
+
+
+def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
+    """`train.num_negatives` counts all that stand in the loss."""
+    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=8, with_query=8)
+    result = step(objective, kept=6, seed=torch.arange(5))
+    assert result.negatives == 6 * 5
+
+
 def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
     sets = [*vector_sets, "train.stacked=true"]
-    for name in ("bank", "xbm"):
+    for name in ("bank", "xbm", "mochi"):
         assert "remembers the steps before, or scores the corpus in each" in alone(config_of(sets, name))
     with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
         check_one_process(make_strategy("in-batch:2>xbm"), 2)

@@ -213,7 +213,9 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
             for path in file.parent.glob("*.safetensors"):
                 path.unlink()
             file.write_bytes(wrong)
-            assert torch.equal(features(), want)
+            # an image whose line was damaged is encoded by itself, not in its batch of 12: the last bit may differ
+            torch.testing.assert_close(features(), want, rtol=2e-3, atol=2e-3)
+            assert all(path.read_bytes() != wrong for path in file.parent.glob("*.safetensors"))
 
 
 def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ VARIANTS = [(key, {}) for key in KEYS] + [
     ("fnc-attraction", {"threshold": 0.0, "k": 2}),
     ("bank", {"k": 3}),
     ("ngame", {"cluster": 3, "k": 2}),
+    ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),
     ("trisampler", {"k": 3}),
     ("sentence-transformers", {"range_min": 2, "absolute_margin": 0.25, "sampling_strategy": "random"}),
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),

@@ -1,0 +1,77 @@
+"""Mixed negatives: embeddings between two hard negatives, and between the query and one, beside the queue itself.
+
+Rule: of each query the n highest-scored images of a queue. Type 1: s mixtures h = norm(a n_i + (1 - a) n_j) of two of
+them, a ~ U(0, 1). Type 2: s' mixtures h = norm(b q + (1 - b) n_j) with the query, b ~ U(0, 1/2). No gradient flows
+through h; all stand in one softmax with the queue.
+Source: Kalantidis et al., Hard Negative Mixing for Contrastive Learning (arXiv:2010.01028, sec. 3); formulas and the
+defaults n 32, s 16, s' 16 from davidsvy/hard-negative-mixing, src/moco.py, which is not its authors'. The paper's own
+numbers (n 1024, s 1024, s' 128) are unverified.
+Departures: no encoder that moves as an average; embeddings of several tokens are mixed token by token, and the query
+with each. Start it late, as the paper does, by a switch: `in-batch:2>mochi`; there `queue` fills from then on.
+Fallback: none; a query whose every column is disallowed has no negative, mixed or other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.contracts import Embedded, Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.strategies._ranked import is_whole
+
+PAPER = "MoCHi, arXiv:2010.01028"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mochi(Strategy):
+    """Pool: all allowed images of the queue, the batch's own targets among them; mixtures of the n hardest beside them.
+
+    Args:
+        queue: images, >= 1.
+        hardest: n, how many of the queue are mixed, >= 1.
+        pairs: s, mixtures of two negatives a query, >= 0.
+        with_query: s', mixtures of the query and a negative, >= 0.
+    """
+
+    scope: ClassVar[Scope] = "batch"
+    corrupts: ClassVar[tuple[Slot, ...]] = ("bank",)
+    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
+    synthesizes: ClassVar[bool] = True
+
+    queue: int = tunable(8192, low=64, high=65536, log=True)
+    hardest: int = tunable(32, low=4, high=1024, log=True)
+    pairs: int = tunable(16, low=0, high=256)
+    with_query: int = tunable(16, low=0, high=256)
+
+    def __post_init__(self) -> None:
+        for name, least in (("queue", 1), ("hardest", 1), ("pairs", 0), ("with_query", 0)):
+            value = getattr(self, name)
+            check_option(name, value, is_whole(value, least), f"a whole number >= {least}")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        """[B, N] bool, True at every allowed column."""
+        return view.allowed.clone()
+
+    def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+        """[B, s + s', T, D], and [B, s + s'] bool: all of a query's, or none where its pool is empty."""
+        hardest = embedded.view.window(embedded.pool > 0, self.hardest)
+        members = hardest.sum(1)
+        first = hardest.to(torch.int8).sort(dim=1, descending=True, stable=True).indices - 1  # the bank's own numbers
+
+        def some(count: int) -> Tensor:
+            place = (embedded.random(count) * members[:, None]).long()
+            return embedded.images[first.gather(1, place).clamp(min=0)]  # [B, count, T, D]
+
+        def share(count: int) -> Tensor:
+            return embedded.random(count).to(embedded.images.dtype)[:, :, None, None]
+
+        one, other, a = some(self.pairs), some(self.pairs), share(self.pairs)
+        b = share(self.with_query) / 2
+        query = embedded.queries[:, None, None].to(embedded.images.dtype)
+        mixed = torch.cat([a * one + (1 - a) * other, b * query + (1 - b) * some(self.with_query)], dim=1)
+        there = (members > 0)[:, None].expand(-1, mixed.shape[1])
+        return normalize(mixed, dim=-1), there
