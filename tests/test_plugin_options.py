@@ -53,6 +53,13 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "in-batch-cube": {"n_def": (1,), "k": (189, 10, 1000, "log")},
         "in-batch-semi-hard": {"n_def": (1,), "margin": (0.2, 0.01, 0.5, "log"), "triplets": ("semi-hard",)},
         "margin-pos": {"n_def": (6,), "margin": (0.05, 0.0, 0.3), "k": (10, 5, 1000, "log")},
+        "mochi": {
+            "n_def": (1,),
+            "queue": (8192, 64, 65536, "log"),
+            "hardest": (32, 4, 1024, "log"),
+            "pairs": (16, 0, 256),
+            "with_query": (16, 0, 256),
+        },
         "multi-similarity": {"n_def": (6,), "epsilon": (0.1, 0.01, 0.5, "log")},
         "ngame": {"n_def": (1,), "cluster": (8, 2, 64, "log"), "k": (10, 1, 100, "log")},
         "no-duplicates": {"n_def": (1,)},
