@@ -18,10 +18,10 @@ from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Processes, executor_of
+from negbench.executors import Here, Processes, executor_of
 from negbench.files import read_json
-from negbench.grid import cells as cells_module
-from negbench.grid.axes import Grid, parse_seeds
+from negbench.grid import encoding
+from negbench.grid.axes import Grid, parse_seeds, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
@@ -123,9 +123,9 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    monkeypatch.setattr(cells_module, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
     cells: list[Any] = [SimpleNamespace(data=data, config=place) for place, data in enumerate("aabcb")]
-    cells_module.encode(cells, Display(), Scenes())
+    encoding.encode_cells(cells, Here(), Display(), Scenes())
     assert opened == [0, 2, 3]
 
 
@@ -391,6 +391,17 @@ def test_negatives_are_an_axis(toy_sets: list[str], tmp_path: Path) -> None:
     for wrong in ("0", "1,1", "many"):
         with pytest.raises(OptionError, match="--negatives"):
             build_grid({**axes, "negatives": wrong}, {}, None, [*toy_sets], None)
+
+
+def test_labels_name_files_by_as_little_of_their_path_as_tells_them_apart() -> None:
+    one, two = "precomputed(images=/a/b/x.npz, texts=~/t.npz)", "precomputed(images=/a/c/x.npz, texts=~/t.npz)"
+    assert list(short([one, "tiny", one]).values()) == ["precomputed(images=x.npz, texts=t.npz)", "tiny"]
+    assert list(short([one, two]).values()) == [
+        "precomputed(images=b/x.npz, texts=~/t.npz)", "precomputed(images=c/x.npz, texts=~/t.npz)",
+    ]  # fmt: skip
+    assert short(["clip(weights=lavis:/m/model.pth)", "qure(a/b=1)"]) == {
+        "clip(weights=lavis:/m/model.pth)": "clip(weights=lavis:model.pth)", "qure(a/b=1)": "qure(a/b=1)",
+    }  # fmt: skip
 
 
 def test_your_own_embeddings_end_in_a_report(
