@@ -22,7 +22,7 @@ from negbench.signals import Stopped
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
-_GRACE = 5.0  # seconds for tasks to end in order
+_GRACE = 15.0  # seconds for tasks to end in order; Slurm kills after 30
 _REACHED = 5.0  # seconds for the head to answer
 # what workers take over of our environment: where things lie, and how servers are reached
 _PASSED = ("NEGBENCH_", "MLFLOW_", "PG", "HF_", "AWS_")

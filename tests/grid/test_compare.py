@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,13 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
     anew = compute(grid_of(vector_sets, "qure", seeds="1"), tmp_path, overwrite="always")
     assert not anew[0].reused
     assert anew[0].run_id == f"{first[0].run_id}-2"
+
+
+def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
+    """Those of a seed share initial weights, and a process keeps one backbone at a time for long."""
+    grid = grid_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
+    found = [(config.seed, config.loss.name, config.strategy.name) for config in grid.configs()]
+    assert found == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
 
 
 def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp_path: Path) -> None:
@@ -189,6 +197,7 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path
     outcomes = compute(grid_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
+    assert [run.config.seed for run in group.runs] == [0, 3, 4]
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"

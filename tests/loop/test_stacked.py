@@ -15,7 +15,7 @@ from negbench.config import RunConfig
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import Cell, compute, plan, stacks
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
 from negbench.loop.stacked import Stack
 from negbench.mining.curves import Curves
 from negbench.registry import registry
@@ -298,6 +298,28 @@ def test_an_interrupted_stack_begins_again(
         assert one.run_id == other.run_id
         assert one.metrics() == other.metrics()
         assert all(torch.equal(value, other.weights()[name]) for name, value in one.weights().items())
+
+
+def test_overwrite_of_a_stack(tmp_path: Path, vector_sets: list[str]) -> None:
+    sets = [*vector_sets, "train.epochs=1", "train.stacked=true"]
+    cells: Cells = [("qure", 0), ("top-k", 1)]
+    configs = [config_of(name, seed, "info-nce", sets) for name, seed in cells]
+    benches = [Bench.open(tmp_path, "none")] * 2
+    names = [run.run_id for run in run_stack(configs, benches) if isinstance(run, RunResult)]
+    assert len(names) == 2
+    again = planned(tmp_path, cells, "info-nce", sets)
+    (RunFolder(tmp_path / names[1]).path / "result.json").unlink()
+    found = run_stack(configs, benches, overwrite="never")
+    assert isinstance(found[0], RunResult)
+    assert found[0].reused
+    assert "interrupted before, and --overwrite never leaves it" in str(found[1])
+    (anew, _), (other, _) = compute(again, Here(), runs=tmp_path, tracking_uri="none", overwrite="always")
+    assert [(o.cell.labels["strategy"], o.run_id, o.reused) for o in (anew, other)] == [
+        ("qure", f"{names[0]}-2", False),
+        ("top-k", f"{names[1]}-2", False),
+    ]
+    for name in names:
+        assert RunFolder(tmp_path / f"{name}-2").manifest["hash"][:8] in name
 
 
 def test_a_diverging_stack_says_so_run_by_run(tmp_path: Path, vector_sets: list[str]) -> None:
