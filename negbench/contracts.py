@@ -629,13 +629,14 @@ class Backbone(nn.Module, ABC):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
+        training = [module for module in self.modules() if module.training]
+        if training:  # else it is what it is to be, as between the epochs of a stack
+            self.eval()
         try:
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
+            for module in training:
+                module.training = True
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokenised texts with what no training changes of them, to be computed once; here nothing is.
@@ -715,6 +716,11 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
         [B, N].
     """
     count, tokens, width = candidates.shape
+    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # a table a token: no maximum over short rows
+        best = queries @ candidates[:, 0].T
+        for token in candidates.unbind(1)[1:]:
+            torch.maximum(best, queries @ token.T, out=best)
+        return best
     scores = queries @ candidates.reshape(count * tokens, width).T
     return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
 

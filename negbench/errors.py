@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 
 MOVES_SCORES = False  # messages
@@ -16,6 +17,31 @@ def quoted(value: object) -> str:
     except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
         text = f"a {type(value).__name__} that is too long to print"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_URL = re.compile(r"([a-zA-Z][\w+.-]*://)(\S*)")
+_HOST = re.compile(
+    r"(\[[\da-fA-F:.]+\]|[^\s:/@?]*)(:\d*)?(?=[/?#]|$)"
+)  # and a port: then nobody's name stands before it
+_SECRET = re.compile(r"pass|pwd|token|secret|api_?key|access_?key|credential|signature|odbc", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with its URLs as they may be printed and stored: no passwords, nor parameters that are secret.
+
+    The user's name stays, but for http, where it may be a token.
+    """
+    return _URL.sub(lambda found: found[1] + _address(found[1], found[2]), text)
+
+
+def _address(scheme: str, rest: str) -> str:
+    place, *parameters = re.split(r"\?(?=\w+=)", rest, maxsplit=1)  # a password may hold any character, '?' and '@' too
+    if not _HOST.match(place):
+        user, at, place = place.rpartition("@")
+        if at and not scheme.startswith("http"):
+            place = f"{user.partition(':')[0]}@{place}"
+    kept = [each for each in "".join(parameters).split("&") if not _SECRET.search(each.partition("=")[0])]
+    return place + ("?" + "&".join(kept) if any(kept) else "")
 
 
 class NegbenchError(Exception):
@@ -54,11 +80,22 @@ class RunError(NegbenchError):
     """A run that cannot be found, resumed or reused."""
 
 
+def out_of_memory(error: BaseException) -> str | None:
+    """One line where the machine or the GPU had no memory left; None where something else is wrong."""
+    told = str(error).split("\n")[0]
+    allocators = ("can't allocate memory", "not enough memory", "out of memory")
+    refused = isinstance(error, RuntimeError) and any(words in told for words in allocators)
+    if refused or isinstance(error, MemoryError):
+        return f"out of memory ({told or type(error).__name__}): lower train.batch_size or what else is large"
+    return None
+
+
 # modules of the extra [full]
 _FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
+_EXTRAS = {**dict.fromkeys(_FULL, "full"), "ray": "ray"}  # module -> extra that brings it
 
 
 def missing_package(error: ImportError) -> str | None:
-    """The mend, where a module of the extra [full] is not installed; None where something else is wrong."""
+    """The mend, where a module of an extra is not installed; None where something else is wrong."""
     name = (error.name or "").partition(".")[0]
-    return f"this needs {name}: pip install 'negbench[full]'" if name in _FULL else None
+    return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'" if name in _EXTRAS else None

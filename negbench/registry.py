@@ -108,12 +108,15 @@ class Registry:
         return [self.find(kind, re.sub(r":\s*\d+\s*$|^[\s\d.]+\*", "", part).strip()) for part in names]
 
     def reader_of(self, path: str) -> str | None:
-        """Name of the data set that reads files of this ending (its class declares `extensions`); None for a name."""
-        ending = Path(path).suffix.lower()
-        for plugin in self.plugins("datasets").values() if ending else ():
+        """Name of the data set that reads such a path: by its ending, or its beginning as in `hf:NAME` (its class
+        declares these as `extensions`); None for a name.
+        """
+        beginning, colon, _ = path.partition(":")
+        marks = {Path(path).suffix.lower(), beginning + colon} - {"", path}
+        for plugin in self.plugins("datasets").values() if marks else ():
             tree = syntax.parse(plugin.source())
             for node in tree.body:
-                if isinstance(node, ast.ClassDef) and ending in (syntax.constant(node, "extensions") or ()):  # type: ignore[operator]
+                if isinstance(node, ast.ClassDef) and marks & {*(syntax.constant(node, "extensions") or ())}:  # type: ignore[misc]
                     return plugin.name
         return None
 
@@ -166,6 +169,22 @@ class Registry:
 
 
 registry = Registry()
+
+
+def blamed(error: BaseException) -> str | None:
+    """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
+    foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind))}
+    trace, line = error.__traceback__, 0
+    blamed_on: Plugin | None = None
+    while trace is not None:
+        plugin = foreign.get(str(trace.tb_frame.f_globals.get("__name__")))
+        if plugin is not None:
+            blamed_on, line = plugin, trace.tb_lineno
+        trace = trace.tb_next
+    if blamed_on is None:
+        return None
+    problem = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{_SINGULAR[blamed_on.kind]} '{blamed_on.name}' of {blamed_on.origin} failed in line {line}: {problem}"
 
 
 def is_composite(kind: str, name: str) -> bool:
@@ -371,7 +390,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise NegbenchError(f"--plugin {path} cannot be imported: {problem}") from error

@@ -27,6 +27,7 @@ from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, 
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 MOVES_SCORES = False  # keeps what was computed
 
@@ -133,7 +134,11 @@ class RunFolder:
     def recover(self) -> None:
         """Set metrics.jsonl back to the checkpoint: what was computed after it, if anything, is computed again."""
         saved = self.checkpoint()
-        self.write_metrics(saved["state"]["points"] if saved else [])
+        if saved is None:
+            self.write_metrics([])
+            return
+        with self.in_checkpoint():
+            self.write_metrics(saved["state"]["points"])
 
     # --- tables and weights ---------------------------------------------------------------------------------------
 
@@ -141,10 +146,14 @@ class RunFolder:
         """Per-query ranks on the reported split."""
         self.write_table("ranks", frame)
 
-    def write_table(self, name: str, frame: pd.DataFrame) -> None:
+    def write_table(self, name: str, table: pd.DataFrame | pa.Table) -> None:
         """`name`.parquet."""
+        import pyarrow as pa
+        from pyarrow.parquet import write_table
+
+        made = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
         with atomic_write(self.path / f"{name}.parquet", "wb") as file:
-            frame.to_parquet(file, index=False)
+            write_table(made, file)
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""
@@ -164,12 +173,15 @@ class RunFolder:
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, on the CPU; None where there is none."""
-        file = self.path / "checkpoint.pt"
-        if not file.exists():
+        if not (self.path / "checkpoint.pt").exists():
             return None
-        with intact(file, _FIRST):
+        with self.in_checkpoint() as file:
             state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         return state
+
+    def in_checkpoint(self) -> AbstractContextManager[Path]:
+        """Take something of the checkpoint: DamagedError for whatever fails in the block."""
+        return intact(self.path / "checkpoint.pt", _FIRST)
 
     def write_weights(self, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
         """Trained parameters as safetensors."""

@@ -22,6 +22,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
 from negbench.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
+from negbench.room import Need, check_memory
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -257,11 +258,14 @@ def _source(
     if backbone.provides_features:
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = _files_of(parts)
+    files = files_of(parts)
     if not backbone.frozen_images:
         pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
-    store = features.store_of(backbone)
+    store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
+    held = min(len(ids) * store.image_bytes, budget)
+    what = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
+    check_memory([what], device)
     with display.stage("encode", total=len(ids)) as advance:
         report = store.ensure(
             {image: files[image] for image in ids},
@@ -271,11 +275,11 @@ def _source(
             workers=config.compute.workers,
             progress=advance,
         )
-    held = store.load(ids, device=device, budget_bytes=int(config.compute.feature_memory_gib * 2**30))
-    return held.__getitem__, report.encoded
+    loaded = store.load(ids, device=device, budget_bytes=budget)
+    return loaded.__getitem__, report.encoded
 
 
-def _files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
+def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
     """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
     files: dict[str, Path] = {}
     for part in parts:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import sqlite3
 import subprocess
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from negbench.errors import NegbenchError, RunError
+from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import locked, read_json, write_json
 from negbench.runfolder import RunFolder
 from negbench.signals import Stopped
@@ -102,8 +101,8 @@ class Tracker:
 
     @property
     def shown(self) -> str:
-        """The URI as it may be printed: without a user's name and password."""
-        return re.sub(r"//[^/@]*@", "//", self.uri)
+        """The URI as it may be printed, and as folders remember it."""
+        return without_secrets(self.uri)
 
     def client(self) -> MlflowClient:
         """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
@@ -140,7 +139,7 @@ class Tracker:
                 before = default_uri(Path(unquote(urlsplit(old).path)).parent)
                 for note in self._notes():
                     if (kept := _noted(note)) is not None and kept["uri"] == before:
-                        write_json(note, {**kept, "uri": self.uri})
+                        write_json(note, {**kept, "uri": self.shown})
 
     def address(self, name: str | None = None) -> str:
         """Path within MLflow's pages of an experiment's runs, on its saved view.
@@ -149,15 +148,16 @@ class Tracker:
             name: of the experiment; default: that of the newest run.
 
         Raises:
-            RunError: no such experiment, or none with a run.
+            RunError: no such experiment, or none with a run; a store that fails.
         """
-        client = self.client()
-        known = {e.experiment_id: e for e in client.search_experiments()}
-        if name is None:
-            newest = client.search_runs(list(known), order_by=["attributes.start_time DESC"], max_results=1)
-            found = known[newest[0].info.experiment_id] if newest else None
-        else:
-            found = client.get_experiment_by_name(name)
+        with self._answering():
+            client = self.client()
+            known = {e.experiment_id: e for e in client.search_experiments()}
+            if name is None:
+                newest = client.search_runs(list(known), order_by=["attributes.start_time DESC"], max_results=1)
+                found = known[newest[0].info.experiment_id] if newest else None
+            else:
+                found = client.get_experiment_by_name(name)
         if found is None:
             names = sorted(e.name for e in known.values() if e.experiment_id != "0")
             raise RunError(
@@ -170,6 +170,16 @@ class Tracker:
     def guard(self) -> Any:
         """Lock that serialises writers of the sqlite file; server stores need none."""
         return locked(self.root / ".mlflow.lock") if self.uri.startswith("sqlite") else nullcontext()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """RunError where the store fails in this block: for who asked for nothing else."""
+        try:
+            yield
+        except NegbenchError:
+            raise
+        except Exception as error:
+            raise RunError(f"{self.shown} fails ({first_line(error)})") from error
 
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Id of the experiment `name`, made if absent."""
@@ -201,12 +211,17 @@ class Tracker:
             log.finish(status)
 
     def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
-        """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id."""
+        """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id.
+
+        Raises:
+            RunError: a run that is not finished, or a store that fails.
+        """
         kept = _noted(folder.path / "mlflow.json") or {}
         log = RunLog(self, folder, tolerant=False)
-        log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
-        log.artifacts(folder.result)
-        log.finish("FINISHED")
+        with self._answering():
+            log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
+            log.artifacts(folder.result)
+            log.finish("FINISHED")
         return log.run_id
 
     def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
@@ -225,7 +240,7 @@ class Tracker:
         try:
             return self._parent(note, name, tags)
         except Exception as error:
-            warnings.warn(f"{self.shown} fails ({_first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
             return None
 
     def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
@@ -233,14 +248,14 @@ class Tracker:
 
         with locked(note.with_suffix(".lock")):
             client, kept = self.client(), _noted(note)
-            if kept is not None and kept["uri"] == self.uri:
+            if kept is not None and kept["uri"] == self.shown:
                 with suppress(MlflowException), self.guard():  # somebody has deleted it: make another
                     client.update_run(kept["run_id"], status="RUNNING")
                     return str(kept["run_id"])
             experiment = self.experiment(client, name)
             with self.guard():
                 run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
-            write_json(note, {"uri": self.uri, "run_id": run.info.run_id, "summaries": []})
+            write_json(note, {"uri": self.shown, "run_id": run.info.run_id, "summaries": []})
         return str(run.info.run_id)
 
     @contextmanager
@@ -273,7 +288,7 @@ class Tracker:
         running = {run.info.run_id for run in found}
         for note in self._notes() if running else ():
             kept, folder = _noted(note), RunFolder(note.parent)
-            if kept is None or kept["uri"] != self.uri or kept["run_id"] not in running:
+            if kept is None or kept["uri"] != self.shown or kept["run_id"] not in running:
                 continue
             lock = note.with_name(_ALIVE if "summaries" in kept else ".lock")
             if not lock.exists():  # a trial that is held by a database server
@@ -293,16 +308,21 @@ class Tracker:
                 client.set_terminated(run_id, status=status)
 
     def describe(self, note: Path, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay."""
-        if not self.enabled:
-            return
-        client, kept = self.client(), _noted(note)
-        if kept is None:
+        """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay.
+
+        A store that fails costs a warning.
+        """
+        kept = _noted(note)
+        if not self.enabled or kept is None:
             return
         run_id = str(kept["run_id"])
-        with self.guard():
-            log_params(client, run_id, params)
-            log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
+        try:
+            client = self.client()
+            with self.guard():
+                log_params(client, run_id, params)
+                log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
+        except Exception as error:
+            warnings.warn(f"{self.shown} fails ({first_line(error)}): its parent run has no metrics", stacklevel=2)
 
     def close_parent(
         self,
@@ -322,7 +342,7 @@ class Tracker:
         try:
             self._close_parent(note, name, summaries, artifacts, shown)
         except Exception as error:
-            warnings.warn(f"{self.shown} fails ({_first_line(error)}): '{name}' has no summary runs", stacklevel=2)
+            warnings.warn(f"{self.shown} fails ({first_line(error)}): '{name}' has no summary runs", stacklevel=2)
 
     def _close_parent(
         self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path], shown: Shown
@@ -363,7 +383,7 @@ class Tracker:
             view = {"name": key, "createdAt": now, "updatedAt": now, "state": json.dumps(state)}
             client.set_experiment_tag(experiment, f"{_VIEW}{key}", json.dumps(view))
         for folder, colour in shown.colours.items():
-            if (cell := _noted(folder / "mlflow.json")) is not None and cell["uri"] == self.uri:
+            if (cell := _noted(folder / "mlflow.json")) is not None and cell["uri"] == self.shown:
                 client.set_tag(cell["run_id"], "mlflow.runColor", colour)
 
 
@@ -439,7 +459,7 @@ class RunLog:
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
         note = self.folder.path / "mlflow.json"
         earlier = _noted(note)
-        if earlier is not None and earlier["uri"] == self.tracker.uri:
+        if earlier is not None and earlier["uri"] == self.tracker.shown:
             with self.tracker.guard():
                 _delete(client, earlier["run_id"])
         named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
@@ -447,7 +467,7 @@ class RunLog:
             run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
             self.run_id = run.info.run_id
             log_params(client, self.run_id, params)
-        write_json(note, {"uri": self.tracker.uri, "run_id": self.run_id, "tags": dict(tags)})
+        write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
         self._client = client
 
     def _flush(self) -> None:
@@ -484,7 +504,7 @@ class RunLog:
         except Exception as error:
             if not self._tolerant:
                 raise
-            self.error = _first_line(error)
+            self.error = first_line(error)
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
@@ -528,11 +548,15 @@ def _noted(note: Path) -> dict[str, Any] | None:
         value = read_json(note)
     except NegbenchError:
         return None
-    return value if isinstance(value, dict) and value.keys() >= {"uri", "run_id"} else None
+    if not isinstance(value, dict) or not value.keys() >= {"uri", "run_id"}:
+        return None
+    return {**value, "uri": without_secrets(str(value["uri"]))}  # versions before this wrote the password, too
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+def first_line(error: Exception) -> str:
+    """Kind and first line of an error of the store's, as they may be printed."""
+    told = str(error).strip().split("\n")[0]
+    return without_secrets(f"{type(error).__name__}: {told}")
 
 
 def _origin() -> dict[str, str]:

@@ -12,11 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from negbench import syntax
-from negbench.contracts import Loss, Strategy, tunable_ranges
+from negbench.contracts import Loss, ScoreView, Strategy, tunable_ranges
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
-from negbench.registry import KINDS, Option, Registry, _files, constructor_of, option_defaults, options_of, registry
+from negbench.registry import (
+    KINDS,
+    Option,
+    Registry,
+    _files,
+    blamed,
+    constructor_of,
+    option_defaults,
+    options_of,
+    registry,
+)
 
 TESTS = Path(__file__).parent
 EVERY = [
@@ -232,10 +243,12 @@ def test_ranges_that_are_no_literals_are_shown_as_written(package: Path) -> None
 
 
 def test_a_data_set_declares_the_files_it_reads() -> None:
-    for ending in registry.get("datasets", "triplets").extensions:
+    *endings, beginning = registry.get("datasets", "triplets").extensions
+    for ending in endings:
         assert registry.reader_of(f"some/where{ending}") == "triplets"
         assert registry.reader_of(f"some/where{ending.upper()}") == "triplets"
-    assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "")] == [None] * 4
+    assert registry.reader_of(f"{beginning}some/where") == "triplets"
+    assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "", "hf", "of:b")] == [None] * 6
 
 
 # --- options explained ------------------------------------------------------------------------------------------------
@@ -420,3 +433,24 @@ def test_files_that_are_no_plugins(tmp_path: Path) -> None:
         Registry().add_file(empty)
     with pytest.raises(NegbenchError, match=r"cannot be imported: ModuleNotFoundError: .*no_such_module_of_anyone"):
         Registry().add_file(broken)
+
+
+def test_an_error_is_blamed_on_the_plugin_that_it_arose_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", dict(registry._files))
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+    file = tmp_path / "broken.py"
+    text = "from dataclasses import dataclass\nfrom negbench import Strategy\n@dataclass(frozen=True)\n"
+    text += (
+        "class Broken(Strategy):\n    scope = 'corpus'\n    def pool(self, view):\n        return view.scores[10**9]\n"
+    )
+    file.write_text(text, encoding="utf-8")
+    registry.add_file(file)
+    view = ScoreView(torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(IndexError) as caught:
+        registry.make("strategies", "broken").pool(view)
+    told = blamed(caught.value)
+    assert told is not None
+    assert told.startswith(f"strategy 'broken' of {file} failed in line 7: IndexError: ")
+    with pytest.raises(ZeroDivisionError) as ours:
+        assert 1 / 0
+    assert blamed(ours.value) is None

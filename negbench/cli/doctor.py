@@ -26,12 +26,21 @@ def doctor(
     trial: Annotated[bool, typer.Option("--trial/--no-trial", help="Compute a run of a few seconds, twice.")] = True,
     runs_dir: options.RunsDir = None,
     tracking_uri: options.TrackingUri = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of lines.")] = False,
 ) -> None:
     """Print one line after the other; exit code 2 where something is wrong."""
+    import json
+
     from negbench import files
     from negbench.errors import NegbenchError
 
-    runs, problems = files.runs_dir(runs_dir), 0
+    runs, found = files.runs_dir(runs_dir), list[dict[str, str | bool]]()
+
+    def note(title: str, line: str, wrong: bool) -> None:
+        found.append({"part": title, "text": line, "problem": wrong})
+        if not as_json:
+            typer.echo(f"{title:9} {'PROBLEM: ' if wrong else ''}{line}")
+
     parts: dict[str, Callable[[], Iterator[Finding]]] = {
         "versions": _versions,
         "device": _devices,
@@ -44,11 +53,12 @@ def doctor(
     for title, part in parts.items():
         try:
             for line, wrong in part():
-                problems += wrong
-                typer.echo(f"{title:9} {'PROBLEM: ' if wrong else ''}{line}")
+                note(title, line, wrong)
         except NegbenchError as error:
-            problems += 1
-            typer.echo(f"{title:9} PROBLEM: {error}")
+            note(title, str(error), True)
+    problems = sum(bool(each["problem"]) for each in found)
+    if as_json:
+        typer.echo(json.dumps({"problems": problems, "findings": found}, indent=2))
     if problems:
         raise NegbenchError(f"the doctor found {problems} problem{'s' * (problems > 1)}: see above")
 
@@ -126,7 +136,7 @@ def _cache() -> Iterator[Finding]:
 
 def _store(runs: Path, uri: str | None) -> Iterator[Finding]:
     """Whether the store answers; ends what killed processes left running there."""
-    from negbench.tracking import Tracker
+    from negbench.tracking import Tracker, first_line
 
     tracker = Tracker.open(runs, uri)
     if not tracker.enabled or (uri is None and not (runs / "mlflow.db").exists()):
@@ -135,7 +145,7 @@ def _store(runs: Path, uri: str | None) -> Iterator[Finding]:
     try:
         mended = tracker.mend()
     except Exception as error:  # of whatever kind the store's driver raises
-        yield f"{tracker.shown} does not answer: {str(error).splitlines()[0]}", True
+        yield f"{tracker.shown} does not answer: {first_line(error)}", True
         return
     yield f"{tracker.shown} answers", False
     if mended:

@@ -32,4 +32,4 @@ def export(
     for name in runs:
         folder = find_run(root, name)
         write_curve(folder)  # drawn here alone: MLflow draws its own, and a run need not wait for a plot
-        typer.echo(f"{folder.run_id} -> {tracker.uri} run {tracker.export(folder)}")
+        typer.echo(f"{folder.run_id} -> {tracker.shown} run {tracker.export(folder)}")

@@ -11,7 +11,8 @@ import typer
 
 from negbench import __version__
 from negbench.cli import output
-from negbench.errors import NegbenchError, missing_package
+from negbench.errors import NegbenchError, missing_package, out_of_memory
+from negbench.registry import blamed
 from negbench.signals import Stopped, stop_on_signals
 
 app = typer.Typer(
@@ -88,7 +89,7 @@ def run(arguments: list[str] | None = None) -> int:
     except NegbenchError as error:
         return _fail(str(error))
     except ImportError as error:
-        mend = missing_package(error)
+        mend = missing_package(error) or blamed(error)
         if mend is None:
             raise
         return _fail(mend)
@@ -110,6 +111,11 @@ def run(arguments: list[str] | None = None) -> int:
         return error.code
     except Abort:
         return 130
+    except (Exception, SystemExit) as error:
+        mend = blamed(error) or out_of_memory(error)
+        if mend is None:
+            raise
+        return _fail(mend)
     return code if isinstance(code, int) else 0
 
 

@@ -36,10 +36,11 @@ def ui(
     if tracking_uri is None and not (root / "mlflow.db").exists():
         raise RunError(f"there is no MLflow store in {root}: compute a run first, or name the folder with --runs-dir")
     tracker = Tracker.open(root, tracking_uri)
-    typer.echo(f"http://127.0.0.1:{port}{tracker.address(name)}\n({tracker.uri}; stop it with Ctrl-C)")
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracker.uri, "--host", "127.0.0.1"]
+    typer.echo(f"http://127.0.0.1:{port}{tracker.address(name)}\n({tracker.shown}; stop it with Ctrl-C)")
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--workers", str(workers)]
+    store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
     # MLflow's job runner starts processes of its own, for evaluations by language models; its pages report their use
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    os.execve(sys.executable, command, os.environ | off)
+    os.execve(sys.executable, command, os.environ | store | off)

@@ -2,7 +2,7 @@
 
 Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
 
-    features/hashes.txt                what each image file held when it was last read: sha256, size, mtime, path
+    features/hashes.txt                what each image file held when it was last read: check, sha256, size, mtime, path
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -163,6 +163,7 @@ class FeatureStore:
         batch_size: int = 64,
         workers: int | None = None,
         progress: Progress | None = None,
+        among_others: bool = False,
     ) -> EncodeReport:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
@@ -177,6 +178,7 @@ class FeatureStore:
             workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
+            among_others: processes encode at the same time, each its own images, while one holds `writing` for all.
 
         Raises:
             DataError: image files that are not there or cannot be decoded; all others are stored first.
@@ -190,7 +192,7 @@ class FeatureStore:
         lacking = {self._content[image]: image for image in self.missing(images)}
         encoded, spent = 0, 0.0
         if lacking:
-            with self._writing():
+            with nullcontext() if among_others else self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
                 _advance(progress, len(images) - len(lacking))
                 begun = time.perf_counter()
@@ -259,7 +261,7 @@ class FeatureStore:
         Returns:
             Names of the removed shards.
         """
-        with self._writing() as removed:
+        with self.writing() as removed:
             _held.cache_clear()
             self._check(list(self._row))
             for name, why in list(self._damaged.items()):
@@ -345,7 +347,7 @@ class FeatureStore:
             raise NegbenchError(f"{error}; the finished shards are kept: make room and run again") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[list[str]]:
+    def writing(self) -> Iterator[list[str]]:
         """Hold the writer's lock, with the folder looked at and cleared of damaged and half-written files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -666,7 +668,8 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
     """Id -> SHA-256 of the file's bytes.
 
     A file whose path, size and modification time are those of an earlier call is not read again: `root` keeps what it
-    held, one line per file, appended to (a torn line is skipped).
+    held, one line per file, appended to. Each line bears its own checksum (one that is torn or damaged is skipped), and
+    a file that was written a moment ago gets none: its next version may have the same size and time.
 
     Raises:
         DataError: files that are not there or cannot be read.
@@ -693,10 +696,15 @@ def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
         raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
     with ThreadPoolExecutor(8) as pool:
         for begin in range(0, len(unread), 4096):
-            part = unread[begin : begin + 4096]
+            part, now = unread[begin : begin + 4096], time.time_ns()
             hashes = list(pool.map(_file_sha256, (name for _, name, _ in part)))
             found.update((image, bytes.fromhex(h)) for (image, _, _), h in zip(part, hashes, strict=True))
-            _remember(memory, [f"{h} {stamp}" for (_, _, stamp), h in zip(part, hashes, strict=True)])
+            settled = [
+                f"{h} {stamp}"
+                for (_, _, stamp), h in zip(part, hashes, strict=True)
+                if now - int(stamp.split(" ", 2)[1]) > _SETTLED
+            ]
+            _remember(memory, settled)
     return {image: found[image] for image in images}
 
 
@@ -713,16 +721,24 @@ def _remembered(memory: Path) -> dict[str, bytes]:
         return {}
     known = {}
     for line in lines:
-        if len(line) > 65 and line[64] == " ":
-            with suppress(ValueError):
-                known[line[65:]] = bytes.fromhex(line[:64])
+        check, _, told = line.partition(" ")
+        if told and check == _line_check(told):
+            known[told[65:]] = bytes.fromhex(told[:64])
     return known
 
 
+def _line_check(told: str) -> str:
+    """64 bits that a damaged line does not match."""
+    return hashlib.sha256(told.encode("ascii", "replace")).hexdigest()[:16]
+
+
 def _remember(memory: Path, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    text = "\n".join(f"{_line_check(line)} {line}" for line in lines)
     try:
         with locked(memory.with_suffix(".lock")), memory.open("a", encoding="ascii") as file:
-            file.write("\n" + "\n".join(lines) + "\n")  # starts a line of its own, should the last one be torn
+            file.write(f"\n{text}\n")  # starts a line of its own, should the last one be torn
     except OSError as error:
         raise NegbenchError(f"cannot write {memory}: {error.strerror}; set NEGBENCH_CACHE to another folder") from error
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from negbench.executors import Executor
 from negbench.grid.cells import Cell
+from negbench.room import size
 
 
 @dataclass(frozen=True)
@@ -21,21 +23,22 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         many = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"about {_duration(self.seconds)} with {many}, {_size(self.disk_bytes)}"
+        return f"about {_duration(self.seconds)} with {many}, {size(self.disk_bytes)}"
 
 
-def estimate(cells: Sequence[Cell], seconds: float, folder: Path, workers: int) -> Estimate:
+def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Executor) -> Estimate:
     """Every cell as the finished one.
 
     Args:
         cells: yet to compute.
         seconds: that the finished one took.
         folder: of the finished one.
-        workers: processes.
+        executor: where they are computed.
     """
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    used = max(1, min(workers, len(cells), os.cpu_count() or 1))
-    return Estimate(seconds * len(cells) / used, workers, float(size * len(cells)))
+    left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    most = executor.workers if executor.elsewhere else min(executor.workers, os.cpu_count() or 1)
+    used = max(1, min(most, len(cells)))
+    return Estimate(seconds * len(cells) / used, executor.workers, float(left * len(cells)))
 
 
 def _duration(seconds: float) -> str:
@@ -43,9 +46,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _size(count: float) -> str:
-    """'3 MiB', '1.2 GiB'."""
-    mebibytes = count / 2**20
-    return f"{max(1, round(mebibytes)):,} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
 from negbench.loop.objective import Objective
@@ -87,18 +88,39 @@ class Moving:
         saved = folder.checkpoint()
         if saved is None:
             return None
+        with folder.in_checkpoint():
+            return self._restore(saved)
+
+    def _restore(self, saved: Mapping[str, Any]) -> State:
+        fresh = _types(self.optimizer.state_dict())
         self.objective.backbone.load_state_dict(saved["weights"], strict=False)
         self.objective.temperatures.load_state_dict(saved["temperatures"])
         self.objective.memory.load_state_dict(saved["memory"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.schedule.load_state_dict(saved["schedule"])
-        state = State(**saved["state"])
+        state = _state(saved["state"])
+        if fresh != _types(saved["optimizer"]):
+            raise ValueError("its optimizer is another")
         for name, generator in self.streams.items():
             generator.set_state(state.generators[name])
         torch.set_rng_state(state.generators["global"])
         if torch.cuda.is_available() and "cuda" in state.generators:
             torch.cuda.set_rng_state(state.generators["cuda"])
         return state
+
+
+def _types(optimizer: Mapping[str, Any]) -> list[dict[str, type]]:
+    """Of the settings of each group of parameters."""
+    return [{key: type(value) for key, value in group.items()} for group in optimizer["param_groups"]]
+
+
+def _state(saved: Mapping[str, Any]) -> State:
+    """The state as saved, each part of the type that it has; ValueError, TypeError or KeyError for any other."""
+    state = State(**saved)
+    strict = ConfigDict(arbitrary_types_allowed=True, strict=True)
+    for name, hint in get_type_hints(State).items():
+        TypeAdapter(hint, config=strict).validate_python(getattr(state, name))
+    return state
 
 
 def stream(seed: int, purpose: str) -> torch.Generator:

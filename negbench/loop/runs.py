@@ -24,11 +24,13 @@ from negbench.identity import code_version, config_hash
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
 from negbench.loop.checkpoint import Log
+from negbench.loop.needs import disk_needs, memory_needs, step_needs
 from negbench.loop.objective import check_objective
 from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import train
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
+from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
 from negbench.tracking import Pruned, RunLog, Tracker
@@ -83,7 +85,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     """Resolve a configuration and hash it.
 
     Raises:
-        NegbenchError: a configuration that cannot run, or data that are not there.
+        NegbenchError: a configuration that cannot run here, or data that are not there.
     """
     full = resolved(config)
     backbone = scenes.backbone(full)
@@ -95,6 +97,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     planes_read(strategy, full.mining)
+    check_memory(memory_needs(full, splits, backbone))
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
 
@@ -121,7 +124,9 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         accelerator = accelerator_of(planned.config)
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
-    return OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
+        run = OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
+        check_memory(step_needs(run), accelerator.device)
+    return run
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
@@ -308,6 +313,7 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
                 watch(epoch, values, True)
 
         try:
+            check_disk(disk_needs(run), folder.path)
             yield log, live
         except NegbenchError as error:
             with suppress(NegbenchError):  # on a full disk the first message counts

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import AspectScores, Loss, ScoreView, Slot, Strategy
-from negbench.errors import OptionError
+from negbench.errors import NegbenchError, OptionError
 
 SlotSum = Literal["sum", "joint"]
 
@@ -106,6 +106,9 @@ def loss_of_slots(
 
     Returns:
         Scalar.
+
+    Raises:
+        NegbenchError: a loss that returns anything else.
     """
     beside = beside or Beside()
     home: Slot = "target" if "target" in slots else next(iter(slots))
@@ -116,7 +119,7 @@ def loss_of_slots(
     total = positive.new_zeros(())
     for slot, part in slots.items():
         own = slot == home
-        total = total + loss(
+        value = loss(
             positive,
             part.scores,
             part.mask,
@@ -128,6 +131,10 @@ def loss_of_slots(
             positives=None if part.positives is None else part.scores,
             positive_weights=part.positives,
         )
+        if not isinstance(value, Tensor) or value.ndim or not value.is_floating_point():
+            got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise NegbenchError(f"{type(loss).__name__} must return a float tensor of one number, got {got}")
+        total = total + value
     return total
 
 

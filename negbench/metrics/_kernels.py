@@ -29,11 +29,12 @@ _SMALLEST = np.float32(1e-30)  # spread that bins are made of
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, and keep the machine code in negbench's cache folder for other processes."""
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(code_folder())
+    settings: Any = numba.config  # its names are made when it is imported
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
     try:
         made: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before
     return made
 
 

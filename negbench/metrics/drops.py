@@ -127,8 +127,8 @@ def drop_prominence(drop: Tensor) -> Prominence:
     Args:
         drop: [B, P] of `drops`, of any number of rows.
     """
-    falls = drop.gather(1, descending(drop)).double()  # the -1s last
-    number = (drop >= 0).sum(1)
+    real = drop >= 0
+    falls, number = ranked_scores(drop, real).double(), count(real)
     middle = (_at(falls, (number - 1) // 2) + _at(falls, number // 2)) / 2
     largest = torch.where(number >= 1, _at(falls, number * 0) / middle, torch.nan)
     second = torch.where(number >= 3, _at(falls, number * 0 + 1) / _at(falls, number * 0 + 2), torch.nan)

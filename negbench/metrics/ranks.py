@@ -272,13 +272,23 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
         reach = torch.zeros_like(place)
         fast.reach(*arrays(scores, counted), own.numpy(), relevant.lengths.numpy(), reach.numpy())
     elif width <= _FEW_SLOTS:
-        reach = torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
+        reach = _reaching(scores, counted, own)
     else:
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # a slot at -inf: not those that were left out
     ranks = 1 + place + reach
     return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
+
+
+def _reaching(scores: Tensor, counted: Tensor, own: Tensor) -> Tensor:
+    """[B, W] int64: how many counted images [B, N] bool score at least each of `own` [B, W]."""
+    if scores.device.type != "cpu":
+        return torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
+    # numpy compares twice as fast as torch, and bits are an eighth of the bytes to go through
+    table, inside = scores.detach().numpy(), np.packbits(counted.numpy(), axis=1)
+    found = [np.packbits(table >= slot[:, None], axis=1) & inside for slot in own.detach().numpy().T]
+    return torch.from_numpy(np.stack([np.bitwise_count(bits).sum(1, dtype=np.int64) for bits in found], axis=1))
 
 
 def _ascending(scores: Tensor) -> Tensor:

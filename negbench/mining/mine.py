@@ -37,6 +37,7 @@ from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from negbench.mining.filters import Filters
     from negbench.mining.planes import Plane
@@ -157,8 +158,23 @@ class Mined:
         """One row per query: every field that is per query; `negatives` and `scores` as lists."""
         import pandas as pd
 
-        fields = [f.name for f in dataclasses.fields(self) if f.name != "stale"]
-        return pd.DataFrame({name: pd.Series(getattr(self, name).tolist()) for name in fields})
+        table = self.table()
+        return pd.DataFrame({name: pd.Series(table[name].to_pylist()) for name in table.column_names})
+
+    def table(self) -> pa.Table:
+        """The frame for a file: int64 and float64, without a Python object for each number."""
+        import pyarrow as pa
+
+        found: dict[str, pa.Array] = {}
+        for name in (f.name for f in dataclasses.fields(self) if f.name != "stale"):
+            values = getattr(self, name).numpy()
+            wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
+            if values.ndim == 1:
+                found[name] = wide
+            else:
+                starts = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
+                found[name] = pa.ListArray.from_arrays(starts, wide)
+        return pa.table(found)
 
     def summary(self) -> dict[str, float]:
         """Flat dictionary for logging: means over the queries that have a value (NaN where none has), and counts."""

@@ -16,9 +16,10 @@ from rich.console import Console
 
 from negbench import files, statistics
 from negbench.display import Grid
-from negbench.errors import RunError
+from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
+from negbench.report.views import trials_shown
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
 from negbench.study.book import Book
@@ -26,7 +27,6 @@ from negbench.study.claimed import read_best_world
 from negbench.study.final import Final, ListedPoint, finished, front, listed_points
 from negbench.study.importance import importance
 from negbench.study.spec import StudySpec, pruner_options, sampler_options
-from negbench.study.storage import shown_url
 from negbench.tracking import Summary, Tracker
 
 if TYPE_CHECKING:
@@ -504,7 +504,7 @@ def read_final(folder: Path) -> Final | None:
 
 def dashboard_command(book: Book) -> str:
     """What opens the study in optuna's own pages."""
-    return f"optuna-dashboard {shlex.quote(shown_url(book.url))}"
+    return f"optuna-dashboard {shlex.quote(without_secrets(book.url))}"
 
 
 # --- MLflow ------------------------------------------------------------------------------------------------------
@@ -533,7 +533,9 @@ def _close_parent(
         metrics |= {"final/default": final.default.mean, "final/best": final.best.mean}
         metrics |= {"final/difference": final.test.difference, "final/p_value": final.test.p_value}
     tracker.describe(note, params, metrics)
-    tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written)
+    objective, knobs = f"objective/{'support' if spec.claims else 'recall'}", [knob.key for knob in spec.space.knobs]
+    seen = trials_shown(objective, knobs, "\n\n".join(_answer(book)))
+    tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written, seen)
 
 
 def _summary(book: Book, row: ListedPoint) -> Summary:

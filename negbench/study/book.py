@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,10 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.errors import RunError
+from negbench.errors import RunError, without_secrets
+from negbench.files import DamagedError
 from negbench.study.spec import StudySpec, distributions, pruner_of, sampler_of
-from negbench.study.storage import open_storage, shown_url, storage_url
+from negbench.study.storage import open_storage, storage_url
 from negbench.tracking import Pruned
 
 MAX_DEATHS = 5  # a point whose worker dies that often is taken for the reason, and not queued again
@@ -117,27 +118,41 @@ class Book:
             )
             if "negbench" not in self.study.user_attrs:
                 self.study.set_user_attr("negbench", self.spec.dump())
-        files.write_json(folder / "study.json", {"name": name, "storage": shown_url(url), "spec": self.spec.dump()})
+        files.write_json(
+            folder / "study.json", {"name": name, "storage": without_secrets(url), "spec": self.spec.dump()}
+        )
 
     def _agreed(self, spec: StudySpec | None) -> StudySpec:
         """This machine's settings, which must agree with the stored ones; those where none are given."""
         known = optuna.get_all_study_names(self._storage)
         if self.name not in known:
             if spec is None:
-                raise RunError(f"there is no study '{self.name}' in {shown_url(self.url)}")
+                raise RunError(f"there is no study '{self.name}' in {without_secrets(self.url)}")
             return spec
-        stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
+        with self._records():
+            stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
         if stored is None:
-            raise RunError(f"study '{self.name}' in {shown_url(self.url)} is not negbench's: give another --name")
+            raise RunError(f"study '{self.name}' in {without_secrets(self.url)} is not negbench's: give another --name")
+        with self._records():
+            kept = StudySpec.load(stored)
         if spec is None:
-            return StudySpec.load(stored)
-        theirs, mine = StudySpec.load(stored).shared(), spec.shared()
+            return kept
+        theirs, mine = kept.shared(), spec.shared()
         if differing := [key for key in mine if mine[key] != theirs.get(key)]:
             raise RunError(
                 f"study '{self.name}' was started with another {', '.join(differing)}, and its trials would not be "
                 "comparable: give another --name"
             )
         return spec
+
+    @contextlib.contextmanager
+    def _records(self) -> Iterator[None]:
+        """What the storage holds is taken apart in this block; DamagedError where it is not as negbench writes it."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            place, problem = without_secrets(self.url), f"{type(error).__name__}: {error}"
+            raise DamagedError(f"{place} is damaged ({problem}): put back a copy, or give another --name") from error
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -252,5 +267,6 @@ def open_book(runs: Path, name: str) -> Book:
         known = sorted(path.parent.name for path in runs.glob("*/study.json"))
         raise RunError(f"there is no study '{name}' in {runs}: known are {', '.join(known) or 'none'}")
     note = files.read_json(folder / "study.json")
-    url = note["storage"] if "://" in note["storage"] else storage_url(folder, None)
-    return Book(folder, note["name"], None, url)
+    with files.intact(folder / "study.json"):
+        title, storage = str(note["name"]), str(note["storage"])
+    return Book(folder, title, None, storage if "://" in storage else storage_url(folder, None))

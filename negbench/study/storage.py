@@ -16,7 +16,7 @@ import optuna
 import sqlalchemy
 from optuna.storages.journal import JournalFileBackend
 
-from negbench.errors import OptionError
+from negbench.errors import OptionError, without_secrets
 from negbench.files import DamagedError, locked, seal
 
 # after a minute without a sign of life the server lets go of the locks of a machine that was switched off
@@ -40,7 +40,7 @@ def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
         return str(folder / "optuna.journal")
     kind, sign, rest = given.partition("://")
     if not sign:
-        raise OptionError(f"--storage {given!r}: want postgresql://USER@HOST/DATABASE, or nothing for a journal file")
+        raise OptionError("--storage: want postgresql://USER@HOST/DATABASE, or nothing for a journal file")
     if kind.partition("+")[0] in ("postgresql", "postgres"):
         return f"postgresql+psycopg://{rest}"
     if kind != "sqlite":
@@ -51,13 +51,6 @@ def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
             "locked'), and over a network it loses writes; leave --storage out for a journal file, or take postgresql://"
         )
     return given
-
-
-def shown_url(url: str) -> str:
-    """The storage without its password, which PGPASSWORD or ~/.pgpass can give as well."""
-    if "://" not in url:
-        return url
-    return sqlalchemy.make_url(url).set(password=None).render_as_string(hide_password=False)
 
 
 def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
@@ -84,13 +77,16 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
     except ImportError as error:
         raise OptionError("--storage postgresql://... needs psycopg: pip install 'negbench[postgresql]'") from error
     except sqlalchemy.exc.SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", error)).splitlines()[0]
+        reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0])
         raise OptionError(f"--storage {url.partition('://')[0]}://...: cannot be opened: {reason}") from error
     lock: Any = _JournalLock(Path(url))
     journal = JournalFileBackend(url, lock_obj=lock)
     lock.acquire()  # reading alone takes no lock: compare once before
     lock.release()
-    return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
+    try:
+        return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
+    except Exception as error:  # of a journal without hashes, whatever its records are that optuna applies
+        raise lock.damaged(f"{type(error).__name__}: {error}") from error
 
 
 def _file_lock(folder: Path, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
@@ -128,7 +124,7 @@ class _JournalLock:
                 self._compare(file)
                 *lines, torn = file.read().split(b"\n")
                 if not all(map(_is_json, lines)):
-                    raise self._damaged("a line of it is no record")
+                    raise self.damaged("a line of it is no record")
                 if torn:
                     file.truncate(file.tell() - len(torn))
             self._held = held.pop_all()
@@ -143,9 +139,10 @@ class _JournalLock:
         self._hash.update(file.read(max(0, length - self._length)))
         self._length = file.tell()
         if self._length != length or self._hash.hexdigest() != digest:
-            raise self._damaged(f"it is not what {self._sums.name} beside it tells")
+            raise self.damaged(f"it is not what {self._sums.name} beside it tells")
 
-    def _damaged(self, why: str) -> DamagedError:
+    def damaged(self, why: str) -> DamagedError:
+        """The error about a journal that cannot be trusted."""
         mend = "its trials cannot be trusted; put back a copy of the study's folder, or give another --name"
         return DamagedError(f"{self._journal} is damaged ({why}): {mend}")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from optuna.exceptions import UpdateFinishedTrialError
 
 from negbench import files
 from negbench.errors import NegbenchError
-from negbench.executors import Processes, Report
+from negbench.executors import Executor, Report
 from negbench.study.book import Book, Claim
 from negbench.study.claimed import ClaimTrials
 from negbench.study.spec import StudySpec
@@ -32,7 +33,8 @@ def serve(job: Job, report: Report) -> int:
         run = attributes.get("mlflow") if isinstance(attributes, dict) else None
         report("a trial whose worker died is queued again")
         if run:
-            tracker.end(str(run), "FAILED")
+            with suppress(Exception):  # a store that fails costs no trial
+                tracker.end(str(run), "FAILED")
 
     return work(Book(job.folder, job.name, job.spec, job.url, job.trials, on_lost=lost), job.opens(job), report)
 
@@ -87,17 +89,18 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def run_study(job: Job, workers: int, report: Report) -> None:
-    """Compute a study with so many worker processes of this machine; others may be at it elsewhere.
+def run_study(job: Job, executor: Executor, report: Report) -> None:
+    """Compute a study with all workers of an executor; others may be at it on other machines.
 
     Raises:
         NegbenchError: trial 0 failed, or every worker died.
     """
-    if workers == 1:
+    workers = executor.workers
+    if workers == 1 and not executor.elsewhere:
         serve(job, report)
         return
     alive = workers
-    for event in Processes(workers, retries=0).run(serve, [job] * workers):
+    for event in executor.run(serve, [job] * workers):
         if event.kind == "note":
             report(event.value)
         elif event.kind == "failed":
@@ -123,10 +126,10 @@ def open_study(
     tracker, note = Tracker.open(runs, tracking_uri), folder / "mlflow.json"
     with book.hold():
         shared = None if tracker.uri.startswith("sqlite") else book.study.user_attrs.get("mlflow")
-        if shared and shared["uri"] == tracker.uri and not note.exists():
+        if shared and shared["uri"] == tracker.shown and not note.exists():
             files.write_json(note, {**shared, "summaries": []})  # another machine has made the parent
         parent = tracker.parent(note, name, {"negbench.kind": "study", "study": name})
         if parent and not shared:
-            book.study.set_user_attr("mlflow", {"uri": tracker.uri, "run_id": parent})
+            book.study.set_user_attr("mlflow", {"uri": tracker.shown, "run_id": parent})
     opens = ClaimTrials if spec.claims else Trials
     return book, Job(runs, name, spec, url, trials, tracking_uri, parent, opens)

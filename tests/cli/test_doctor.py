@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,4 +39,15 @@ def test_leftovers_go_and_damage_is_named(
     assert negbench(place) == 2
     told = capsys.readouterr()
     assert f"PROBLEM: {ranks} is damaged" in told.out
+    assert "the doctor found 1 problem" in told.err
+    lines = [line for line in told.out.splitlines() if "GiB free" not in line]
+    assert negbench([*place, "--json"]) == 2
+    told = capsys.readouterr()
+    document = json.loads(told.out)
+    assert document["problems"] == 1
+    (wrong,) = (each for each in document["findings"] if each["problem"])
+    assert wrong["part"] == "runs"
+    assert wrong["text"].startswith(f"{ranks} is damaged")
+    shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
+    assert [line for line in shown if "GiB free" not in line] == lines
     assert "the doctor found 1 problem" in told.err

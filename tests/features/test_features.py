@@ -548,8 +548,15 @@ def test_hashes_are_those_of_the_bytes(tmp_path, folder):
     assert list(content_hashes(images, tmp_path)) == list(images)
 
 
+def aged(paths):
+    """Written an hour ago, as far as their times tell."""
+    for path in paths:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns - 3600 * 10**9))
+
+
 def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
     images = images_of(folder)
+    aged(images.values())
     first = content_hashes(images, tmp_path)
     read: list[str] = []
     real = features._file_sha256
@@ -565,10 +572,12 @@ def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
 
 def test_a_torn_or_foreign_line_is_skipped(tmp_path, folder):
     images = images_of(folder)
+    aged(images.values())
     first = content_hashes(images, tmp_path)
     memory = tmp_path / "features" / "hashes.txt"
     memory.write_bytes(memory.read_bytes() + b"zz" * 32 + b" 1 2 /a\n\xff\xfe\n" + b"ab" * 32 + b" 12 3")
     (folder / "new.png").write_bytes(b"new")
+    aged([folder / "new.png"])
     images["new"] = folder / "new.png"
     assert content_hashes(images, tmp_path) == first | {"new": hashlib.sha256(b"new").digest()}
     assert content_hashes(images, tmp_path)["new"] == hashlib.sha256(b"new").digest()
@@ -580,11 +589,38 @@ def test_names_of_any_characters(tmp_path):
     for name in ("a b.png", "näh.png", "two\nlines.png", "\udcff.png"):
         (tmp_path / name).write_bytes(name.encode("utf-8", "surrogateescape"))
         images[name] = tmp_path / name
+    aged(images.values())
     first = content_hashes(images, tmp_path / "cache")
     assert len(set(first.values())) == 4
     size = (tmp_path / "cache" / "features" / "hashes.txt").stat().st_size
     assert content_hashes(images, tmp_path / "cache") == first
     assert (tmp_path / "cache" / "features" / "hashes.txt").stat().st_size == size
+
+
+def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
+    """Another picture of the same size and modification time: what was written a moment ago is not remembered."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"first")
+    before = path.stat().st_mtime_ns
+    assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"first").digest()
+    path.write_bytes(b"other")
+    os.utime(path, ns=(before, before))
+    assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"other").digest()
+
+
+def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
+    """Of a line of it every single one: neither another picture's hash, nor this one's under another stamp."""
+    images = dict(list(images_of(folder).items())[:2])
+    aged(images.values())
+    want = content_hashes(images, tmp_path)
+    memory = tmp_path / "features" / "hashes.txt"
+    content = memory.read_bytes()
+    known = features._remembered(memory)
+    for at in range(content.index(b"\n", 1) + 1):
+        for bit in range(8):
+            memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+            assert features._remembered(memory).items() <= known.items()
+    assert content_hashes(images, tmp_path) == want
 
 
 # --- pixels ----------------------------------------------------------------------------------------------------------

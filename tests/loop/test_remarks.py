@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from negbench.cli.main import run as negbench
 from negbench.config import ResolvedConfig, resolved
 from negbench.loop.checkpoint import State
 from negbench.loop.remarks import remarks_of
@@ -49,9 +51,11 @@ def test_collapsed_embeddings_once(vector_sets: list[str]) -> None:
     assert told(vector_sets, points=points) == ["epoch 2: collapsed, all queries point the same way (0.990)"]
 
 
-@pytest.mark.parametrize(("loss", "level"), [("bradley-terry", math.log(2)), ("info-nce", math.log(2))])
+@pytest.mark.parametrize(
+    ("loss", "level"), [("bradley-terry", math.log(2)), ("info-nce", math.log(2)), ("triplet", 0.2)]
+)
 def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], loss: str, level: float) -> None:
-    """One negative: log 2 in closed form for both."""
+    """One negative: log 2 in closed form for the logistic ones, the margin for the hinge."""
     if registry.make("losses", loss).candidate_set != "pair":
         pytest.skip("its level depends on the batch")
     pinned = [level * 1.5, level * 1.1, level * 1.005, level * 0.995]
@@ -59,6 +63,19 @@ def test_a_loss_that_stays_where_all_scores_are_equal(vector_sets: list[str], lo
     assert line.startswith(f"the loss stays at {level:.3f}")
     assert told(vector_sets, loss, points=losses(*pinned[:3], level * 0.98)) == []
     assert told(vector_sets, loss, points=losses(level, level, level)) == []  # too short to tell
+
+
+def test_the_end_of_a_run_prints_them(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that does not move: its pools stay, and so does its loss."""
+    sets = [
+        part for text in (*vector_sets, "train.lr=1e-12", "schedule.refresh_epochs=[1,2]") for part in ("--set", text)
+    ]
+    command = ["run", "--strategy", "after-target", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    for _ in range(2):  # a second time it is read
+        assert negbench(command) == 0
+        assert "note: epoch 2: the refresh left every pool as it was" in capsys.readouterr().out.splitlines()
 
 
 def test_drops_that_do_not_stand_out(vector_sets: list[str]) -> None:

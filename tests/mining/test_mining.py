@@ -687,6 +687,9 @@ def test_summary_and_frame_hold_what_was_mined() -> None:
     assert len(frame) == 41
     assert frame["negatives"][3] == mined.negatives[3].tolist()
     assert frame["fallback"].tolist() == mined.fallback.tolist()
+    assert mined.table().to_pandas().dtypes.tolist() == frame.dtypes.tolist()
+    for name, column in mined.table().to_pydict().items():
+        np.testing.assert_array_equal(np.array(column), np.array(frame[name].tolist()))  # NaN is no null
 
 
 def test_without_ground_truth_false_negative_rates_are_nan() -> None:

@@ -26,6 +26,7 @@ from optuna.trial import TrialState
 
 from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.files import read_json
 from negbench.study.book import Book, Claim
 from negbench.study.final import finished
 from negbench.study.importance import importance
@@ -434,6 +435,17 @@ def test_a_hold_in_a_database_keeps_no_transaction_open(postgresql: str, tmp_pat
         assert connection.execute(sqlalchemy.text(alive)).scalar() == 1
         with pytest.raises(BlockingIOError), hold("trial", wait=False):
             pytest.fail("two hold it")
+
+
+@pytest.mark.postgresql
+def test_a_study_remembers_its_database_without_the_password(postgresql: str, tmp_path: Path) -> None:
+    """The server of these tests trusts everybody, so that any password will do."""
+    url = storage_url(tmp_path, postgresql.replace("negbench@", "negbench:hunter2@"))
+    assert "hunter2" in url
+    Book(tmp_path, "secret", toy_spec(), url, 2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    reopened = read_json(tmp_path / "study.json")["storage"]
+    assert Book(tmp_path, "secret", None, reopened).spec == toy_spec()
 
 
 def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:

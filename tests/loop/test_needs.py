@@ -1,0 +1,177 @@
+"""What a run needs is told before it is computed: the arithmetic against what a run then holds, and the refusals."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from negbench import room
+from negbench.cli.main import run as negbench
+from negbench.display import Display
+from negbench.errors import OptionError
+from negbench.loop import needs
+from negbench.loop import runs as planning
+from negbench.loop.runs import Bench, OpenRun, open_run, plan_run, run_config
+from negbench.room import Need, check_disk, check_memory, machine_memory, size
+from negbench.scene import Scenes
+from negbench.systems.system import load_config
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def opened(sets: list[str], *more: str, strategy: str = "qure") -> OpenRun:
+    return open_run(load_config(flags={"strategy": {"name": strategy}}, sets=[*sets, *more]), Display(), Scenes())
+
+
+def by_name(found: list[Need]) -> dict[str, Need]:
+    return {need.what: need for need in found}
+
+
+def test_a_need_is_a_product_that_reads_as_one() -> None:
+    need = Need("drawn negatives", ((48, "queries"), (1000, "draws"), (8, "bytes")), "lower it")
+    assert need.bytes == 384_000
+    assert str(need) == "drawn negatives: 48 queries x 1,000 draws x 8 bytes = 1 MiB"
+    assert [size(n) for n in (0, 3 * 2**20, 1.5 * 2**30, 5 * 2**40)] == ["1 MiB", "3 MiB", "1.5 GiB", "5.0 TiB"]
+
+
+def test_all_of_it_together_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [Need("a", ((3, "x"), (2**30, "bytes")), "lower a"), Need("b", ((2**30, "bytes"),), "lower b")]
+    monkeypatch.setattr(room, "machine_memory", lambda: 2**32)
+    check_memory(both)
+    monkeypatch.setattr(room, "machine_memory", lambda: 2**32 - 1)
+    told = r"about 4.0 GiB of memory, this machine has 4.0 GiB \(a: 3 x x 1,073,741,824 bytes = 3.0 GiB\): lower a"
+    with pytest.raises(OptionError, match=told):
+        check_memory(both)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0, 0, 2**30))
+    with pytest.raises(OptionError, match=r"of disk, .* has room for 1.0 GiB \(a: .*\): lower a"):
+        check_disk(both, tmp_path)
+
+
+def test_the_machine_has_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert 2**28 < machine_memory() < 2**50
+    (tmp_path / "memory.max").write_text("1234\n", encoding="ascii")
+    monkeypatch.setattr(room, "_LIMITS", (str(tmp_path / "memory.max"), str(tmp_path / "none")))
+    assert machine_memory() == 1234
+    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
+    assert machine_memory() > 2**28
+
+
+def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path: Path) -> None:
+    """Draws, pools and tables counted again in the files of the run."""
+    more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
+    run = opened(vector_sets, *more)
+    memory = by_name(needs.memory_needs(run.config, run.splits, run.backbone))
+    disk = by_name(needs.disk_needs(run))
+    folder = run_config(run.config, Bench.open(tmp_path, "none")).folder
+    drawn = [folder.table(name)["negatives"].map(len).to_numpy() for name in ("mining-00", "mining-01")]
+    assert [each.tolist() for each in drawn] == [[2 * 3] * 48, [3 * 3] * 48]
+    assert memory["drawn negatives"].bytes == drawn[1].sum() * needs._DRAWN_BYTES
+    assert disk["tables of what was mined"].bytes == (drawn[0].sum() + drawn[1].sum()) * needs._DRAWN_DISK
+    pools = next(folder.path.glob("pools-*.bits")).stat().st_size - 128  # the header of a npy file
+    corpus = len(run.scene.train.dataset.images)
+    assert disk["pools"].bytes == needs._KEPT_POOLS * 48 * -(-corpus // 8)
+    assert pools * needs._KEPT_POOLS <= disk["pools"].bytes
+    points = (folder.path / "metrics.jsonl").stat().st_size
+    assert points / 6 < 4 * needs._POINT_BYTES == disk["points of the curves"].factors[1][0]
+
+
+def test_what_a_step_holds(vector_sets: list[str]) -> None:
+    """[B, 2 + K] images, the batch's scores, and what is made of its members."""
+    run = opened(vector_sets, "train.num_negatives=5")
+    found = by_name(needs.step_needs(run))
+    features = run.scene.source(torch.zeros(1, dtype=torch.int64)).numel()
+    assert found["images of a step"].bytes == 16 * (1 + 1 + 5) * features * 4
+    assert "scores of a batch" not in found
+    batch = by_name(needs.step_needs(opened(vector_sets, "train.batch_size=4096", strategy="in-batch")))
+    assert batch["scores of a batch"].factors[:2] == (
+        (48, "queries"),
+        (48, "members of the batch"),
+    )  # there are no more
+    crossed = by_name(needs.step_needs(opened(vector_sets, strategy="hycole")))
+    assert crossed["queries made of a batch's members"].bytes == 16 * 16 * 8 * 4
+    cube = by_name(needs.step_needs(opened(vector_sets, strategy="in-batch-cube")))
+    assert cube["triples of a batch"].bytes == 16**3 * 5
+    queue = by_name(needs.step_needs(opened(vector_sets, strategy="xbm")))
+    assert queue["remembered targets"].factors[0][1] == "targets"
+
+
+def test_the_backbone_and_the_generators_are_left_alone(vector_sets: list[str]) -> None:
+    state = torch.get_rng_state()
+    run = opened(vector_sets)
+    run.backbone.train()
+    needs.step_needs(run)
+    assert run.backbone.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            ["train.num_negatives=100000", "train.epochs=100000"],
+            "x 50,000 epochs between refreshes x 100,000 negatives x",
+        ),
+        (["train.num_negatives=1000000000"], "train.num_negatives = 1000000000: input should be less than or equal to"),
+        (["train.epochs=1000000000"], "train.epochs = 1000000000: input should be less than or equal to"),
+        (["train.batch_size=1000000000"], "train.batch_size = 1000000000: input should be less than or equal to"),
+        (["compute.feature_memory_gib=1e9"], "compute.feature_memory_gib = 1000000000.0: input should be less than"),
+        (["backbone.dim=1000000000000"], "out of memory ("),
+    ],
+)
+def test_more_than_the_machine_is_refused_at_once(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+) -> None:
+    started = time.monotonic()
+    sets = [part for text in (*vector_sets, *more) for part in ("--set", text)]
+    assert negbench(["run", "--strategy", "qure", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert time.monotonic() - started < 60
+    assert not list(tmp_path.glob("*/config.json"))
+
+
+def test_a_grid_is_refused_before_its_first_cell(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "machine_memory", lambda: 2**12)
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
+    assert negbench([*grid, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 2
+    assert "of memory, this machine has 1 MiB (" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*/metrics.jsonl"))
+
+
+def test_a_disk_without_room_for_the_run_is_told_before_training(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 1000))
+    with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
+        run_config(config, Bench.open(tmp_path, "none"))
+    (folder,) = (path.parent for path in tmp_path.glob("*/config.json"))
+    assert "of disk" in (folder / "error.txt").read_text(encoding="utf-8")
+    monkeypatch.undo()
+    assert run_config(config, Bench.open(tmp_path, "none")).folder.status == "finished"
+
+
+def test_features_and_batches_of_images_count_too(
+    toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
+    scenes = Scenes()
+    planned = plan_run(config, scenes)
+    backbone = scenes.backbone(planned.config)
+    found = by_name(needs.memory_needs(planned.config, planned.splits, backbone))["a batch of images to encode"]
+    images = sum(len(part.all_images) for part in planned.splits.parts)
+    side = backbone.transform(Image.new("RGB", (9, 9))).shape
+    assert found.bytes == min(128, images) * side.numel() * 4
+    monkeypatch.setattr(planning, "memory_needs", lambda *given: [])  # the batch takes more than the features
+    monkeypatch.setattr(room, "machine_memory", lambda: 1000)
+    with pytest.raises(OptionError, match=r"\(features held in memory: .*\): lower compute.feature_memory_gib"):
+        open_run(config, Display(), Scenes())

@@ -1,0 +1,90 @@
+"""Half precision on a CPU: every strategy, loss and term, mined, trained, scored, against float32 within bounds.
+
+Every backbone is tested so by `negbench.testing.BackboneTestCase.test_autocast`, whole.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.loop.runs import Bench, RunResult, run_config
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes
+from negbench.systems.system import load_config
+
+# of the first epoch's loss, which all precisions reach by the same batches and draws: bf16 has 8 bits, fp16 has 11
+BOUNDS = {"bf16": 0.03, "fp16": 0.01}
+STEPS = ("train.lr=0.003", "train.epochs=2", "train.batch_size=24", "schedule.refresh_epochs=[1]")
+
+
+@pytest.fixture(scope="module")
+def scenes() -> Scenes:
+    return Scenes()
+
+
+def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Scenes) -> dict[str, RunResult]:
+    """By precision: two epochs of two steps each, with a refresh between them."""
+    flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
+    found = {}
+    for precision in ("fp32", *BOUNDS):
+        config = load_config(flags=flags, sets=[*sets, f"train.precision={precision}"])
+        found[precision] = run_config(config, Bench.open(place, "none", scenes=scenes))
+    return found
+
+
+def check(found: dict[str, RunResult]) -> None:
+    points = {name: each.folder.metrics() for name, each in found.items()}
+    losses = {name: [point["train/loss"] for point in each if "train/loss" in point] for name, each in points.items()}
+    for name, bound in BOUNDS.items():
+        assert losses[name][0] == pytest.approx(losses["fp32"][0], rel=bound, abs=bound / 10), name
+        assert all(map(math.isfinite, [*losses[name], *found[name].metrics.values()]))
+        weights, want = found[name].folder.weights(), found["fp32"].folder.weights()
+        assert all(value.isfinite().all() for value in weights.values())
+        assert any(not value.equal(want[key]) for key, value in weights.items()), "it was computed in float32"
+
+
+@pytest.fixture(scope="module")
+def sets(vector_sets: list[str]) -> list[str]:
+    told = dict(text.split("=", 1) for text in vector_sets)
+    images, texts = (told[f"backbone.{name}"].strip("'") for name in ("images", "texts"))
+    data = [text for text in vector_sets if text.startswith(("dataset", "backbone"))]
+    return [*data, *STEPS, f'mining.guide="precomputed:images={images}:texts={texts}"']
+
+
+@pytest.mark.parametrize("strategy", [*registry.plugins("strategies"), "in-batch+qure", "in-batch:1>qure"])
+def test_every_strategy(strategy: str, sets: list[str], scenes: Scenes, tmp_path: Path) -> None:
+    check(outcomes(strategy, "bradley-terry", sets, tmp_path, scenes))
+
+
+@pytest.mark.parametrize("loss", registry.plugins("losses"))
+@pytest.mark.parametrize("strategy", ["qure", "in-batch"])
+def test_every_loss(strategy: str, loss: str, sets: list[str], scenes: Scenes, tmp_path: Path) -> None:
+    check(outcomes(strategy, loss, sets, tmp_path, scenes))
+
+
+@pytest.mark.parametrize("slots", ["sum", "joint"])
+def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path: Path) -> None:
+    """HyCoLe's, with temperatures of their own."""
+    terms = ["hybrid.alpha=0.4", "hybrid.beta=0.1", f"hybrid.slots={slots}", "train.epochs=1"]
+    found = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
+    assert any("train/temperature_tcm" in point for point in found["bf16"].folder.metrics())
+    check(found)
+
+
+def test_the_demo_in_bf16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recipe of `make demo`, small."""
+    small = {"train.epochs": 2, "backbone.hidden": 16, "backbone.dim": 8, "backbone.tokens": 2}
+    small |= {f"dataset.{part}": 24 for part in ("train_images", "train_queries", "val_images", "val_queries")}
+    sets = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
+    place = ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report"]
+    command = ["compare", "--recipe", "demo", "--seeds", "1", "--name", "d", "--set", "train.precision=bf16"]
+    assert negbench([*command, *sets, *place]) == 0, capsys.readouterr().err
+    runs = [RunFolder(path.parent) for path in tmp_path.glob("*/config.json")]
+    assert len(runs) >= 5
+    assert {run.config.train.precision for run in runs} == {"bf16"}
+    assert all(math.isfinite(value) for run in runs for value in run.result["metrics"].values())

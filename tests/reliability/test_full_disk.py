@@ -1,0 +1,147 @@
+"""A disk that is really full, a small tmpfs, while features, checkpoints, MLflow and the report are written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from kills import many, spread
+
+from negbench.cli.main import run as negbench
+from negbench.datasets.image_files import EXTENSIONS
+from negbench.errors import NegbenchError
+from negbench.features.store import store_of
+from negbench.loop.runs import Bench, run_config
+from negbench.registry import registry
+from negbench.systems.system import load_config
+from negbench.tracking import Tracker
+
+SIZE = 8 * 2**20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A mounted tmpfs of 8 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if sys.platform != "linux":
+        pytest.skip("a tmpfs is Linux's")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {told.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path, left: int) -> None:
+    """Leave so many bytes free."""
+    ballast = disk / "ballast"
+    free = shutil.disk_usage(disk).free
+    with ballast.open("ab") as file:
+        file.write(b"\0" * max(0, free - left))
+    assert shutil.disk_usage(disk).free <= left
+
+
+def empty(disk: Path) -> None:
+    (disk / "ballast").unlink()
+
+
+def leftovers(disk: Path) -> list[Path]:
+    return list(disk.rglob("*.partial"))
+
+
+def test_features(toy_root: Path, disk: Path) -> None:
+    """What is stored is whole; with room again the rest is encoded, to the same values."""
+    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:40]
+    images = {path.stem: path for path in paths}
+    backbone = registry.make("backbones", "tiny", weights="random")
+    straight = store_of(backbone, root=disk.parent / "straight")
+    straight.ensure(images, backbone)
+    index = torch.arange(len(images))
+    need = len(images) * straight.image_bytes
+    for left in (0, 4096, need // 2, need + 2**12):
+        root = disk / str(left)
+        fill(disk, left)
+        with pytest.raises(NegbenchError, match=r"No space left on device|has room for"):
+            store_of(backbone, root=root).ensure(images, backbone)
+        assert leftovers(disk) == []
+        empty(disk)
+        again = store_of(backbone, root=root)
+        again.ensure(images, backbone)
+        assert torch.equal(again.load(list(images))[index], straight.load(list(images))[index])
+
+
+def test_a_run(vector_sets: list[str], disk: Path) -> None:
+    """Full from some moment of the second epoch on: one line; with room again the numbers of an undisturbed run."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
+    straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
+    whole = sum(path.stat().st_size for path in straight.path.iterdir())
+    told = list[str]()
+    for left in spread(2 * whole, many(6, 40)):
+        runs = disk / str(left)
+
+        def watch(epoch: int, values: object, new: bool, left: int = left) -> None:
+            if epoch == 1 and not (disk / "ballast").exists():
+                fill(disk, left)
+
+        try:
+            run_config(config, Bench.open(runs, "none"), watch=watch)
+        except NegbenchError as error:
+            told.append(str(error))
+        assert leftovers(disk) == []
+        empty(disk)
+        found = run_config(config, Bench.open(runs, "none"))
+        assert found.metrics == straight.metrics
+        assert found.folder.metrics() == straight.folder.metrics()
+        assert found.folder.ranks().equals(straight.folder.ranks())
+        shutil.rmtree(runs)
+    assert told
+    assert all(line.startswith("cannot write ") and line.endswith(": No space left on device") for line in told), told
+
+
+def test_the_mlflow_copy(vector_sets: list[str], disk: Path) -> None:
+    """The run goes on without it, says so, and `export` writes it again."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
+    uri, runs = f"sqlite:///{disk / 'store.db'}", disk.parent / "runs"
+    Tracker.open(runs, uri).client()  # its tables
+
+    def watch(epoch: int, values: object, new: bool) -> None:
+        if not (disk / "ballast").exists():
+            fill(disk, 0)
+
+    found = run_config(config, Bench.open(runs, uri), watch=watch)
+    assert found.tracking_error is not None
+    assert found.metrics == straight.metrics
+    with pytest.raises(NegbenchError, match="fails"):
+        Tracker.open(runs, uri).export(found.folder)
+    empty(disk)
+    made = Tracker.open(runs, uri).export(found.folder)
+    assert Tracker.open(runs, uri).client().get_run(made).info.status == "FINISHED"
+
+
+def test_the_report(vector_sets: list[str], disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    place = ["--runs-dir", str(disk / "runs")]
+    grid = ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--name", "c", "--no-report"]
+    assert negbench([*grid, *sets, *place, "--tracking-uri", "none"]) == 0
+    for left in (0, 2**14, 2**17):
+        fill(disk, left)
+        capsys.readouterr()
+        assert negbench(["report", "c", *place]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("negbench: error: ")
+        assert "No space left on device" in line
+        assert leftovers(disk) == []
+        empty(disk)
+        os.sync()
+    assert negbench(["report", "c", *place]) == 0
+    assert (disk / "runs" / "c" / "report" / "index.html").stat().st_size > 10_000

@@ -1,0 +1,554 @@
+"""Whatever a user writes into an option or a file: it works, or ends with exit code 2 and one line; never a traceback.
+
+500 cases in the suite, always the same; as many as `NEGBENCH_FUZZ` says under `make fuzz`, others each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import io
+import itertools
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import negbench
+from negbench import room
+from negbench.cli.main import run as command_line
+from negbench.config import RunConfig, flattened
+from negbench.errors import NegbenchError
+from negbench.files import SUMS
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.train import Loop
+from negbench.registry import KINDS, registry
+from negbench.runfolder import RunFolder
+from negbench.study.book import open_book
+from negbench.study.final import finished
+from negbench.systems.system import load_config
+
+KINDS_OF_INPUT = 8
+CASES = int(os.environ.get("NEGBENCH_FUZZ", "500"))
+TRIED: Counter[str] = Counter()
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def fuzzed(*arguments: st.SearchStrategy[Any]) -> Callable[[Function], Function]:
+    """`given`, with this kind's share of the cases."""
+    chosen = settings(
+        max_examples=-(-CASES // KINDS_OF_INPUT),
+        derandomize="NEGBENCH_FUZZ" not in os.environ,
+        database=None,
+        deadline=None,
+        phases=(Phase.explicit, Phase.generate),  # what fails is short already
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda function: chosen(given(*arguments)(function))  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """A machine of a gibibyte, and runs that are given up after an epoch; at the end, how many cases there were."""
+    whole = Loop.train_epoch
+
+    def one(loop: Loop) -> None:
+        if loop.state.epoch > 0:
+            raise NegbenchError("enough for a test")
+        whole(loop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "train_epoch", one)
+        patch.setattr(room, "machine_memory", lambda: 2**30)
+        yield
+    if "NEGBENCH_FUZZ" in os.environ:
+        print(f"\nfuzzed: {dict(TRIED)}, {TRIED.total()} in all")
+
+
+def outcome(kind: str, *arguments: object) -> int:
+    """Exit code of a command in this process: 0, or 2 and one line."""
+    TRIED[kind] += 1
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code = command_line([str(argument) for argument in arguments])
+    if code != 0:
+        assert code == 2
+        line = told.getvalue().rstrip("\n").rpartition("\n")[2]
+        assert line.startswith("negbench: error: ")
+        assert len(line) > len("negbench: error: ")
+        assert told.getvalue().count("negbench: error: ") == 1
+    return code
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+STRANGE = """
+0 -1 1 2 7 1e9 1e400 -1e-400 inf nan 0x10 1_0 null true None '' ' [ { } # = @ - 2020-01-01 [1,[2,[3]]] {a=1}
+qure top-k in-batch+qure in-batch:3>qure cosine info-nce auto bf16 dev own x.trec ../../x /dev/null a:b=c
+"""
+WORDS = (
+    *STRANGE.split(),
+    *("9" * 5000, "1" * 30, str(2**63), "[" * 2000, "[" * 300 + "]" * 300, '"""'),
+    *("a b", "\t", "\n", "\x00", "\ud800", "\u2028", "é"),
+)
+VALUES = st.one_of(
+    st.sampled_from(WORDS),
+    st.integers(-3, 12).map(str),
+    st.floats().map(str),
+    st.text(max_size=6),
+    st.lists(st.integers(-2, 9), max_size=4).map(str),
+)
+JSONS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 10**20), st.floats(), st.text(max_size=4), st.just("x" * 3000)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's bytes or a value; what fails is told without them."""
+
+    value: Any = field(repr=False)
+
+
+def spoilt(content: bytes) -> st.SearchStrategy[bytes]:
+    """A few changes to a file's bytes: cut, doubled, or something strange put in."""
+    return _spoilt(Source(content))
+
+
+@st.composite
+def _spoilt(draw: st.DrawFn, source: Source) -> bytes:
+    content = bytes(source.value)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(content)))
+        end = min(len(content), at + draw(st.sampled_from((1, 2, 8, 64, 10**9))))
+        put = draw(
+            st.sampled_from([word.encode("utf-8", "surrogatepass") for word in WORDS])
+            | st.binary(max_size=4)
+            | st.just(content[at:end] * 2)
+        )
+        kept = draw(st.booleans())
+        content = content[:at] + put + content[at if kept else end :]
+    return content
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all parts of nested lists and dictionaries."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+def changed(value: Any, parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """One part of nested lists and dictionaries is another, or gone."""
+    return _changed(Source(value), parts)
+
+
+@st.composite
+def _changed(draw: st.DrawFn, source: Source, parts: st.SearchStrategy[Any]) -> Any:
+    value = copy.deepcopy(source.value)
+    path = draw(st.sampled_from(list(places(value))))
+    if not path:
+        return draw(parts)
+    holder = value
+    for key in path[:-1]:
+        holder = holder[key]
+    if draw(st.booleans()):
+        holder[path[-1]] = draw(parts)
+    else:
+        del holder[path[-1]]
+    return value
+
+
+# --- options and recipes --------------------------------------------------------------------------------------------
+
+
+def keys() -> list[str]:
+    """Every key of a run's configuration, and the options of some plug-ins."""
+    plain = [key for key, _ in flattened(RunConfig(strategy={"name": "qure"}).model_dump())]  # type: ignore[arg-type]
+    options = [
+        f"{s}.{o}" for s, o in (("strategy", "k"), ("strategy", "variant"), ("loss", "tau"), ("backbone", "hidden"))
+    ]
+    return [*plain, *options, "strategy", "train", "", "a.b.c", "x"]
+
+
+@pytest.fixture(scope="module")
+def sets(vector_sets: list[str]) -> list[str]:
+    return list(itertools.chain(*(["--set", text] for text in vector_sets)))
+
+
+def test_options(sets: list[str], tmp_path: Path) -> None:
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+
+    @fuzzed(
+        st.sampled_from(("qure", "in-batch", "dqe", "hycole", "xbm", "uniform-bins")),
+        st.lists(st.tuples(st.sampled_from(keys()) | st.text(max_size=5), VALUES), min_size=1, max_size=2),
+        st.sampled_from(("=", "=", "=", "=", "", "==", " = ")),
+    )
+    def trial(strategy: str, pairs: list[tuple[str, str]], sign: str) -> None:
+        more = itertools.chain(*(["--set", f"{key}{sign}{value}"] for key, value in pairs))
+        outcome("--set", "run", "--strategy", strategy, *sets, *more, *place)
+
+    trial()
+
+
+def test_recipes(vector_sets: list[str], tmp_path: Path) -> None:
+    tables: dict[str, list[str]] = {"strategy": ["name = 'qure'"]}
+    for text in [
+        *vector_sets,
+        "train.precision='fp32'",
+        "eval.select='dev'",
+        "mining.margin=0.5",
+        "loss.name='info-nce'",
+    ]:
+        key, _, value = text.partition("=")
+        section, _, name = key.partition(".")
+        plain = value if value[0] in "'0123456789" else f"'{value}'"
+        tables.setdefault(section, []).append(f"{name} = {plain}")
+    base = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in tables.items()).encode()
+    recipe, place = tmp_path / "r.toml", ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    recipe.write_bytes(base)
+    data = ["--dataset", "triplets", "--backbone", "precomputed"]  # never the data set that is made on first use
+    assert outcome("recipe", "run", "--recipe", recipe, *data, *place) == 2  # given up, not refused
+    assert len(list((tmp_path / "runs").glob("*/metrics.jsonl"))) == 1
+
+    @fuzzed(spoilt(base) | st.binary(max_size=40) | st.text(max_size=40).map(lambda t: t.encode("utf-8", "replace")))
+    def trial(content: bytes) -> None:
+        recipe.write_bytes(content)
+        outcome("recipe", "run", "--recipe", recipe, *data, *place)
+
+    trial()
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def toys() -> Any:
+    """tests/datasets/toys.py, which draws its pictures with tests/standin.py."""
+    here = Path(__file__).parents[1]
+    for path in (here / "standin.py", here / "datasets" / "toys.py"):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_annotation_files(vector_sets: list[str], sets: list[str], toys: Any, tmp_path: Path) -> None:
+    """Files of triplets by a whole run; those of the benchmarks are read, and random scores are measured by them."""
+    told = dict(text.split("=", 1) for text in vector_sets)
+    triplets = Path(told["dataset.file"].strip("'")).read_bytes()
+    rows = [json.loads(line) for line in triplets.splitlines()]
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    sources = {name: toys.TOYS[name](tmp_path / name) for name in ("fashioniq", "cirr", "circo", "hp-fashioniq")}
+    files = [
+        (name, path)
+        for name, options in sources.items()
+        for path in sorted(Path(options["root"]).rglob("*.json"))
+    ]  # fmt: skip
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        if data.draw(st.booleans()):
+            if data.draw(st.booleans()):
+                content = data.draw(spoilt(triplets))
+            else:
+                content = "".join(json.dumps(row) + "\n" for row in data.draw(changed(rows, JSONS)) or ()).encode()
+            file = tmp_path / f"t.{data.draw(st.sampled_from(('jsonl', 'json', 'csv', 'tsv')))}"
+            file.write_bytes(content)
+            outcome("annotations", "run", "--strategy", "qure", *sets, "--set", f"dataset.file='{file}'", *place)
+            return
+        TRIED["annotations"] += 1
+        name, path = data.draw(st.sampled_from(files))
+        before = path.read_bytes()
+        value = json.loads(before)
+        path.write_bytes(
+            data.draw(spoilt(before) | changed(value, JSONS).map(lambda v: json.dumps(v).encode()))  # type: ignore[arg-type]
+        )
+        try:
+            split = negbench.load_dataset(name, split="val", images=False, **sources[name])
+            scores = torch.rand(len(split.queries), len(split.images))
+            if all(query.target is not None for query in split.queries):
+                split.evaluate(scores)
+        except NegbenchError:
+            pass
+        finally:
+            path.write_bytes(before)
+
+    trial()
+
+
+def test_embeddings(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
+    told = dict(text.split("=", 1) for text in vector_sets)
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    sources = {name: Path(told[f"backbone.{name}"].strip("'")) for name in ("images", "texts")}
+
+    def another(name: str, kind: str) -> bytes:
+        with np.load(sources[name]) as stored:
+            ids, features = stored[{"images": "ids", "texts": "texts"}[name]], stored["features"]
+        tables: dict[str, dict[str, Any]] = {
+            "width 0": {"ids": ids, "features": features[..., :0]},
+            "no rows": {"ids": ids[:0], "features": features[:0]},
+            "integers": {"ids": ids, "features": features.astype(np.int8)},
+            "text": {"ids": ids, "features": features.astype(str)},
+            "objects": {"ids": ids.astype(object), "features": features},
+            "one number": {"ids": ids, "features": np.float32(1)},
+            "wide": {"ids": ids, "features": np.ones((len(ids), 1, 1, 1, 3), np.float32)},
+            "numbers": {"ids": np.arange(len(ids)), "features": features},
+            "one name": {"ids": np.array("x"), "features": features},
+            "names twice": {"ids": np.repeat(ids[:1], len(ids)), "features": features},
+            "half": {"ids": ids, "features": features.astype(np.float16)},
+            "not finite": {"ids": ids, "features": features * np.float32(np.inf)},
+            "complex": {"ids": ids, "features": features.astype(np.complex64)},
+            "structured": {"ids": ids, "features": np.zeros(len(ids), dtype=[("a", "f4")])},
+            "no ids": {"features": features},
+            "nothing": {},
+        }
+        buffer = io.BytesIO()
+        np.savez(buffer, **{"texts" if (name, key) == ("texts", "ids") else key: v for key, v in tables[kind].items()})
+        return buffer.getvalue()
+
+    kinds = ("width 0", "no rows", "integers", "text", "objects", "one number", "wide", "numbers", "one name")
+    kinds += ("names twice", "half", "not finite", "complex", "structured", "no ids", "nothing")
+    table = np.load(sources["images"])["features"]
+    plain, single = io.BytesIO(), io.BytesIO()
+    np.save(plain, table)
+    torch.save({"features": torch.from_numpy(table)}, single)
+    originals = {name: path.read_bytes() for name, path in sources.items()}
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(sources)))
+        content = data.draw(
+            spoilt(originals[name])
+            | st.sampled_from(kinds).map(lambda kind: another(name, kind))
+            | spoilt(plain.getvalue())
+            | spoilt(single.getvalue())
+        )
+        file = tmp_path / f"{name}.{data.draw(st.sampled_from(('npz', 'npz', 'npy', 'safetensors', 'pt', 'txt')))}"
+        file.write_bytes(content)
+        outcome("embeddings", "run", "--strategy", "qure", *sets, "--set", f"backbone.{name}='{file}'", *place)
+
+    trial()
+
+
+# --- plug-ins -------------------------------------------------------------------------------------------------------
+
+STRATEGY = '''"""Mine."""
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from negbench import Strategy
+from negbench.contracts import tunable
+
+@dataclass(frozen=True)
+class Mine(Strategy):
+    """Mine."""
+    scope: ClassVar[str] = {scope!r}
+    k: int = {default}
+    {more}
+    def pool(self, view):
+        """Where to draw."""
+        {first}
+        return {answer}
+'''
+LOSS = '''"""Mine."""
+from dataclasses import dataclass
+import torch
+from negbench.contracts import Loss
+
+@dataclass(frozen=True)
+class Mine(Loss):
+    """Mine."""
+    def value(self, given):
+        """Of a batch."""
+        {first}
+        return {answer}
+'''
+FIRST = (
+    *("pass", "raise ValueError('mine')", "raise KeyError", "raise SystemExit(3)", "raise RecursionError", "1 / 0"),
+    *("torch.rand(3)", "torch.manual_seed(1)", "view.scores.fill_(0)", "view.relevant.sum()", "view.nothing"),
+    *("self.k = 3", "import no_such_module", "assert False, 'a\\nb'"),
+)
+ANSWER = (
+    *("view.allowed", "None", "[]", "3", "'x'", "view.scores", "-view.scores.abs()", "view.scores * float('nan')"),
+    *("view.allowed[:, :1]", "view.allowed.int()", "~view.allowed", "view.allowed.T", "view.allowed & False", "self"),
+    *("torch.ones(0)", "view.scores.softmax(1) * view.allowed", "view.allowed.to_sparse()", "view.allowed.numpy()"),
+    *("view.scores.double() * view.allowed", "(view.allowed, 1)", "view.allowed.to('meta')", "view.scores + 1j"),
+)
+LOST = ("given.positive", "given.positive.mean()", "None", "3.0", "[]", "torch.tensor(float('nan'))", "self")
+LOST += ("given.negatives.sum() * 0", "given.positive.mean().detach()", "given.positive.mean() + 1j")
+LOST += ("given.positive.mean().double()", "given.negatives.argmax()", "given.no_such_thing.mean()")
+MORE = ("", "scope = 3", "corrupts = ('nothing',)", "reads = ('guide',)", "schedule = 'sometimes'", "n_def = -1")
+MORE += ("def k2(self: pass", "queue = 5", "def order(self, epoch):\n        return epoch.target")
+DEFAULTS = ("1", "None", "'x'", "tunable(3, low=1, high=9)", "object()", "[]", "tunable(30, low=1, high=9)")
+
+
+@pytest.fixture
+def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    before = dict(registry._files), dict(registry._classes)
+
+    def again() -> None:
+        monkeypatch.setattr(registry, "_files", dict(before[0]))
+        monkeypatch.setattr(registry, "_classes", dict(before[1]))
+
+    return again
+
+
+def test_plugin_files(sets: list[str], clean_registry: Callable[[], None], tmp_path: Path) -> None:
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    plain = STRATEGY.format(scope="corpus", default=1, more="", first="pass", answer="view.allowed")
+    numbers = itertools.count()
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        def pick(*choices: str) -> str:
+            return data.draw(st.sampled_from(choices))
+
+        scope, first = pick("corpus", "batch", "corpus", "batch", "both"), pick(*FIRST)
+        kind = pick("strategy", "strategy", "strategy", "loss", "source")
+        answer = pick(*(LOST if kind == "loss" else ANSWER))
+        if kind == "source":
+            content = data.draw(spoilt(plain.encode()))
+        else:
+            form = STRATEGY if kind == "strategy" else LOSS
+            default, more = (pick(*DEFAULTS), pick(*MORE)) if data.draw(st.booleans()) else ("1", "")
+            content = form.format(scope=scope, default=default, more=more, first=first, answer=answer).encode()
+        clean_registry()
+        file = tmp_path / f"mine{next(numbers)}.py"
+        file.write_bytes(content)
+        name = ["--strategy", "qure", "--loss", file.stem] if kind == "loss" else ["--strategy", file.stem]
+        state = torch.get_rng_state()
+        outcome("plug-ins", "run", "--plugin", file, *sets, *name, *place)
+        torch.set_rng_state(state)
+        file.unlink()
+
+    trial()
+    assert set(KINDS) == {"strategies", "losses", "backbones", "datasets"}
+
+
+# --- what negbench itself has written -------------------------------------------------------------------------------
+
+PARTS = st.one_of(
+    JSONS,
+    st.sampled_from(
+        (torch.zeros(0), torch.zeros(3, 3), torch.tensor(1j), torch.full((2,), torch.nan), torch.zeros(5).bool())
+    ),
+)
+
+
+def test_checkpoints(vector_sets: list[str], tmp_path: Path) -> None:
+    """Of folders without hashes, as older versions left them: with hashes every one of these is refused at once."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    with pytest.raises(NegbenchError, match="enough"):
+        run_config(config, Bench.open(tmp_path / "runs", "none"))
+    kept = RunFolder(next((tmp_path / "runs").glob("qure-*")))
+    (kept.path / SUMS).unlink()
+    (kept.path / "error.txt").unlink()
+    pristine = tmp_path / "pristine"
+    shutil.copytree(kept.path, pristine)
+    content, state = (pristine / "checkpoint.pt").read_bytes(), kept.checkpoint()
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    assert outcome("checkpoints", "run", "--resume", kept.run_id, *place) == 2
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        shutil.rmtree(kept.path)
+        shutil.copytree(pristine, kept.path)
+        if data.draw(st.booleans()):
+            value = data.draw(changed(state, PARTS))
+            buffer = io.BytesIO()
+            torch.save(value, buffer)
+            damaged = buffer.getvalue()
+        else:
+            damaged = data.draw(spoilt(content))
+        (kept.path / "checkpoint.pt").write_bytes(damaged)
+        outcome("checkpoints", "run", "--resume", kept.run_id, *place)
+
+    trial()
+
+
+def test_ranks(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
+    """Rankings and stored ranks of `evaluate`, and scores of a guide."""
+    data_file = dict(text.split("=", 1) for text in vector_sets)["dataset.file"].strip("'")
+    split = negbench.load_dataset("triplets", file=data_file, split="val", images=False)
+    lists = {query.id: split.images[:5] for query in split.queries}
+    scored = {query.id: dict(zip(split.images, range(40), strict=False)) for query in split.queries}
+    trec = "".join(
+        f"{q} Q0 {i} {n + 1} {9 - n} x\n" for q, images in lists.items() for n, i in enumerate(images)
+    ).encode()
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=1"])
+    folder = run_config(config, Bench.open(tmp_path / "done", "none")).folder
+    parquet = (folder.path / "ranks.parquet").read_bytes()
+    as_json = lambda value: json.dumps(value).encode()  # noqa: E731
+    sources = {
+        "json": changed(lists, JSONS).map(as_json) | changed(scored, JSONS).map(as_json) | spoilt(as_json(lists)),
+        "trec": spoilt(trec),
+        "parquet": spoilt(parquet),
+        "guide": spoilt(trec),
+    }
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(sorted(sources)))
+        file = tmp_path / f"x.{kind if kind != 'guide' else 'trec'}"
+        file.write_bytes(data.draw(sources[kind]))
+        if kind == "guide":
+            guided = ["--set", f"mining.guide='{file}'", "--set", "mining.guide_margin=0.1"]
+            outcome("ranks", "run", "--strategy", "qure", *sets, *guided, *place)
+        else:
+            outcome("ranks", "evaluate", "--ranks", file, "--dataset", data_file)
+
+    trial()
+
+
+def test_journals(sets: list[str], tmp_path: Path) -> None:
+    """Of a study without its list of hashes: read as a report reads it."""
+    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
+    study = ["study", "--strategy", "top-k", "--trials", "2", "--seeds", "1", "--final-seeds", "0", "--name", "s"]
+    outcome("journals", *study, *sets, *place)
+    folder = tmp_path / "runs" / "s"
+    journal, note = folder / "optuna.journal", folder / "study.json"
+    records = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    contents = {path: path.read_bytes() for path in (journal, note)}
+
+    @fuzzed(st.data())
+    def trial(data: st.DataObject) -> None:
+        TRIED["journals"] += 1
+        for name in (".optuna.journal.sums", SUMS):
+            (folder / name).unlink(missing_ok=True)
+        for path, content in contents.items():
+            path.write_bytes(content)
+        if data.draw(st.booleans()):
+            told = data.draw(changed(records, JSONS))
+            told = told if isinstance(told, list) else [told]
+            journal.write_bytes("".join(json.dumps(record) + "\n" for record in told).encode())
+        else:
+            path = data.draw(st.sampled_from((journal, note)))
+            path.write_bytes(data.draw(spoilt(contents[path])))
+        with contextlib.suppress(NegbenchError):
+            book = open_book(tmp_path / "runs", "s")
+            book.counts()
+            finished(book)
+
+    trial()

@@ -1,0 +1,174 @@
+"""A password in the address of a store reaches no file, no line that is printed and nothing that the store is told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from negbench.cli.main import run as negbench
+from negbench.errors import without_secrets
+from negbench.files import read_json, write_json
+from negbench.runfolder import RunFolder
+from negbench.tracking import Tracker, default_uri
+
+SECRET = "hunter2-Geheimnis"
+URI = f"http://alice:{SECRET}@127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("http://alice:pw@host:5000/x", "http://host:5000/x"),
+        ("https://pw@host/x", "https://host/x"),  # a token
+        ("postgresql+psycopg://alice:pw@host/db", "postgresql+psycopg://alice@host/db"),
+        ("mysql://alice:p@w/pw?pw@host:3306/db", "mysql://alice@host:3306/db"),
+        ("postgresql://alice:pw@host/db?sslmode=require&password=pw", "postgresql://alice@host/db?sslmode=require"),
+        ("https://host/x?access_token=pw", "https://host/x"),
+        ("postgresql://alice@host/db?options=a@b&sslpassword=pw", "postgresql://alice@host/db?options=a@b"),
+        ("cannot reach http://a:pw@host/: no route (ftp://b:pw@h)", "cannot reach http://host/: no route (ftp://b@h)"),
+    ],
+)
+def test_no_secret_is_left_of_an_address(given: str, want: str) -> None:
+    assert without_secrets(given) == want
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "sqlite:////runs/mlflow.db",
+        "http://127.0.0.1:5000",
+        "http://[::1]:5000/a@b",
+        "postgresql://alice@host/db",
+        "https://host/path@1?x=1#a@b",
+        "databricks",
+        "file:///a/b@c",
+        "no address at all, user@host",
+    ],
+)
+def test_an_address_without_a_secret_stays(given: str) -> None:
+    assert without_secrets(given) == given
+
+
+def found_in(folder: Path) -> list[str]:
+    """Files that hold the secret in their bytes, unpacked ones too."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [str(path) for path in files if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store that answers under the address with the secret: an sqlite file."""
+    place = default_uri(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(Tracker, "client", lambda tracker: MlflowClient(tracking_uri=place))
+    for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PGPASSWORD"):
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_no_file_of_any_command_holds_it(
+    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run, a comparison with its report, a study, a second look: every file that they write is read."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    place = ["--runs-dir", "runs", "--tracking-uri", URI]
+    study = ["study", "--strategy", "dqe", "--trials", "2", "--name", "s", "--seeds", "1", "--final-seeds", "0"]
+    for command in (
+        ["run", "--strategy", "qure", *sets, *place],
+        [
+            "compare",
+            "--strategies",
+            "qure,dqe",
+            "--losses",
+            "bradley-terry",
+            "--seeds",
+            "1",
+            "--name",
+            "c",
+            *sets,
+            *place,
+        ],
+        ["run", "--strategy", "qure", *sets, *place],
+        ["report", "c", "--runs-dir", "runs"],
+        [*study, *sets, *place],
+        ["export", "qure", *place],
+        ["doctor", "--no-trial", *place],
+    ):
+        assert negbench(command) == 0, (command, capfd.readouterr().err)
+    out, err = capfd.readouterr()
+    assert SECRET not in out + err
+    assert found_in(elsewhere) == []
+    assert read_json(next((elsewhere / "runs").glob("qure-*/mlflow.json")))["uri"] == "http://127.0.0.1:9"
+    assert {
+        each.info.status for each in Tracker.open(elsewhere / "runs", URI).client().search_runs(["1", "2", "3"])
+    } == {"FINISHED"}
+
+
+def test_a_store_that_fails_is_named_without_it(
+    vector_sets: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's own messages hold the whole address."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    place = ["--runs-dir", str(tmp_path / "runs"), "--tracking-uri", URI]
+    grid = [
+        "compare",
+        "--strategies",
+        "qure",
+        "--losses",
+        "bradley-terry",
+        "--seeds",
+        "1",
+        "--name",
+        "c",
+        "--no-report",
+    ]
+    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
+    assert negbench([*grid, *sets, *place]) == 0
+    for command in (["export", "qure"], ["ui"], ["doctor", "--no-trial"]):
+        assert negbench([*command, *place]) == 2
+    out, err = capfd.readouterr()
+    assert "http://127.0.0.1:9 fails (" in err
+    assert "Traceback" not in err
+    assert SECRET not in out + err
+    assert found_in(tmp_path) == []
+
+
+def test_what_an_older_version_remembered_is_found_again(
+    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A note with the password names the same copy, which is replaced; the note loses it."""
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    place = ["--runs-dir", "runs", "--tracking-uri", URI]
+    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
+    folder = RunFolder(next((elsewhere / "runs").glob("qure-*")))
+    note = folder.path / "mlflow.json"
+    before = read_json(note)
+    write_json(note, {**before, "uri": URI})
+    assert negbench(["export", "qure", *place]) == 0
+    assert read_json(note)["run_id"] != before["run_id"]
+    assert SECRET not in note.read_text(encoding="utf-8")
+    client = Tracker.open(elsewhere / "runs", URI).client()
+    assert [each.info.run_id for each in client.search_runs(["1"])] == [read_json(note)["run_id"]]
+
+
+def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(
+    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[tuple[list[str], dict[str, str]]]()
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append((command, environment)))
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    place = ["--runs-dir", "runs", "--tracking-uri", URI]
+    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
+    assert negbench(["ui", *place]) == 0
+    ((command, environment),) = started
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert SECRET not in " ".join(command) + "".join(capfd.readouterr())
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == URI
