@@ -260,6 +260,7 @@ def mine(
                 _put(columns, found, scored.rows, len(task.queries))
                 write(scored.rows, bits)
                 free = free and torch.equal(found["pool_size"], scored.room)
+                del scored, answer, pool  # else the next block would be scored while this one is held
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
@@ -446,7 +447,8 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
     scores = torch.empty(len(queries), images, device=queries.device)
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
-    whole = each == 1 and len(queries) % height == 0  # every tile is written where it belongs
+    # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
+    whole = each == 1 and images == step and len(queries) % height == 0
     product = scores.new_empty(0 if whole else height * step * each)
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
@@ -462,7 +464,8 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
                     continue
                 found = product[: height * columns.shape[1]].view(height, -1)
                 torch.mm(rows, columns, out=found)
-                into.copy_(found.view(height, -1, each)[: len(into)].amax(-1))
+                found = found[: len(into)]
+                into.copy_(found if each == 1 else found.view(len(found), -1, each).amax(-1))
     return scores
 
 
