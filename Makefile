@@ -26,6 +26,9 @@ test: $(STAMP) ## the whole suite
 faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
 	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
+mutants: $(STAMP) ## mutation tests: single faults put into the code, SAMPLE=40 of each GROUP by SEED=0, must fail the tests
+	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
+
 fuzz: $(STAMP) ## 10,000 strange options and files, others each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
@@ -48,4 +51,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test faults fuzz lint docs bench system
+.PHONY: help install demo test faults fuzz mutants lint docs bench system

@@ -246,6 +246,7 @@ def compare(
         NegbenchError: a user's mistake, or cells that failed.
     """
     from negbench.commands.compare import build_grid, compare_grid
+    from negbench.executors import executor_of
     from negbench.report.verdicts import Rules
 
     rules, plugins = Rules.of_flags(baseline, margin, alpha, metric), list[str]()
@@ -261,7 +262,7 @@ def compare(
         rules,
         console=_silent(),
         name=None if name is None else files.checked_name(name, "name"),
-        workers=workers,
+        executor=executor_of(workers),
         overwrite=overwrite,
         audit=audit,
         report=report,
@@ -308,6 +309,7 @@ def study(
         NegbenchError: settings that make no study, or a default that cannot be computed.
     """
     from negbench.commands.study import compute_study, read_study
+    from negbench.executors import executor_of
 
     flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
     flags |= {} if seed is None else {"seed": seed}
@@ -321,7 +323,7 @@ def study(
         console=_silent(),
         name=None if name is None else files.checked_name(name, "name"),
         storage=storage,
-        workers=workers,
+        executor=executor_of(workers),
         tracking_uri=tracking_uri,
     )
 

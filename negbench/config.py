@@ -335,7 +335,12 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     found = parse_plugin(given) if isinstance(given, str) else dict(given)
     file = found.get("name")
     reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
-    return found if reader is None else {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
+    if reader is None:
+        return found
+    beginning, colon, rest = str(file).rpartition(":")
+    path = Path(rest).expanduser()
+    rest = rest if colon and not path.exists() else str(path.resolve())  # hf:ORG/NAME is no path
+    return {**found, "name": reader, "file": beginning + colon + rest}
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

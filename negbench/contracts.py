@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from negbench.errors import NegbenchError
 from negbench.errors import check_option as check_option  # plug-ins find all they need here
-from negbench.metrics.ranks import count, descending, ranked_scores, window
+from negbench.metrics.drops import between_drops
+from negbench.metrics.ranks import descending, window
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -184,13 +185,11 @@ class ScoreView:
     def order(self) -> Tensor:
         """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers.
 
-        A sort costs several times what the scores did: `window` and `ranked_scores` do without it.
+        A sort costs several times what the scores did: `window` and `between_drops` do without it.
         """
         return descending(self.scores)
 
-    def window(
-        self, eligible: Tensor, stop: Tensor | int, start: Tensor | int = 0, ranked: Tensor | None = None
-    ) -> Tensor:
+    def window(self, eligible: Tensor, stop: Tensor | int, start: Tensor | int = 0) -> Tensor:
         """[B, N] bool: the eligible images at the places start, ..., stop - 1 among themselves, by descending score.
 
         Ties are broken by corpus index; so `window(eligible, k)` is the k highest-scored, or all where there are fewer.
@@ -199,17 +198,12 @@ class ScoreView:
             eligible: [B, N] bool.
             stop: one number, or [B] int64.
             start: the same, >= 0.
-            ranked: `ranked_scores(eligible)`, where it is known.
         """
-        return window(self.scores, eligible, start, stop, ranked)
+        return window(self.scores, eligible, start, stop)
 
-    def ranked_scores(self, eligible: Tensor) -> Tensor:
-        """[B, N] float32 or wider: the eligible images' scores in descending order, -inf behind the last."""
-        return ranked_scores(self.scores, eligible)
-
-    def count_above(self, scores: Tensor) -> Tensor:
-        """[B] int64: how many allowed images score more than the row's number in `scores` [B]."""
-        return count(self.allowed & (self.scores > scores[:, None]))
+    def between_drops(self, eligible: Tensor, apart: int = 0) -> Tensor:
+        """[B, N] bool: the eligible images between two steep drops of the ranking (`metrics.drops.between_drops`)."""
+        return between_drops(self.scores, eligible, apart)
 
 
 @dataclass(frozen=True, eq=False)
@@ -635,13 +629,14 @@ class Backbone(nn.Module, ABC):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
+        training = [module for module in self.modules() if module.training]
+        if training:  # else it is what it is to be, as between the epochs of a stack
+            self.eval()
         try:
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
+            for module in training:
+                module.training = True
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tokenised texts with what no training changes of them, to be computed once; here nothing is.
@@ -721,6 +716,11 @@ def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
         [B, N].
     """
     count, tokens, width = candidates.shape
+    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # a table a token: no maximum over short rows
+        best = queries @ candidates[:, 0].T
+        for token in candidates.unbind(1)[1:]:
+            torch.maximum(best, queries @ token.T, out=best)
+        return best
     scores = queries @ candidates.reshape(count * tokens, width).T
     return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
 

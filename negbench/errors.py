@@ -92,9 +92,10 @@ def out_of_memory(error: BaseException) -> str | None:
 
 # modules of the extra [full]
 _FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
+_EXTRAS = {**dict.fromkeys(_FULL, "full"), "ray": "ray"}  # module -> extra that brings it
 
 
 def missing_package(error: ImportError) -> str | None:
-    """The mend, where a module of the extra [full] is not installed; None where something else is wrong."""
+    """The mend, where a module of an extra is not installed; None where something else is wrong."""
     name = (error.name or "").partition(".")[0]
-    return f"this needs {name}: pip install 'negbench[full]'" if name in _FULL else None
+    return f"this needs {name}: pip install 'negbench[{_EXTRAS[name]}]'" if name in _EXTRAS else None

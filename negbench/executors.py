@@ -1,4 +1,4 @@
-"""Where tasks are computed: here, or in worker processes of this machine; a cluster engine is one more `Executor`."""
+"""Where tasks are computed: here, or in worker processes of this machine; `negbench.cluster` has a cluster's."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ class Executor(Protocol):
     """Computes tasks somewhere, so many at a time."""
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether tasks run on other machines, which are to have what is heavy."""
+        ...
+
+    @property
     def workers(self) -> int:
         """How many tasks are computed at a time."""
         ...
@@ -70,12 +75,13 @@ class Here:
     """In this process, in the order given."""
 
     workers: ClassVar[int] = 1
+    elsewhere: ClassVar[bool] = False
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; notes come with their task's end."""
         for index, task in enumerate(tasks):
             notes: list[Event] = []
-            event = _outcome(function, index, task, lambda text, i=index, n=notes: n.append(Event(i, "note", text)))  # type: ignore[misc]
+            event = outcome_of(function, index, task, lambda text, i=index, n=notes: n.append(Event(i, "note", text)))  # type: ignore[misc]
             yield from notes
             yield event
 
@@ -96,6 +102,7 @@ class Processes:
     workers: int
     retries: int = 1
     silence: int = 120
+    elsewhere: ClassVar[bool] = False
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
@@ -201,7 +208,8 @@ class _Worker:
         return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
 
 
-def _outcome(function: Function, index: int, task: Any, report: Report) -> Event:
+def outcome_of(function: Function, index: int, task: Any, report: Report) -> Event:
+    """Compute a task in this process: how it ended."""
     try:
         return Event(index, "done", function(task, report))
     except Exception as error:
@@ -239,7 +247,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
     try:
         while (message := pipe.recv()) is not None:
             index, task = message
-            send(_outcome(function, index, task, lambda text, i=index: send(Event(i, "note", text))))  # type: ignore[misc]
+            send(outcome_of(function, index, task, lambda text, i=index: send(Event(i, "note", text))))  # type: ignore[misc]
     except Stopped as stopped:
         raise SystemExit(stopped.code) from None
     except (EOFError, OSError):  # the parent is gone

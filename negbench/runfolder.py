@@ -27,6 +27,7 @@ from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, 
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 MOVES_SCORES = False  # keeps what was computed
 
@@ -145,10 +146,14 @@ class RunFolder:
         """Per-query ranks on the reported split."""
         self.write_table("ranks", frame)
 
-    def write_table(self, name: str, frame: pd.DataFrame) -> None:
+    def write_table(self, name: str, table: pd.DataFrame | pa.Table) -> None:
         """`name`.parquet."""
+        import pyarrow as pa
+        from pyarrow.parquet import write_table
+
+        made = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False)
         with atomic_write(self.path / f"{name}.parquet", "wb") as file:
-            frame.to_parquet(file, index=False)
+            write_table(made, file)
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""

@@ -258,7 +258,7 @@ def _source(
     if backbone.provides_features:
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
-    files = _files_of(parts)
+    files = files_of(parts)
     if not backbone.frozen_images:
         pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
@@ -279,7 +279,7 @@ def _source(
     return loaded.__getitem__, report.encoded
 
 
-def _files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
+def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
     """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
     files: dict[str, Path] = {}
     for part in parts:

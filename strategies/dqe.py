@@ -52,20 +52,15 @@ class Dqe(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        inside = self._shares(view) if self.scale == "quantile" else self._between(self._gap(view))
-        return inside & view.allowed & (view.scores <= view.positive[:, None])
-
-    def _between(self, gap: Tensor) -> Tensor:
-        return (gap >= self.alpha) & (gap <= self.beta)
-
-    def _gap(self, view: ScoreView) -> Tensor:
-        """[B, N] gaps below the target on the chosen scale; NaN where `minmax` has nothing to rescale."""
-        gap: Tensor = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
-        if self.scale == "absolute":
-            return gap
-        low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
-        high = masked_scores(gap, view.allowed).amax(1, keepdim=True)
-        return torch.where(high > low, (gap - low) / (high - low), torch.nan)
+        if self.scale == "quantile":
+            return self._shares(view) & (view.scores <= view.positive[:, None])
+        gap = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
+        inside: Tensor = view.allowed & (gap >= 0)
+        if self.scale == "minmax":
+            low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
+            high = masked_scores(gap, view.allowed).amax(1, keepdim=True)
+            gap = gap.sub_(low).div_(high - low)  # NaN where there is nothing to rescale
+        return inside.logical_and_(gap >= self.alpha).logical_and_(gap <= self.beta)
 
     def _shares(self, view: ScoreView) -> Tensor:
         """[B, N] bool: allowed images whose place has its share in the band; the band is the same for equal rooms."""

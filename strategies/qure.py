@@ -13,17 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.drops import drops, steepest
-from negbench.metrics.ranks import count, descending, top_columns
 from negbench.strategies._ranked import below_target, is_whole
 
 PAPER = "QuRe eq. 5-7, alg. 1"
-
-_WALK = 32  # steps of the walk that are looked at before all drops are sorted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,30 +43,7 @@ class Qure(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        below = below_target(view)
-        if below.shape[1] < 4:  # the target and three images below it are the least that has two drops
-            return torch.zeros_like(below)
-        ranked = view.ranked_scores(below)
-        drop = drops(ranked, 0, count(below)[:, None])
-        pair = steepest(drop).clamp(min=0) if self.variant == "paper" else self._released_pair(drop)
-        low, high = pair.amin(1), pair.amax(1)
-        pool: Tensor = view.window(below, high + 1, low + 1, ranked)
+        pool: Tensor = view.between_drops(
+            below_target(view), 0 if self.variant == "paper" else self.consecutive_threshold
+        )
         return pool
-
-    def _released_pair(self, drop: Tensor) -> Tensor:
-        """[B, P] drops -> [B, 2] places; equal ones, hence an empty pool, where no pair is far enough apart."""
-        walk = top_columns(drop, _WALK)  # nearly all find their pair among the first
-        pair, found = self._walked(drop, walk)
-        rest = (~found).nonzero().squeeze(1)
-        if len(rest) and walk.shape[1] < drop.shape[1]:
-            pair[rest], _ = self._walked(drop[rest], descending(drop[rest]))
-        return pair
-
-    def _walked(self, drop: Tensor, walk: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, 2] places of the first neighbours of `walk` [B, W] that are far enough apart, and [B] whether any are."""
-        real = drop.gather(1, walk) >= 0
-        wide = (walk.diff(dim=1).abs() > self.consecutive_threshold) & real[:, 1:]
-        step = wide.int().argmax(1, keepdim=True)  # the first True
-        found = wide.gather(1, step)
-        first, second = walk.gather(1, step), walk.gather(1, step + 1)
-        return torch.cat([first, torch.where(found, second, first)], dim=1), found.squeeze(1)

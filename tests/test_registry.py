@@ -243,10 +243,12 @@ def test_ranges_that_are_no_literals_are_shown_as_written(package: Path) -> None
 
 
 def test_a_data_set_declares_the_files_it_reads() -> None:
-    for ending in registry.get("datasets", "triplets").extensions:
+    *endings, beginning = registry.get("datasets", "triplets").extensions
+    for ending in endings:
         assert registry.reader_of(f"some/where{ending}") == "triplets"
         assert registry.reader_of(f"some/where{ending.upper()}") == "triplets"
-    assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "")] == [None] * 4
+    assert registry.reader_of(f"{beginning}some/where") == "triplets"
+    assert [registry.reader_of(name) for name in ("fashioniq", "a.txt", "csv", "", "hf", "of:b")] == [None] * 6
 
 
 # --- options explained ------------------------------------------------------------------------------------------------

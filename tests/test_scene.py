@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,33 @@ def test_the_same_run_twice_is_computed_once(vector_sets: list[str], tmp_path: P
     anew = run_config(config, bench, overwrite="always")
     assert anew.run_id == f"{first.run_id}-2"
     assert RunFolder(tmp_path / first.run_id).status == "finished"
+
+
+def write_fashioniq(root: Path, split: str, text: str) -> None:
+    """Annotations of one split: three dresses and two queries, the first with this caption."""
+    ids = [f"{split}-{n}" for n in range(3)]
+    captions = [
+        {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
+        for n in range(2)
+    ]
+    for name, value in ((f"captions/cap.dress.{split}", captions), (f"image_splits/split.dress.{split}", ids)):
+        (root / f"{name}.json").parent.mkdir(parents=True, exist_ok=True)
+        (root / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.mark.parametrize("of", ["dataset", "also"])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Path, split: str, of: str) -> None:
+    """Whichever split they are of; of a further benchmark only what is scored counts."""
+    for each in ("train", "val"):
+        write_fashioniq(tmp_path, each, "is blue")
+    sets = [text for text in vector_sets if of == "also" or not text.startswith("dataset")]
+    if of == "dataset":
+        sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'", "dataset.categories=['dress']"]
+    else:
+        sets += [f"""eval.also=["fashioniq:root={tmp_path}:categories=['dress']"]"""]
+    (config,) = configs(sets, "in-batch")
+    before = plan_run(config, Scenes()).hash
+    assert plan_run(config, Scenes()).hash == before
+    write_fashioniq(tmp_path, split, "is green")
+    assert (plan_run(config, Scenes()).hash != before) == (of == "dataset" or split == "val")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import FrozenInstanceError, fields
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -159,6 +160,16 @@ def test_parts_against_loops() -> None:
     assert parts.cross[0] == pytest.approx(cross / 21)
 
 
+def test_parts_of_strata_are_those_of_each_over_the_square_of_their_number() -> None:
+    values, strata = rng(7).normal(size=(3, 12)) + rng(8).normal(size=(3, 1)), np.repeat([0, 1, 2], [3, 4, 5])
+    parts = st._parts(values[None], st._groups(strata, 12))
+    alone = [st._parts(values[None][:, :, strata == g], st._groups(None, 3 + g)) for g in range(3)]
+    assert parts.query[0] == pytest.approx(sum(part.query[0] for part in alone) / 9)
+    assert parts.cross[0] == pytest.approx(sum(part.cross[0] for part in alone) / 9)
+    by_seed = [np.mean([values[s, strata == g].mean() for g in range(3)]) for s in range(3)]
+    assert parts.seed[0] == pytest.approx(np.var(by_seed, ddof=1) / 3)
+
+
 # --- a comparison ------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +250,25 @@ def test_minimum_detectable_by_hand() -> None:
         assert found == pytest.approx((stats.t.ppf(1 - 0.025 / others, 39) + stats.t.ppf(0.8, 39)) * error)
 
 
+@pytest.mark.parametrize("seed_sd", [0.0, 2.0])
+def test_minimum_detectable_of_several_seeds_by_hand(seed_sd: float) -> None:
+    """Seeds and queries both vary: Satterthwaite's degrees of freedom; never below what the queries alone ask for."""
+    values = rng(3).normal(size=(3, 8)) + rng(4).normal(size=(1, 8)) + seed_sd * rng(5).normal(size=(3, 1))
+    mean, by_seed, by_query = values.mean(), values.mean(axis=1), values.mean(axis=0)
+    seed, query = np.var(by_seed, ddof=1) / 3, np.var(by_query, ddof=1) / 8
+    cross = ((values - by_seed[:, None] - by_query + mean) ** 2).sum() / (2 * 7) / 24
+    assert 0 < cross < query
+    total = seed + query - cross
+    df = total**2 / (seed**2 / 2 + (query - cross) ** 2 / 7)
+    both, alone = (
+        (stats.t.ppf(0.975, nu) + stats.t.ppf(0.8, nu)) * np.sqrt(variance)
+        for variance, nu in ((total, df), (query, 7))
+    )
+    assert (both > alone) == (seed_sd > 0)
+    found = st.compare(values, np.zeros((3, 8)), generator=rng(), resamples=200)
+    assert found.minimum_detectable == pytest.approx(max(both, alone))
+
+
 def test_one_seed_is_said_and_ignores_seed_noise() -> None:
     values, baseline = hits(0, (1, 500), 0.5), hits(1, (1, 500), 0.3)
     found = st.compare(values, baseline, generator=rng())
@@ -295,6 +325,21 @@ def test_bootstrap_spread_is_that_of_a_stratified_mean() -> None:
     want = np.sqrt(sum(part.var() / len(part) for part in by_stratum)) / 3
     found = st.summarise(values, strata=strata, generator=rng(2), resamples=20000).interval
     assert found.high - found.low == pytest.approx(2 * 1.96 * want, rel=0.03)
+
+
+@pytest.mark.parametrize(("query_sd", "seed_sd"), [(0.0, 0.02), (0.3, 0.0), (0.3, 0.04)])
+def test_spread_over_seeds_and_queries_is_that_of_its_parts(query_sd: float, seed_sd: float) -> None:
+    """What of the queries' spread is not the noise of the runs, and Student's t of the seeds, drawn here from scipy."""
+    values = 0.3 * rng(1).normal(size=(5, 400)) + query_sd * rng(2).normal(size=400)
+    values += seed_sd * rng(3).normal(size=(5, 1))
+    parts = st._parts(values[None], st._groups(None, 400))
+    kept = max(0.0, float(parts.query[0] - parts.cross[0]))
+    drawn = np.sqrt(kept) * rng(4).normal(size=200_000)
+    drawn += np.sqrt(parts.seed[0]) * stats.t.rvs(4, size=200_000, random_state=rng(5))
+    half = max(np.quantile(np.abs(drawn), 0.95), 1.96 * np.sqrt(parts.query[0]))
+    found = st.summarise(values, generator=rng(6), resamples=20000)
+    assert found.interval.high - found.interval.low == pytest.approx(2 * half, rel=0.04)
+    assert found.models.high - found.models.low == pytest.approx(2 * 1.96 * np.sqrt(parts.query[0]), rel=0.04)
 
 
 def test_order_of_queries_does_not_matter_to_the_estimates() -> None:
@@ -467,12 +512,25 @@ def test_same_generator_same_answer_and_global_state_untouched() -> None:
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
-def test_blocks_change_no_shape_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cells", [64 * 7, 10])  # blocks of seven draws, and of one where not even that fits
+def test_blocks_change_no_shape_and_no_estimate(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     values, baseline = hits(0, (3, 64), 0.4), hits(1, (3, 64))
     whole = st.compare(values, baseline, generator=rng())
-    monkeypatch.setattr(st, "_CELLS", 64 * 7)
+    monkeypatch.setattr(st, "_CELLS", cells)
     parts = st.compare(values, baseline, generator=rng())
     assert parts == whole  # 64 queries are whole bytes: the same coins and indices in another cut
+
+
+def test_what_is_found_cannot_be_changed() -> None:
+    """Two equal results are one key of a table, and a result that is shared stays what it was."""
+    table = {"a": hits(0, (2, 9)), "b": hits(1, (2, 9))}
+    (found,), pairs = st.compare_table(table, "a", generator=rng()), st.pairs(table, generator=rng())
+    cells = design({"a": 0.1}, 0.1)
+    results = (found, found.interval, pairs, pairs.of("a", "b"), st.summarise(table["a"], generator=rng()))
+    for result in (*results, st.factorial(cells, generator=rng()), st.Simulation(9), st.Calibration(0, 0, {}, 1, 0.1)):
+        name = fields(result)[0].name
+        with pytest.raises(FrozenInstanceError):
+            setattr(result, name, getattr(result, name))
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from negbench.audit.rows import pool_rows
 from negbench.audit.subject import AuditOptions, Subject
 from negbench.contracts import relevance
 from negbench.files import atomic_write
 from negbench.metrics.ranks import descending
+from negbench.mining.pool_file import unpacked
 
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
@@ -59,7 +59,7 @@ def _curve(subject: Subject, row: int, pools: Mapping[str, NDArray[np.uint8]]) -
     known = [] if task.relevant is None else [place[c] for c in task.relevant.row(row).tolist() if c in place]
     spans = {}
     for label, bits in pools.items():
-        inside = rank[pool_rows(bits, torch.tensor([row]), len(columns))[0]]
+        inside = rank[unpacked(bits[row : row + 1], len(columns))[0]]
         spans[label] = (int(inside.min()), int(inside.max()), len(inside))
     shown = torch.linspace(0, len(ranked) - 1, min(len(ranked), _CURVE_POINTS)).round().long().unique()
     query = subject.dataset.queries[int(subject.rows[row])]

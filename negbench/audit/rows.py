@@ -16,6 +16,7 @@ from negbench.audit.subject import AuditOptions, Judge, Subject
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
 from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
+from negbench.mining.pool_file import unpacked
 
 _BLOCK = 256  # queries judged at once
 
@@ -127,18 +128,13 @@ def blocks_of(task: MiningTask) -> Iterator[tuple[Tensor, Tensor]]:
                 yield rows, columns
 
 
-def pool_rows(bits: NDArray[np.uint8], rows: Tensor, width: int) -> Tensor:
-    """[b, width] bool from the packed pools of `mine`."""
-    return torch.from_numpy(np.unpackbits(bits[rows.numpy()], axis=1, count=width).astype(bool))
-
-
 def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Judge | None) -> dict[str, float]:
     """What the judge says of packed pools and draws [Q, D], as fields of a row."""
     if judge is None:
         return dict.fromkeys(("judged_rate_pool", "judged_rate_draws"), math.nan) | _similarity(torch.empty(0))
     shares, found = [], []
     for rows, columns in blocks_of(task):
-        scores, pool = judge.scores(rows, columns), pool_rows(bits, rows, len(columns))
+        scores, pool = judge.scores(rows, columns), unpacked(bits[rows.numpy()], len(columns))
         shares.append((pool & (scores > judge.threshold)).sum(1).double() / pool.sum(1))
         place = torch.full((len(task.candidates),), -1).index_copy_(0, columns, torch.arange(len(columns)))
         found.append(scores.gather(1, place[drawn[rows]]))

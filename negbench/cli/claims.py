@@ -13,6 +13,7 @@ from negbench.cli import options
 
 if TYPE_CHECKING:
     from negbench.claims.work import ClaimsPlan
+    from negbench.executors import Executor
     from negbench.grid.cells import Outcome
     from negbench.grid.comparison import ComparisonFolder
     from negbench.runfolder import Overwrite
@@ -48,7 +49,9 @@ def claims(
         str | None,
         typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the runs]."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that compute runs.")] = 1,
+    workers: options.Workers = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
     overwrite: options.OverwriteFlag = "failed",
     recipe: Annotated[
         Path | None,
@@ -77,7 +80,9 @@ def claims(
     if compare is not None:
         folder, outcomes = _read(compare, plan, runs)
     else:
-        folder, outcomes = _compute(console, plan, runs, name, workers, rule, tracking_uri)
+        folder, outcomes = _compute(
+            console, plan, runs, name, options.executor_of(executor, address, workers, runs), rule, tracking_uri
+        )
     with options.stages("judge") as display:
         found = findings(plan, outcomes, runs, display)
     console.print(table.shown(found))
@@ -140,7 +145,7 @@ def _compute(
     plan: ClaimsPlan,
     runs: Path,
     name: str | None,
-    workers: int,
+    executor: Executor,
     rule: Overwrite,
     tracking_uri: str | None,
 ) -> tuple[ComparisonFolder, list[Outcome]]:
@@ -156,4 +161,4 @@ def _compute(
         highlight=False,
     )
     folder = ComparisonFolder(runs / (name or default_name(plan.cells).replace("compare-", "claims-")))
-    return folder, computed(folder, plan.cells, workers=workers, tracking_uri=tracking_uri, overwrite=rule)
+    return folder, computed(folder, plan.cells, executor=executor, tracking_uri=tracking_uri, overwrite=rule)

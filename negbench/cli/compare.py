@@ -57,7 +57,9 @@ def compare(
         str | None,
         typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the grid]."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
+    workers: options.Workers = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
     overwrite: options.OverwriteFlag = "failed",
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
@@ -93,13 +95,14 @@ def compare(
     axes["negatives"] = negatives
     plugins = options.plugin_layer(plugin)  # first: another flag may name what they define
     grid = build_grid(axes, options.dataset_layer(None, data_root, allow_missing), recipe, sets, plugins)
+    runs = files.runs_dir(runs_dir)
     found = compare_grid(
         grid,
-        files.runs_dir(runs_dir),
+        runs,
         rules,
         console=options.console(),
         name=name,
-        workers=workers,
+        executor=options.executor_of(executor, address, workers, runs),
         overwrite=chosen,
         audit=audit,
         report=report,

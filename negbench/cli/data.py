@@ -51,7 +51,7 @@ def synthesize(
 
 @data_app.command("verify")
 def verify(
-    dataset: Annotated[str, typer.Argument(help="Data set, or a FILE.jsonl, .csv or .parquet of triplets.")],
+    dataset: Annotated[str, typer.Argument(help="Data set, or triplets: FILE.jsonl, .csv, .parquet or hf:NAME.")],
     data_root: options.DataRoot = None,
     split: Annotated[
         list[str] | None, typer.Option(help="Split to check, repeatable [default: train and val].")

@@ -30,13 +30,15 @@ def encode(
     recipe: options.Recipe = None,
     sets: options.Sets = None,
     plugin: options.Plugins = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
 ) -> None:
     """Plan, encode with progress, report."""
     from negbench.config import build_config, recipe_settings, resolved, set_layer
     from negbench.display import Display, progress_console
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
-    from negbench.scene import Scenes, device_of
+    from negbench.scene import Scenes
     from negbench.systems.system import with_system
 
     flags = options.plugin_flags(plugin, {"backbone": backbone}, dataset, data_root, allow_missing)
@@ -44,6 +46,7 @@ def encode(
     whole, remarks = with_system([recipe_settings(recipe), flags, *map(set_layer, sets or ())], Scenes())
     options.notes(remarks)
     config = resolved(build_config([whole]))
+    where = options.executor_of(executor, address, None)
 
     def planned(plan: EncodingPlan) -> None:
         if verify:
@@ -53,7 +56,7 @@ def encode(
 
     display = Display(progress_console())
     with display.live(), display.stage("encode") as advance:
-        report = fill(config, splits.split(","), device_of(config), verify=verify, planned=planned, progress=advance)
+        report = fill(config, splits.split(","), where, verify=verify, planned=planned, progress=advance)
     typer.echo(
         f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
         f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"

@@ -47,7 +47,9 @@ def map_(
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     name: Annotated[str, typer.Option(callback=options.folder_name, help="Folder and MLflow experiment.")] = "map",
-    workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
+    workers: options.Workers = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
     overwrite: options.OverwriteFlag = "failed",
     recipe: options.Recipe = None,
     sets: options.Sets = None,
@@ -75,6 +77,7 @@ def map_(
         raise OptionError("a map has one loss, one backbone and one data set, which its dials move")
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / name)
+    where = options.executor_of(executor, address, workers, runs)
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))
     with options.stages("plan") as display:
@@ -85,7 +88,7 @@ def map_(
     size = f"{len(design.points) - len(undefined)} points x {len(grid.strategies)} strategies x {len(grid.seeds)} seeds"
     console.print(f"{size}: {len(cells)} cells, {done} of them finished before", highlight=False)
     design.write(folder.path)
-    outcomes = computed(folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    outcomes = computed(folder, cells, executor=where, tracking_uri=tracking_uri, overwrite=chosen)
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, folder.path.name, tracking_uri)
     raise_failed(outcomes)

@@ -13,6 +13,7 @@ from negbench.cli.output import wants_json
 
 if TYPE_CHECKING:
     from negbench.display import Display
+    from negbench.executors import Executor as AnyExecutor
     from negbench.runfolder import Overwrite
 
 Strategy = Annotated[
@@ -24,7 +25,7 @@ Strategy = Annotated[
 Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]
 Dataset = Annotated[
     str | None,
-    typer.Option("--dataset", help="Data set, or a file of triplets [default: synthetic]."),
+    typer.Option("--dataset", help="Data set, or triplets: a file, or hf:NAME [default: synthetic]."),
 ]
 Loss = Annotated[str | None, typer.Option("--loss", help="Loss [default: bradley-terry].")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Fixes initial weights, batches and draws [default: 0].")]
@@ -56,6 +57,51 @@ TrackingUri = Annotated[
 OverwriteFlag = Annotated[
     str, typer.Option("--overwrite", help="failed: compute failed runs again; never: leave them; always: compute anew.")
 ]
+
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Computed at a time [default: 1; with ray as many as there is room for]."),
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        "--executor",
+        help="Where: pool, processes of this machine; ray, tasks of a Ray cluster, each with one CPU and, where nodes "
+        "have GPUs, one GPU, or as ray:cpus=4:gpus=0.5 says.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", help="With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
+    ),
+]
+
+
+def executor_of(given: str, address: str | None, workers: int | None, runs: Path | None = None) -> AnyExecutor:
+    """`--executor`, `--address` and `--workers`, checked; `runs` is what all nodes must share beside the cache."""
+    from negbench import executors, files
+    from negbench.config import parse_plugin
+    from negbench.errors import OptionError, UnknownNameError
+
+    chosen = parse_plugin(given)
+    name = chosen.pop("name")
+    if name not in ("pool", "ray"):
+        raise UnknownNameError("executor", name, ("pool", "ray"))
+    for key, value in chosen.items():
+        if name == "pool" or key not in ("cpus", "gpus"):
+            raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
+            raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
+    if name == "pool":
+        if address is not None:
+            raise OptionError("--address is a Ray cluster's: add --executor ray")
+        return executors.executor_of(workers or 1)
+    from negbench.cluster import Ray
+
+    shared = [files.cache_dir(), *([runs] if runs is not None else [])]
+    return Ray.open(shared, address, most=workers, **chosen)
 
 
 def overwrite_of(given: str) -> Overwrite:

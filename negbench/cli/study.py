@@ -54,7 +54,9 @@ def study(
         str | None,
         typer.Option(help="postgresql://USER@HOST/DATABASE or sqlite:///FILE [default: a journal file in RUNS/NAME]."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes of this machine.")] = 1,
+    workers: options.Workers = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
     final_seeds: Annotated[
         int | None, typer.Option(min=0, help="Fresh seeds of the best beside the default; 0 for none [default: 3].")
     ] = None,
@@ -80,13 +82,14 @@ def study(
     told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": search, "fix": fix, "minimise": minimise}
     told |= {"sampler": sampler, "pruner": pruner, "final_seeds": final_seeds, "force": force or None, "claims": claims}
     asked = read_study(flags, {key: value for key, value in told.items() if value is not None}, recipe, sets or [])
+    runs = files.runs_dir(runs_dir)
     found = compute_study(
         asked,
-        files.runs_dir(runs_dir),
+        runs,
         console=options.console(),
         name=name,
         storage=storage,
-        workers=workers,
+        executor=options.executor_of(executor, address, workers, runs),
         tracking_uri=tracking_uri,
     )
     return found.plain()

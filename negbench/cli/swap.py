@@ -30,7 +30,9 @@ def swap(
     data_root: options.DataRoot = None,
     allow_missing: options.AllowMissing = False,
     name: Annotated[str, typer.Option(callback=options.folder_name, help="Folder and MLflow experiment.")] = "swap",
-    workers: Annotated[int, typer.Option(min=1, help="Processes that compute cells.")] = 1,
+    workers: options.Workers = None,
+    executor: options.Executor = "pool",
+    address: options.Address = None,
     overwrite: options.OverwriteFlag = "failed",
     recipe: options.Recipe = None,
     sets: options.Sets = None,
@@ -61,6 +63,7 @@ def swap(
         system_of(each)  # raises
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / name)
+    where = options.executor_of(executor, address, workers, runs)
     with options.stages("plan") as display:
         matrix = swap_matrix(
             base,
@@ -79,7 +82,7 @@ def swap(
         f"before; {len(matrix.undefined)} strategies not defined in a system",
         highlight=False,
     )
-    outcomes = computed(folder, matrix.cells, workers=workers, tracking_uri=tracking_uri, overwrite=chosen)
+    outcomes = computed(folder, matrix.cells, executor=where, tracking_uri=tracking_uri, overwrite=chosen)
     finish(console, runs, folder.path.name, matrix, tracking_uri)
     raise_failed(outcomes)
     return stored_document(folder.path, "swap.json", "swap", "decomposition")

@@ -12,6 +12,7 @@ from negbench.errors import NegbenchError
 from negbench.signals import Stopped
 
 if TYPE_CHECKING:
+    from negbench.executors import Executor
     from negbench.grid.cells import Cell, Outcome
     from negbench.grid.comparison import ComparisonFolder
     from negbench.runfolder import Overwrite
@@ -21,25 +22,25 @@ def computed(
     folder: ComparisonFolder,
     cells: Sequence[Cell],
     *,
-    workers: int,
+    executor: Executor,
     tracking_uri: str | None,
     overwrite: Overwrite,
 ) -> list[Outcome]:
     """Compute what is not finished; tells progress and what failed. One outcome per cell."""
-    from negbench.executors import executor_of
-    from negbench.grid.cells import SCENES, encode, title_of
+    from negbench.grid.cells import SCENES, title_of
+    from negbench.grid.encoding import encode_cells
 
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
     with stages("prepare") as display:
-        encode(todo, display, SCENES)
-    if workers > 1:
+        encode_cells(todo, executor, display, SCENES)
+    if executor.elsewhere or executor.workers > 1:
         SCENES.clear()  # a large backbone is not to stay in memory beside those that train
     try:
-        with _progress(runs, cells, todo, workers) as progress:
+        with _progress(runs, cells, todo, executor) as progress:
             outcomes = folder.compute(
-                cells, executor_of(workers), tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
+                cells, executor, tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
             )
     except (KeyboardInterrupt, Stopped):
         kept = sum(row["run"] is not None for row in folder.cells())
@@ -64,7 +65,7 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
 
 @contextmanager
 def _progress(
-    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], workers: int
+    runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor
 ) -> Iterator[Callable[[Outcome, int], None]]:
     """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
     import time
@@ -104,16 +105,16 @@ def _progress(
                 log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
             if not told and outcome.run_id is not None and done < total:
                 told = True
-                log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, workers))
+                log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
 
         yield progress
 
 
-def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], workers: int) -> str:
+def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:
     """Time and disk of the rest, from the first cell that was computed."""
     from negbench.grid.estimate import estimate
     from negbench.runfolder import RunFolder
 
     rest = [cell for cell in todo if cell.hash != first.hash]
     seconds = sum(RunFolder(folder).result["seconds"].values())
-    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, workers).line()} (as the first one went)"
+    return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, executor).line()} (as the first one went)"

@@ -15,6 +15,7 @@ from negbench.commands.tuned import at_equal_tuning, combinations_of
 from negbench.config import RunConfig, merged, read_recipe, set_layer
 from negbench.display import notes, stages
 from negbench.errors import OptionError, UnknownNameError
+from negbench.executors import Executor
 from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
 from negbench.grid.cells import SCENES, Cell, plan, stacks
 from negbench.grid.comparison import ComparisonFolder, default_name
@@ -32,7 +33,7 @@ def compare_grid(
     *,
     console: Console,
     name: str | None = None,
-    workers: int = 1,
+    executor: Executor,
     overwrite: Overwrite = "failed",
     audit: bool = True,
     report: bool = True,
@@ -48,6 +49,7 @@ def compare_grid(
         runs: runs folder.
         rules: how strategies are compared.
         console: where the tables are printed.
+        executor: where cells are computed.
 
     Returns:
         What was found; None after a dry run.
@@ -60,7 +62,7 @@ def compare_grid(
     if dry_run:
         return None
     folder = ComparisonFolder(runs / (name or default_name(cells)))
-    outcomes = computed(folder, cells, workers=workers, tracking_uri=tracking_uri, overwrite=overwrite)
+    outcomes = computed(folder, cells, executor=executor, tracking_uri=tracking_uri, overwrite=overwrite)
     if any(outcome.run_id for outcome in outcomes):
         if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(cells, folder.path)
@@ -72,7 +74,7 @@ def compare_grid(
             folder.path,
             tuned,
             rules,
-            workers=workers,
+            executor=executor,
             tracking_uri=tracking_uri,
             overwrite=overwrite,
             report=report,

@@ -14,9 +14,9 @@ from negbench.claims.claim import chosen as claims_named
 from negbench.config import RunConfig, build_config, read_recipe, recipe_settings, resolved, set_layer
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError, UnknownNameError
-from negbench.executors import executor_of
+from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome
-from negbench.loop.runs import open_run
+from negbench.grid.encoding import encode_run
 from negbench.report.loaded import Study
 from negbench.report.study import finish, header
 from negbench.scene import Scenes
@@ -122,7 +122,7 @@ def compute_study(
     console: Console,
     name: str | None = None,
     storage: str | None = None,
-    workers: int = 1,
+    executor: Executor,
     tracking_uri: str | None = None,
 ) -> Study:
     """Compute the trials that are missing and the best beside the default; arguments as the flags of `negbench study`.
@@ -131,6 +131,7 @@ def compute_study(
         asked: of `read_study`.
         runs: runs folder.
         console: where the tables are printed.
+        executor: where trials are computed.
 
     Raises:
         NegbenchError: see `open_study` and `run_study`.
@@ -139,7 +140,7 @@ def compute_study(
     trials, title = asked.trials, name or f"study-{what}-{asked.spec.digest}"
     notes(asked.remarks)
     book, job = open_study(
-        runs, title, asked.spec, trials=trials, storage=storage, workers=workers, tracking_uri=tracking_uri
+        runs, title, asked.spec, trials=trials, storage=storage, workers=executor.workers, tracking_uri=tracking_uri
     )
     for line in header(book, trials):
         console.print(line, highlight=False, soft_wrap=True)
@@ -150,26 +151,21 @@ def compute_study(
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
-    if workers > 1 and not asked.spec.claims:
-        _encode(asked)
+    if (executor.elsewhere or executor.workers > 1) and not asked.spec.claims:
+        encode_run(asked.spec.space.corners(asked.base)[0], executor, Display(), SCENES)
     try:
         with Tracker.open(runs, tracking_uri).working(book.folder / "mlflow.json"):
-            run_study(job, workers, report)
+            run_study(job, executor, report)
     except (KeyboardInterrupt, Stopped):
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
-    final = _final(asked, book, job, workers, started) if asked.final_seeds else None
+    final = _final(asked, book, job, executor, started) if asked.final_seeds else None
     finish(console, runs, book, final if isinstance(final, Final) else None, tracking_uri)
     return Study(book.folder)
 
 
-def _encode(asked: AskedStudy) -> None:
-    """What the feature store lacks, before several workers ask for it at once."""
-    open_run(asked.spec.space.corners(asked.base)[0], Display(), SCENES)
-
-
-def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float) -> Final | BestWorld | None:
+def _final(asked: AskedStudy, book: Book, job: Job, executor: Executor, started: float) -> Final | BestWorld | None:
     def progress(outcome: Outcome, done: int) -> None:
         cell = outcome.cell
         what = f"{cell.labels['strategy']} seed {cell.seed}" + f" FAILED: {outcome.error}" * (outcome.error is not None)
@@ -179,7 +175,7 @@ def _final(asked: AskedStudy, book: Book, job: Job, workers: int, started: float
     return (best_world if asked.spec.claims else compare_best)(
         book,
         job.runs,
-        executor_of(workers),
+        executor,
         seeds=asked.final_seeds,
         tracking_uri=job.uri,
         progress=progress,

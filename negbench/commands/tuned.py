@@ -11,6 +11,7 @@ from negbench.commands.cells import computed
 from negbench.config import RunConfig
 from negbench.display import log, stages
 from negbench.errors import NegbenchError, OptionError
+from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.tuning import SUFFIX, write_tunings
@@ -46,7 +47,7 @@ def at_equal_tuning(
     trials: int,
     rules: Rules,
     *,
-    workers: int,
+    executor: Executor,
     tracking_uri: str | None,
     overwrite: Overwrite,
     report: bool,
@@ -57,14 +58,14 @@ def at_equal_tuning(
         NegbenchError: a search that failed; what the others found is computed and printed before.
     """
     runs, name = folder.parent, folder.name
-    results = tune(found, runs, name, trials, workers=workers, tracking_uri=tracking_uri, report=log.info)
+    results = tune(found, runs, name, trials, executor=executor, tracking_uri=tracking_uri, report=log.info)
     write_tunings(folder, trials, [tuning for tuning, _ in results])
     configs = [config for _, mine in results for config in mine]
     labels = [tuning.labels for tuning, mine in results for _ in mine]
     with stages("plan") as display:
         cells = plan(configs, runs, display, SCENES, labels)
     tuned = ComparisonFolder(runs / f"{name}{SUFFIX}")
-    outcomes = computed(tuned, cells, workers=workers, tracking_uri=tracking_uri, overwrite=overwrite)
+    outcomes = computed(tuned, cells, executor=executor, tracking_uri=tracking_uri, overwrite=overwrite)
     if any(outcome.run_id for outcome in outcomes):
         finish(console, runs, tuned.path.name, tracking_uri, rules, report=report)
         finish_tuned(console, runs, name, read_rows(folder), read_rows(tuned.path))

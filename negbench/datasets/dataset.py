@@ -75,7 +75,7 @@ class Dataset(ABC):
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
 
-    extensions: ClassVar[tuple[str, ...]] = ()  # of files that `load(file=...)` reads: a path may stand for the name
+    extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads, also "hf:": it may stand for the name
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
     test_server: ClassVar[bool] = False  # whether there is one that takes `submission`
 
@@ -361,8 +361,7 @@ class Dataset(ABC):
         """
         count = len(self.queries)
         target_rank, size = torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
-        has_subset = any(query.subset for query in self.queries)
-        has_aspects = any(query.aspects for query in self.queries)
+        names, groups, has_subset, aspects = self._told
         subset_rank = torch.zeros(count, dtype=torch.int64) if has_subset else None
         known = self.relevant
         order: list[Tensor] = []
@@ -378,14 +377,21 @@ class Dataset(ABC):
                 found.append(relevant_ranks(scores, Ragged(local[mine.values], mine.offsets), allowed))
             order.append(rows)
         return QueryRanks(
-            query=tuple(query.id for query in self.queries),
-            group=tuple(query.group for query in self.queries),
+            query=names,
+            group=groups,
             target_rank=target_rank,
             gallery_size=size,
             relevant_ranks=_only_targets(target_rank) if known is None else _in_order(order, found),
             subset_rank=subset_rank,
-            aspects=tuple(query.aspects for query in self.queries) if has_aspects else None,
+            aspects=aspects,
         )
+
+    @cached_property
+    def _told(self) -> tuple[tuple[str, ...], tuple[str, ...], bool, tuple[tuple[str, ...], ...] | None]:
+        """Ids and groups of the queries, whether any has a subset, and their aspects where any has some."""
+        names, groups = (tuple(getattr(query, name) for query in self.queries) for name in ("id", "group"))
+        aspects = tuple(query.aspects for query in self.queries)
+        return names, groups, any(query.subset for query in self.queries), aspects if any(aspects) else None
 
     def top(self, score_block: ScoreBlock, k: int, *, within_subset: bool = False, block: int = 256) -> Top:
         """The k best images of every query by the protocol's rules, `block` queries at a time.
@@ -512,8 +518,7 @@ class Dataset(ABC):
             raise NegbenchError(
                 f"the scorer returned {tuple(scores.shape)} for {len(rows)} queries x {len(columns)} images"
             )
-        nan = scores.isnan()
-        if nan.any():
+        if scores.sum().isnan() and (nan := scores.isnan()).any():  # a sum is sooner told
             row, column = nan.nonzero()[0].tolist()
             raise NegbenchError(
                 f"the score of query {self.queries[int(rows[row])].id} and image '{self.images[int(columns[column])]}' "

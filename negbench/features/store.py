@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -163,6 +163,7 @@ class FeatureStore:
         batch_size: int = 64,
         workers: int | None = None,
         progress: Progress | None = None,
+        among_others: bool = False,
     ) -> EncodeReport:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
 
@@ -177,6 +178,7 @@ class FeatureStore:
             workers: processes that decode; None: none below 256 images, else up to 4. See `Backbone.transform`.
             progress: called with the number of images that are newly settled (stored before, or encoded now); the
                 numbers add up to `len(images)`.
+            among_others: processes encode at the same time, each its own images, while one holds `writing` for all.
 
         Raises:
             DataError: image files that are not there or cannot be decoded; all others are stored first.
@@ -190,7 +192,7 @@ class FeatureStore:
         lacking = {self._content[image]: image for image in self.missing(images)}
         encoded, spent = 0, 0.0
         if lacking:
-            with self._writing():
+            with nullcontext() if among_others else self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
                 _advance(progress, len(images) - len(lacking))
                 begun = time.perf_counter()
@@ -259,7 +261,7 @@ class FeatureStore:
         Returns:
             Names of the removed shards.
         """
-        with self._writing() as removed:
+        with self.writing() as removed:
             _held.cache_clear()
             self._check(list(self._row))
             for name, why in list(self._damaged.items()):
@@ -345,7 +347,7 @@ class FeatureStore:
             raise NegbenchError(f"{error}; the finished shards are kept: make room and run again") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[list[str]]:
+    def writing(self) -> Iterator[list[str]]:
         """Hold the writer's lock, with the folder looked at and cleared of damaged and half-written files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from negbench.config import Note, ResolvedConfig, RunConfig, build_config, plugin_section, resolved
@@ -148,6 +149,20 @@ def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     options = {k: v for k, v in section.items() if k != "name" and defaults.get(k) != v}
     inside = ", ".join(f"{k}={v}" for k, v in options.items())
     return f"{section['name']}({inside})" if inside else str(section["name"])
+
+
+def short(labels: Iterable[str]) -> dict[str, str]:
+    """Label -> the same with its paths cut to their file names, or to as many of their last parts as tell it apart."""
+    known = list(dict.fromkeys(labels))
+    for parts in range(1, 100):
+        cut = [_cut(name, parts) for name in known]
+        if len(set(cut)) == len(known):
+            break
+    return dict(zip(known, cut, strict=True))
+
+
+def _cut(label: str, parts: int) -> str:
+    return re.sub(r"(?<=[=:])[/~][^,)]*", lambda found: "/".join(Path(found[0]).parts[-parts:]), label)
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:

@@ -6,16 +6,17 @@ grids share the cells that they have in common.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
-from negbench.display import Display
-from negbench.errors import OptionError
+from negbench.display import Display, log
+from negbench.errors import OptionError, RunError
 from negbench.executors import Executor, Report, told_of
-from negbench.grid.axes import labels_of
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
+from negbench.grid.axes import labels_of, short
+from negbench.loop.runs import Bench, RunResult, plan_run, run_config, run_stack
 from negbench.loop.stacked import most_of, stack_key
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 from negbench.scene import Scenes
@@ -80,7 +81,8 @@ def plan(
             folder = None if held is None else held.run_id
             cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.alone))
             advance(1)
-    return cells
+    names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
+    return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
 
 
 def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
@@ -91,16 +93,6 @@ def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     return (f"[{place}] " if place else "") + " ".join(
         [*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"]
     )
-
-
-def encode(cells: Sequence[Cell], display: Display, scenes: Scenes) -> None:
-    """Encode the images that the feature store lacks, once for each data set and frozen backbone of the cells.
-
-    Raises:
-        NegbenchError: images that cannot be read, a full disk.
-    """
-    for data in dict.fromkeys(cell.data for cell in cells):
-        open_run(next(cell for cell in cells if cell.data == data).config, display, scenes)
 
 
 # --- computing ---------------------------------------------------------------------------------------------------
@@ -122,6 +114,7 @@ class Task:
 
     Args:
         config: of the cell.
+        hash: of the run, as planned.
         runs: runs folder.
         uri: MLflow store, as `Tracker.open` takes it.
         tags: of the MLflow run.
@@ -129,6 +122,7 @@ class Task:
     """
 
     config: ResolvedConfig
+    hash: str
     runs: Path
     uri: str | None
     tags: Mapping[str, str]
@@ -149,7 +143,15 @@ class Done:
 
 
 def compute_tasks(tasks: Sequence[Task], report: Report) -> list[Done]:
-    """Compute one cell, or several as a stack; go on with them, or find them finished."""
+    """Compute one cell, or several as a stack; go on with them, or find them finished.
+
+    Raises:
+        RunError: this machine would compute another run than was planned.
+    """
+    for task in tasks:
+        if plan_run(task.config, SCENES).hash != task.hash:
+            host = socket.gethostname()
+            raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
     benches = [Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags) for task in tasks]
     if len(tasks) == 1:
         only = run_config(tasks[0].config, benches[0], overwrite=tasks[0].overwrite)
@@ -169,6 +171,8 @@ def stacks(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
     found = list[list[Cell]]()
     for group in groups.values():
         size = min(most_of(group[0].config), -(-len(group) // workers))
+        if size < len(group):  # runs of one seed share what they have in common
+            group = sorted(group, key=lambda cell: cell.seed)
         found += [group[start : start + size] for start in range(0, len(group), size)]
     return found
 
@@ -211,7 +215,7 @@ def compute(
             todo.append(cell)
     together = stacks(todo, executor.workers)
     tasks = [
-        [Task(cell.config, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
+        [Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
         for group in together
     ]
     for event in executor.run(compute_tasks, tasks):
@@ -219,6 +223,8 @@ def compute(
         if event.kind == "done":
             for cell, done in zip(group, event.value, strict=True):
                 yield Outcome(cell, done.run_id, done.error, done.reused), done.detail
-        elif event.kind == "failed":
+        elif event.kind == "note":
+            log.warning("%s: %s", title_of(group[0], cells), event.value)
+        else:
             for cell in group:
                 yield Outcome(cell, None, event.value, False), event.detail

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from negbench.executors import Executor
 from negbench.grid.cells import Cell
 from negbench.room import size
 
@@ -25,18 +26,19 @@ class Estimate:
         return f"about {_duration(self.seconds)} with {many}, {size(self.disk_bytes)}"
 
 
-def estimate(cells: Sequence[Cell], seconds: float, folder: Path, workers: int) -> Estimate:
+def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Executor) -> Estimate:
     """Every cell as the finished one.
 
     Args:
         cells: yet to compute.
         seconds: that the finished one took.
         folder: of the finished one.
-        workers: processes.
+        executor: where they are computed.
     """
     left = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    used = max(1, min(workers, len(cells), os.cpu_count() or 1))
-    return Estimate(seconds * len(cells) / used, workers, float(left * len(cells)))
+    most = executor.workers if executor.elsewhere else min(executor.workers, os.cpu_count() or 1)
+    used = max(1, min(most, len(cells)))
+    return Estimate(seconds * len(cells) / used, executor.workers, float(left * len(cells)))
 
 
 def _duration(seconds: float) -> str:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
-from negbench.datasets.dataset import QueryRanks
 from negbench.mining import curves
-from negbench.mining.mine import MiningTask
+from negbench.mining.mine import Mined
 from negbench.mining.regime import regime
-from negbench.mining.task import mining_task
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:
@@ -30,47 +28,56 @@ def card_epochs(config: ResolvedConfig) -> set[int]:
     return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
 
 
-def note_regime(loop: Loop, ranks: QueryRanks | None, task: MiningTask | None = None) -> None:
-    """Take the card of the model as it is, for the log and for result.json.
-
-    Args:
-        loop: of the run that is trained.
-        ranks: of the model as it is now on the scored split; None ranks it here.
-        task: the train queries as the model sees them now; None embeds them here.
-    """
+def note_regime(loop: Loop) -> None:
+    """Take the card of the model as it is, for the log and for result.json."""
     run, state = loop.run, loop.state
-    with run.display.stage("regime", note=f"epoch {state.epoch}"):
-        found = regime(
-            task or mining_task(run.backbone, loop.mined_scene(), run.config.mining),
-            ranks or evaluation.score(run.backbone, run.scene, run.scene.val),
-        ).summary()
+    scene = loop.mined_scene()
+
+    def make() -> dict[str, float]:
+        ranks = loop.scored().ranks
+        with run.display.stage("regime", note=f"epoch {state.epoch}"):
+            return regime(loop.task(scene, None), ranks).summary()
+
+    found = loop.known.once("regime", make)
     state.regime.append({"epoch": float(state.epoch), **found})
     known = {f"regime/{name}": value for name, value in found.items() if not math.isnan(value)}
     loop.log(known, state.step, state.epoch)
 
 
-def keep_curves(loop: Loop, moment: str) -> None:
+def keep_curves(loop: Loop, moment: str, mined: Mined | None = None) -> None:
     """Score curves of a sample of train queries, once for each of `curves.MOMENTS`; draws from no stream of the run.
 
     A study's trials, of which nothing is reported, keep none.
+
+    Args:
+        loop: of the run.
+        moment: which.
+        mined: the pools that the strategy has just defined, if it has.
     """
     run, path = loop.run, loop.folder.path / curves.file_name(moment)
     if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
         return
     with run.display.stage("curves", note=moment):
-        marked = loop.strategy if loop.strategy.scope == "corpus" else None
-        task = loop.task(run.scene, marked)
-        curves.score_curves(task, marked, refresh=max(loop.state.refresh, 0)).save(path)
+        plain = loop.known.once("curves", lambda: curves.score_curves(loop.task(run.scene, None), None))
+        if loop.strategy.scope == "corpus":
+            refresh = max(loop.state.refresh, 0)
+            task = loop.task(run.scene, loop.strategy if mined is None else None)
+            plain = curves.marked(plain, task, loop.strategy, refresh=refresh, mined=mined)
+        plain.save(path)
 
 
 def untrained(loop: Loop) -> dict[str, dict[str, float]]:
     """Metrics of the model before training, and of either modality alone under it."""
     run, val = loop.run, loop.run.scene.val
-    with run.display.stage("evaluate", note="untrained"):
-        ranks = {"untrained": evaluation.score(run.backbone, run.scene, val)}
-        ranks |= evaluation.one_modality_ranks(run.backbone, run.scene, val)
-    found = {name: val.dataset.summarise(r) for name, r in ranks.items()}
-    loop.log({f"{run.scene.scored}/{name}": value for name, value in found["untrained"].items()}, 0, -1)
+    own = loop.scored().metrics
+
+    def make() -> dict[str, dict[str, float]]:
+        with run.display.stage("evaluate", note="untrained"):
+            single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+            return {name: val.dataset.summarise(ranks) for name, ranks in single.items()}
+
+    found = {"untrained": own, **loop.known.once("one modality", make)}
+    loop.log({f"{run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)
     return found
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from negbench.datasets.dataset import QueryRanks
-from negbench.loop import observe
 from negbench.loop.schedule import Stage
 from negbench.mining.mine import Mined, mine
 
@@ -14,13 +12,12 @@ if TYPE_CHECKING:
     from negbench.loop.train import Loop
 
 
-def define_pools(loop: Loop, stage: Stage, ranks: QueryRanks | None) -> None:
-    """Define the pools of the interval that starts now, draw all its negatives, and note the regime.
+def define_pools(loop: Loop, stage: Stage) -> Mined:
+    """Define the pools of the interval that starts now, and draw all its negatives.
 
     Args:
         loop: of the run; its state takes the negatives.
         stage: that of the epoch.
-        ranks: of the model as it is, if known.
     """
     run, state, config = loop.run, loop.state, loop.run.config
     epoch, count = state.epoch, int(config.train.num_negatives or 1)
@@ -49,7 +46,7 @@ def define_pools(loop: Loop, stage: Stage, ranks: QueryRanks | None) -> None:
         if main:
             _write(loop, mined)
     loop.log({f"mining/{name}": value for name, value in summary.items()}, state.step, epoch)
-    observe.note_regime(loop, ranks, task)
+    return mined
 
 
 def _file(loop: Loop, refresh: int) -> Path:
@@ -58,6 +55,6 @@ def _file(loop: Loop, refresh: int) -> Path:
 
 def _write(loop: Loop, mined: Mined) -> None:
     """Per-query mining statistics; pools older than the last refresh are not needed any more."""
-    loop.folder.write_table(f"mining-{loop.state.refresh:02d}", mined.frame())
+    loop.folder.write_table(f"mining-{loop.state.refresh:02d}", mined.table())
     if loop.state.refresh > 1:
         _file(loop, loop.state.refresh - 2).unlink(missing_ok=True)

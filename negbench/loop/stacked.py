@@ -2,8 +2,11 @@
 
 Every trained parameter of the M models is one tensor [M, ...]; `torch.func.vmap` carries a step's scores and losses
 over it, and one fused AdamW takes the step. All else is each run's own and as in a run by itself: initial weights,
-batches, draws, refreshes, scoring, records, its folder (`train.course`, with the run's weights copied into its
-backbone). What no training changes of the texts is computed once for all (`Backbone.frozen_text`).
+batches, draws, refreshes, records, its folder (`train.course`, with the run's weights copied into its backbone).
+
+Runs of one seed begin with one model and, while they draw the same negatives (all strategies do in the warm-up), go on
+with it: it is trained, scored, mined from and looked at once for all of them, until an epoch in which they part. What
+no training changes of the texts is computed once for all (`Backbone.frozen_text`).
 
 The numbers are those of the runs one by one but for rounding: a batched product may add in another order. The same
 stack computed twice gives the same bits; with other runs in it, a run's numbers agree to rounding. A run that fails
@@ -13,8 +16,9 @@ leaves the stack, the others go on. Nothing is saved on the way: what is killed 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +37,7 @@ from negbench.loop.objective import Batch, Objective, Told
 from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots
-from negbench.loop.train import Loop, course
+from negbench.loop.train import Loop, Together, course
 from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry
@@ -176,13 +180,13 @@ class Stack:
 
     def __init__(self, runs: Sequence[OpenRun], display: Display) -> None:
         first = runs[0]
-        self.display, self.alive = display, list(range(len(runs)))
+        self.display = display
         scene = _with_frozen_text(first.scene, first.backbone)
         self.raw = first.scene  # texts as they are tokenised: two of them are compared by their words
         self.runs = [replace(run, scene=scene, display=Display()) for run in runs]
         self.loops: dict[int, Loop] = {}
         self.epoch: dict[int, tuple[float, list[dict[str, float]]]] = {}  # mean loss, statistics of its batches
-        self.trained = self._initial()
+        self.models, self.trained = self._initial()  # of each model the runs that share it, and the weights of all
         config = first.config
         names = {id(parameter): name for name, parameter in first.backbone.named_parameters()}
         groups = [
@@ -191,11 +195,12 @@ class Stack:
         ]
         self.optimizer = AdamW(groups, fused=True)
         queries = len(scene.train.dataset.queries)
-        self.schedule = cosine(self.optimizer, config, -(-queries // config.train.batch_size))
+        schedule = cosine(self.optimizer, config, -(-queries // config.train.batch_size))
+        self.together = Together(self.optimizer, schedule)
         self.scored = _Scored(self._objective(first))
 
-    def _initial(self) -> dict[str, Tensor]:
-        """Name -> [M, ...] leaf of every trained parameter.
+    def _initial(self) -> tuple[list[list[int]], dict[str, Tensor]]:
+        """The runs of each model, and name -> [M, ...] leaf of every trained parameter.
 
         Raises:
             NegbenchError: what is frozen is not the same in all.
@@ -208,7 +213,16 @@ class Stack:
                     raise NegbenchError(
                         f"backbone '{run.config.backbone.name}': {name} is frozen and hangs on the seed"
                     )
-        return {name: torch.stack([state[name] for state in states]).requires_grad_() for name in trains}
+        models: list[list[int]] = []
+        for index, state in enumerate(states):
+            same = (m for m in models if all(torch.equal(state[name], states[m[0]][name]) for name in trains))
+            found = next(same, [])
+            if not found:
+                models.append(found)
+            found.append(index)
+        return models, {
+            name: torch.stack([states[model[0]][name] for model in models]).requires_grad_() for name in trains
+        }
 
     def _objective(self, run: OpenRun) -> Objective:
         config = run.config
@@ -220,7 +234,7 @@ class Stack:
         Returns:
             What result.json holds.
         """
-        steps = course(self.runs[index], folder, log, (self.optimizer, self.schedule))
+        steps = course(self.runs[index], folder, log, self.together)
         while True:
             try:
                 self.loops[index] = next(steps)
@@ -229,19 +243,36 @@ class Stack:
             yield
             self.loops[index].log_epoch(*self.epoch[index])
 
-    def load(self, index: int) -> None:
-        """Copy the weights of run `index` into its backbone."""
-        place, backbone = self.alive.index(index), self.runs[index].backbone
+    def load(self, model: int, index: int) -> None:
+        """Copy a model's weights into the backbone of run `index`."""
         with torch.no_grad():
-            for name, parameter in backbone.named_parameters():
+            for name, parameter in self.runs[index].backbone.named_parameters():
                 if name in self.trained:
-                    parameter.copy_(self.trained[name][place])
+                    parameter.copy_(self.trained[name][model])
 
-    def keep(self, alive: list[int]) -> None:
+    @contextmanager
+    def turn(self, model: Sequence[int]) -> Iterator[None]:
+        """The block is about these runs of one model: what is known of it is theirs, and its cost is shared evenly."""
+        clocks = [self.runs[index].display.seconds for index in model]
+        before = [dict(clock) for clock in clocks]
+        yield
+        self.together.known.forget()
+        for name in {name for clock in clocks for name in clock} if len(model) > 1 else ():
+            spent = sum(clock.get(name, 0.0) - old.get(name, 0.0) for clock, old in zip(clocks, before, strict=True))
+            for clock, old in zip(clocks, before, strict=True):
+                clock[name] = old.get(name, 0.0) + spent / len(model)
+
+    def keep(self, alive: Collection[int]) -> None:
         """Go on with these runs only."""
-        if alive == self.alive or not alive:
+        left = [[index for index in model if index in alive] for model in self.models]
+        self._become([(place, model) for place, model in enumerate(left) if model])
+
+    def _become(self, models: Sequence[tuple[int, list[int]]]) -> None:
+        """Have these models: the place of the one that each comes of, and its runs."""
+        comes_of, self.models = [place for place, _ in models], [model for _, model in models]
+        if not models or comes_of == list(range(len(next(iter(self.trained.values()))))):
             return
-        places = torch.tensor([self.alive.index(index) for index in alive])
+        places = torch.tensor(comes_of)
         for group in self.optimizer.param_groups:
             for number, old in enumerate(group["params"]):
                 new = old.detach()[places.to(old.device)].requires_grad_()
@@ -252,41 +283,52 @@ class Stack:
                 }
                 group["params"][number] = new
                 self.trained = {name: new if value is old else value for name, value in self.trained.items()}
-        self.alive = list(alive)
 
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
     def train_epoch(self) -> None:
         """One pass of every run over the train queries, each in its own order; `epoch` holds what came of it."""
-        loops = [self.loops[index] for index in self.alive]
-        config, started = loops[0].run.config, time.perf_counter()
-        queries, size = len(self.raw.train.dataset.queries), config.train.batch_size
-        orders = torch.stack([torch.randperm(queries, generator=loop.moving.streams["batches"]) for loop in loops])
-        draws = [own for loop in loops if (own := loop.draws()) is not None]
-        drawn = torch.stack(draws) if draws else None
-        kept = config.train.num_negatives if drawn is None else None
-        bases = [torch.randint(2**63 - 1, (1,), generator=loop.moving.streams["draws"]) for loop in loops if kept]
-        statistics: list[list[dict[str, float]]] = [[] for _ in loops]
-        losses = list[Tensor]()
-        for loop in loops:
-            loop.run.backbone.train()
-        note = f"epoch {loops[0].state.epoch + 1}/{config.train.epochs}"
-        with self.display.stage("train", total=-(-queries // size), note=note) as advance:
+        config, started = self.runs[0].config, time.perf_counter()
+        size = config.train.batch_size
+        passes = {index: self._pass(index) for model in self.models for index in model}
+        self._become([(place, part) for place, model in enumerate(self.models) for part in _alike(model, passes)])
+        first = [passes[model[0]] for model in self.models]
+        orders = torch.stack([own.order for own in first])
+        drawn = None if first[0].drawn is None else torch.stack([own.drawn for own in first])  # type: ignore[misc]
+        statistics: list[list[dict[str, float]]] = [[] for _ in first]
+        losses, counts = list[Tensor](), list[Tensor]()
+        backbone = self.scored.objective.backbone.train()
+        note = f"epoch {self.loops[self.models[0][0]].state.epoch + 1}/{config.train.epochs}"
+        with self.display.stage("train", total=-(-orders.shape[1] // size), note=note) as advance:
             for rows in orders.split(size, dim=1):
                 found = self._scores(rows, drawn)
-                seeds = [splitmix(base, own) for base, own in zip(bases, rows, strict=True)] if kept else None
-                chosen = self._chosen(rows, drawn, found, (kept, seeds), statistics)
+                bases = zip([own.base for own in first], rows, strict=True)
+                seeds = [splitmix(base, own) for base, own in bases if base is not None]
+                chosen = self._chosen(rows, drawn, found, seeds, statistics)
                 losses.append(self._step(found, chosen))
-                counts = torch.stack([mask.flatten(1).sum(1) for mask in chosen["masks"].values()]).sum(0).tolist()
-                for loop, count in zip(loops, counts, strict=True):
-                    loop.state.step += 1
-                    loop.state.negatives_seen += count
+                counts.append(torch.stack([mask.flatten(1).sum(1) for mask in chosen["masks"].values()]).sum(0))
                 advance(1)
-        means = torch.stack(losses).mean(0).tolist()
-        self.epoch = dict(zip(self.alive, zip(means, statistics, strict=True), strict=True))
-        for loop in loops:
-            seconds = loop.run.display.seconds
-            seconds["train"] = seconds.get("train", 0.0) + (time.perf_counter() - started) / len(loops)
+        backbone.eval()
+        means, seen = torch.stack(losses).mean(0).tolist(), torch.stack(counts).sum(0).tolist()
+        spent = (time.perf_counter() - started) / len(passes)
+        for place, model in enumerate(self.models):
+            for index in model:
+                loop = self.loops[index]
+                loop.state.step += len(losses)
+                loop.state.negatives_seen += seen[place]
+                seconds = loop.run.display.seconds
+                seconds["train"] = seconds.get("train", 0.0) + spent
+                self.epoch[index] = means[place], statistics[place]
+
+    def _pass(self, index: int) -> _Pass:
+        loop = self.loops[index]
+        drawn, streams, config = loop.draws(), loop.moving.streams, loop.run.config
+        order = torch.randperm(len(self.raw.train.dataset.queries), generator=streams["batches"])
+        if drawn is not None:
+            return _Pass("", order, drawn, None)
+        kept = config.train.num_negatives
+        base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if kept else None
+        return _Pass(config.strategy.model_dump_json(), order, None, base)
 
     def _scores(self, rows: Tensor, drawn: Tensor | None) -> dict[str, Any]:
         """What `_Scored` returns, with a first dimension M; `rows` [M, B], `drawn` [M, Q, K]."""
@@ -312,7 +354,7 @@ class Stack:
         rows: Tensor,
         drawn: Tensor | None,
         found: Mapping[str, Any],
-        thinned: tuple[int | None, list[Tensor] | None],
+        seeds: Sequence[Tensor],
         statistics: list[list[dict[str, float]]],
     ) -> dict[str, Any]:
         """Which of the scores are negatives, and which candidates.
@@ -327,7 +369,7 @@ class Stack:
             chosen: dict[str, Any] = {"masks": {"target": every}, "weights": {}}
         else:
             parts = [
-                self._pools(place, rows[place], found, thinned, statistics[place]) for place in range(len(self.alive))
+                self._pools(place, rows[place], found, seeds, statistics[place]) for place in range(len(self.models))
             ]
             chosen = {"masks": {}, "weights": {}}
             for slot in parts[0]:
@@ -337,7 +379,7 @@ class Stack:
                     weights = [part.mask.float() if part.weights is None else part.weights for part in own]
                     chosen["weights"][slot] = torch.stack(weights)
         if "candidates" in found:
-            masks = [self._candidates(place, rows[place], drawn, chosen) for place in range(len(self.alive))]
+            masks = [self._candidates(place, rows[place], drawn, chosen) for place in range(len(self.models))]
             chosen["candidates"] = torch.stack(masks).to(device)
         return chosen
 
@@ -346,14 +388,14 @@ class Stack:
         place: int,
         rows: Tensor,
         found: Mapping[str, Any],
-        thinned: tuple[int | None, list[Tensor] | None],
+        seeds: Sequence[Tensor],
         statistics: list[dict[str, float]],
     ) -> dict[Slot, Corrupted]:
         """What a batch strategy chooses for the run at `place`, as `Objective` has it."""
-        objective, split = self.loops[self.alive[place]].moving.objective, self.raw.train
-        kept, seeds = thinned
+        objective, split = self.loops[self.models[place][0]].moving.objective, self.raw.train
+        kept = self.runs[0].config.train.num_negatives
         tokens = {name: value[rows] for name, value in split.tokens.items()}
-        batch = Batch(rows, None, tokens, kept, None if seeds is None else seeds[place])
+        batch = Batch(rows, None, tokens, kept, seeds[place] if seeds else None)
         scores: dict[Slot, Tensor] = {slot: value[place].detach() for slot, value in found["slots"].items()}
         allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
         tau = objective.loss.tau
@@ -367,7 +409,7 @@ class Stack:
 
     def _candidates(self, place: int, rows: Tensor, drawn: Tensor | None, chosen: Mapping[str, Any]) -> Tensor:
         """[B, B] bool: which of the batch's targets the run at `place` ranks the target against, each image once."""
-        split, mining = self.raw.train, self.runs[self.alive[place]].config.mining
+        split, mining = self.raw.train, self.runs[self.models[place][0]].config.mining
         targets = split.dataset.target_columns[rows]
         same = targets[:, None] == targets
         first = ~same.tril(-1).any(1)
@@ -392,8 +434,44 @@ class Stack:
             for gradient in gradients:
                 gradient.mul_(scale.reshape(-1, *[1] * (gradient.ndim - 1)))
         self.optimizer.step()
-        self.schedule.step()
+        self.together.schedule.step()
         return losses.detach()
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """What a run goes through in an epoch; runs that go on with one model and have it alike have the same model after.
+
+    Attributes:
+        chooses: who chooses the negatives of a batch, as text; "" where they are drawn before.
+        order: [Q] int64 queries.
+        drawn: [Q, K] columns, or None.
+        base: [1] int64 that the negatives which are kept of a batch derive from, or None where all are.
+    """
+
+    chooses: str
+    order: Tensor
+    drawn: Tensor | None
+    base: Tensor | None
+
+    def same(self, other: _Pass) -> bool:
+        """Whether nothing differs."""
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ("order", "drawn", "base")]
+        return self.chooses == other.chooses and all(
+            a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs
+        )
+
+
+def _alike(model: Sequence[int], passes: Mapping[int, _Pass]) -> list[list[int]]:
+    """The runs of a model, parted into those that have the same before them."""
+    parts: list[list[int]] = []
+    for index in model:
+        found = next((part for part in parts if passes[part[0]].same(passes[index])), None)
+        if found is None:
+            parts.append([index])
+        else:
+            found.append(index)
+    return parts
 
 
 def train_together(stack: Stack, courses: Sequence[Generator[None, None, Any]]) -> list[Any]:
@@ -409,19 +487,21 @@ def train_together(stack: Stack, courses: Sequence[Generator[None, None, Any]]) 
     results: dict[int, Any] = {}
     try:
         while len(results) < len(courses):
-            for index in stack.alive:
-                stack.load(index)
-                try:
-                    next(courses[index])
-                except StopIteration as end:
-                    results[index] = end.value
-                except Exception as error:
-                    results[index] = error
-            stack.keep([index for index in stack.alive if index not in results])
+            for place, model in enumerate(stack.models):
+                with stack.turn(model):
+                    for index in model:
+                        stack.load(place, index)
+                        try:
+                            next(courses[index])
+                        except StopIteration as end:
+                            results[index] = end.value
+                        except Exception as error:
+                            results[index] = error
+            stack.keep([index for index in range(len(courses)) if index not in results])
             if len(results) < len(courses):
                 stack.train_epoch()
     except BaseException as error:
-        for index in stack.alive:
+        for index in (index for model in stack.models for index in model):
             try:
                 courses[index].throw(error)  # each writes down what ended it
             except BaseException:  # the same; it is raised below, once

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from negbench.loop import observe, record
 from negbench.loop.accelerator import prepared
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Log, Moving, State, own_randomness, stream
+from negbench.loop.known import Known
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
@@ -41,7 +42,14 @@ from negbench.scoring import evaluation
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
 
-Together = tuple[torch.optim.Optimizer, LambdaLR]  # what the runs of a stack share
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """What the runs of a stack share; `known` is of the model whose turn it is."""
+
+    optimizer: torch.optim.Optimizer
+    schedule: LambdaLR
+    known: Known = field(default_factory=Known)
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -79,7 +87,7 @@ def course(
     check_one_process(strategy, run.accelerator.num_processes)
     model: Any = objective
     if together is not None:
-        optimizer, schedule = together
+        optimizer, schedule = together.optimizer, together.schedule
     else:
         groups = backbone.parameter_groups(config.train.lr, config.train.weight_decay)
         optimizer = AdamW([*groups, *objective.parameter_groups(config.train.lr)])
@@ -91,27 +99,28 @@ def course(
     with nullcontext() if together is not None else own_randomness(config.seed, run.accelerator.device):
         state = State() if together is not None else moving.restore(folder) or State()
         run.display.seconds.update(state.seconds)
-        loop = Loop(run, folder, state.noting(log), strategy, model, moving, state)
+        known = Known() if together is None else together.known
+        loop = Loop(run, folder, state.noting(log), strategy, model, moving, state, known)
         if state.epoch == 0:
             state.baselines = observe.untrained(loop)
             observe.keep_curves(loop, "start")
-        ranks: QueryRanks | None = None  # of the model as it is now, where it was scored
         while state.epoch < epochs:
-            loop.begin_epoch(ranks)
+            loop.begin_epoch()
             yield loop
             state.epoch += 1
-            due = state.epoch % config.eval.every == 0 or state.epoch == epochs
-            ranks = loop.score() if due else None
+            if state.epoch % config.eval.every == 0 or state.epoch == epochs:
+                loop.score()
             if main and together is None:
                 state.seconds = dict(run.display.seconds)
                 moving.save(folder, state)
-        observe.note_regime(loop, ranks)
+        observe.note_regime(loop)
         observe.keep_curves(loop, "end")
         if config.eval.select != "last":
             backbone.load_state_dict(state.best_weights, strict=False)
-        if config.eval.select != "last" or ranks is None:  # None: resumed after the last epoch's checkpoint
             with run.display.stage("evaluate"):
                 ranks = evaluation.score(backbone, scene, scene.val)
+        else:
+            ranks = loop.scored().ranks
         details = record.details(run, objective, state, ranks, observe.baselines(loop))
         if main:
             folder.write_metrics(state.points)
@@ -119,6 +128,15 @@ def course(
             folder.write_weights(trained_state(backbone), {"run": folder.run_id, "hash": run.hash})
             folder.write_result(details)
     return details
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A model on the scored split; `concentration` is the length of its queries' mean, 1 where all are the same."""
+
+    ranks: QueryRanks
+    metrics: dict[str, float]
+    concentration: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +150,7 @@ class Loop:
     model: Any  # the objective, wrapped by accelerate where there are several processes
     moving: Moving
     state: State
+    known: Known = field(default_factory=Known)
 
     # --- negatives ---------------------------------------------------------------------------------------------------
 
@@ -145,27 +164,31 @@ class Loop:
         """That of the epoch."""
         return next(stage for stage in self.stages if self.state.epoch < stage.end)
 
-    def begin_epoch(self, ranks: QueryRanks | None) -> None:
-        """Take up the epoch's strategy, and define pools where that is due; `ranks` of the model as it is, if known."""
+    def begin_epoch(self) -> None:
+        """Take up the epoch's strategy, and define pools where that is due."""
         stage, state = self.stage, self.state
         self.moving.objective.take(stage.strategy)
         if stage.strategy.scope == "batch":
             state.negatives = None
         if state.epoch in stage.refreshes:
-            if stage.kept and state.epoch > 0 and state.refresh == -1:
-                observe.keep_curves(self, "warm")
-            define_pools(self, stage, ranks)
+            warm = stage.kept and state.epoch > 0 and state.refresh == -1
+            mined = define_pools(self, stage)
+            observe.note_regime(self)
+            if warm:  # pools of other pairs than the run's own say nothing of these
+                observe.keep_curves(self, "warm", None if self.run.scene.train.dataset.redraws else mined)
         elif state.epoch in observe.card_epochs(self.run.config):
-            observe.note_regime(self, ranks)
+            observe.note_regime(self)
 
     def mined_scene(self) -> Scene:
         """Other texts of an epoch do not change what is mined, other pairs do."""
-        run, redraws = self.run, self.run.scene.train.dataset.redraws
-        return run.scene.at_epoch(run.backbone, self.state.epoch, run.config.seed) if redraws else run.scene
+        run, state = self.run, self.state
+        if not run.scene.train.dataset.redraws:
+            return run.scene
+        return self.known.once("pairs", lambda: run.scene.at_epoch(run.backbone, state.epoch, run.config.seed))
 
     def task(self, scene: Scene, strategy: Strategy | None) -> MiningTask:
         """The train split as the model sees it now, with the planes that the strategy reads."""
-        run, objective = self.run, self.moving.objective
+        run, objective, split = self.run, self.moving.objective, scene.train
         return mining_task(
             run.backbone,
             scene,
@@ -173,12 +196,14 @@ class Loop:
             reads=() if strategy is None else planes_read(strategy, run.config.mining),
             offline=objective.offline,
             temperature=objective.divisor,
+            found=self.known.once(("train", id(split)), lambda: evaluation.embed(run.backbone, scene, split)),
         )
 
     # --- training ----------------------------------------------------------------------------------------------------
 
     def train_epoch(self) -> None:
         """One pass over the train queries in the epoch's order."""
+        self.known.forget()
         run, state, config = self.run, self.state, self.run.config
         scene = self._scene()
         self.moving.objective.see(scene)
@@ -261,25 +286,38 @@ class Loop:
 
     # --- scoring -----------------------------------------------------------------------------------------------------
 
-    def score(self) -> QueryRanks:
+    def scored(self) -> Scored:
+        """The scored split's ranks of the model as it is now."""
+        run, scene = self.run, self.run.scene
+
+        def make() -> Scored:
+            with run.display.stage("evaluate", note=f"epoch {self.state.epoch}/{run.config.train.epochs}"):
+                found = evaluation.embed(run.backbone, scene, scene.val)
+                ranks = evaluation.rank(scene.val, found.queries, found.candidates)
+                return Scored(ranks, scene.val.dataset.summarise(ranks), float(found.queries.mean(0).norm()))
+
+        return self.known.once("scored", make)
+
+    def score(self) -> None:
         """Score val for the curve and, where an epoch is to be chosen, the part it is chosen on."""
         run, state, scene = self.run, self.state, self.run.scene
-        with run.display.stage("evaluate", note=f"epoch {state.epoch}/{run.config.train.epochs}"):
-            found = evaluation.embed(run.backbone, scene, scene.val)
-            ranks = evaluation.rank(scene.val, found.queries, found.candidates)
-            metrics = scene.val.dataset.summarise(ranks)
-            values = {f"{scene.scored}/{name}": value for name, value in metrics.items()}
-            values[f"{scene.scored}/query_concentration"] = float(found.queries.mean(0).norm())
-            chosen = metrics
-            if scene.dev is not None and scene.dev is not scene.val:
-                chosen = scene.dev.dataset.summarise(evaluation.score(run.backbone, scene, scene.dev))
-                values.update({f"dev/{name}": value for name, value in chosen.items()})
-            for name, split in scene.also.items():
-                found_also = evaluation.measure(run.backbone, scene, split)
-                values.update({f"{name}/{measure}": value for measure, value in found_also.items()})
+        found = self.scored()
+        values = {f"{scene.scored}/{name}": value for name, value in found.metrics.items()}
+        values[f"{scene.scored}/query_concentration"] = found.concentration
+        more = self.known.once("also", self._score_more)
+        chosen = more.get("dev", found.metrics)
+        values |= {f"{name}/{measure}": value for name, metrics in more.items() for measure, value in metrics.items()}
         main = chosen[scene.val.dataset.card.main]
         if run.config.eval.select != "last" and main > state.best:
             state.best, state.best_epoch = main, state.epoch
             state.best_weights = {k: v.detach().clone() for k, v in trained_state(run.backbone).items()}
         self.log(values, state.step, state.epoch - 1)
-        return ranks
+
+    def _score_more(self) -> dict[str, dict[str, float]]:
+        """Metrics of the part that an epoch is chosen on, "dev", and of the further benchmarks."""
+        run, scene = self.run, self.run.scene
+        dev = {} if scene.dev is None or scene.dev is scene.val else {"dev": scene.dev}
+        with run.display.stage("evaluate"):
+            return {
+                name: evaluation.measure(run.backbone, scene, split) for name, split in {**dev, **scene.also}.items()
+            }

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.metrics.ranks import descending
+from negbench.metrics.compiled import kernels
+from negbench.metrics.ranks import arrays, count, descending, ranked_scores, top_columns, window
+
+_WALK = 32  # steps of the walk that are looked at before all drops are sorted
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
@@ -55,6 +59,56 @@ def steepest(drop: Tensor) -> Tensor:
     return torch.cat([torch.where(d.gather(1, at) >= 0, at, -1) for d, at in ((drop, first), (rest, second))], dim=1)
 
 
+def between_drops(scores: Tensor, eligible: Tensor, apart: int = 0) -> Tensor:
+    """The images between two steep drops: the first neighbours, in descending order of all drops, that lie apart.
+
+    Args:
+        scores: [B, N] float of any sign and precision.
+        eligible: [B, N] bool, the images whose scores are sorted; of equal drops the earlier is first.
+        apart: places that the two must differ by more than; 0 takes the two largest drops.
+
+    Returns:
+        [B, N] bool: behind the first of the two, and up to the second; no image where there are no such drops.
+    """
+    if (fast := kernels(scores)) is None:
+        return _between_sorted(scores, eligible, apart)
+    pool, left = torch.empty_like(eligible), np.zeros(len(scores), np.bool_)
+    fast.between_drops(*arrays(scores, eligible), apart, pool.numpy(), left)
+    if left.any():
+        rows = torch.from_numpy(left)
+        pool[rows] = _between_sorted(scores[rows], eligible[rows], apart)
+    return pool
+
+
+def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
+    if eligible.shape[1] < 3:  # the least that has two drops
+        return torch.zeros_like(eligible)
+    ranked = ranked_scores(scores, eligible)
+    drop = drops(ranked, 0, count(eligible)[:, None])
+    pair = _neighbours(drop, apart) if apart else steepest(drop).clamp(min=0)
+    return window(scores, eligible, pair.amin(1) + 1, pair.amax(1) + 1, ranked)
+
+
+def _neighbours(drop: Tensor, apart: int) -> Tensor:
+    """[B, P] drops -> [B, 2] places; equal ones where no pair is far enough apart."""
+    walk = top_columns(drop, _WALK)  # nearly all find their pair among the first
+    pair, found = _walked(drop, walk, apart)
+    rest = (~found).nonzero().squeeze(1)
+    if len(rest) and walk.shape[1] < drop.shape[1]:
+        pair[rest], _ = _walked(drop[rest], descending(drop[rest]), apart)
+    return pair
+
+
+def _walked(drop: Tensor, walk: Tensor, apart: int) -> tuple[Tensor, Tensor]:
+    """[B, 2] places of the first neighbours of `walk` [B, W] that are far enough apart, and [B] whether any are."""
+    real = drop.gather(1, walk) >= 0
+    wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
+    step = wide.int().argmax(1, keepdim=True)  # the first True
+    found = wide.gather(1, step)
+    first, second = walk.gather(1, step), walk.gather(1, step + 1)
+    return torch.cat([first, torch.where(found, second, first)], dim=1), found.squeeze(1)
+
+
 class Prominence(NamedTuple):
     """How clearly the steepest drops stand out, per query.
 
@@ -73,8 +127,8 @@ def drop_prominence(drop: Tensor) -> Prominence:
     Args:
         drop: [B, P] of `drops`, of any number of rows.
     """
-    falls = drop.gather(1, descending(drop)).double()  # the -1s last
-    number = (drop >= 0).sum(1)
+    real = drop >= 0
+    falls, number = ranked_scores(drop, real).double(), count(real)
     middle = (_at(falls, (number - 1) // 2) + _at(falls, number // 2)) / 2
     largest = torch.where(number >= 1, _at(falls, number * 0) / middle, torch.nan)
     second = torch.where(number >= 3, _at(falls, number * 0 + 1) / _at(falls, number * 0 + 2), torch.nan)

@@ -1,12 +1,13 @@
 """Scores to ranks: the only place that sorts. Ranks are taken in float32 and ties count against the model.
 
 A sort costs several times the product that the scores come from. What counts, thresholds or a selection tell is
-therefore told by them (`window`, `ranked_scores`, `target_ranks`); `places` sorts the few rows that ties leave open.
+therefore told by them (`window`, `tally`, `target_ranks`); `places` sorts the few rows that ties leave open. Large
+tables go through compiled passes where these are installed (`negbench.metrics.compiled`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
+from negbench.metrics.compiled import kernels
 from negbench.ragged import Ragged
 
-_FEW_SLOTS = 8  # relevant images of a query
+_FEW_SLOTS, _MANY_SLOTS = 8, 128  # relevant images of a query: at most, and on average
 _CHUNK = 16  # images of a row that are looked at as one
 
 
@@ -82,19 +84,59 @@ def window(
         return torch.zeros_like(eligible)
     head = isinstance(start, int) and start == 0 and isinstance(stop, int)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
-    if head and ranked is None:
-        chosen = masked_scores(scores, eligible)
-        chosen = (chosen >= _largest(chosen, max(1, int(stop[0])))).logical_and_(eligible)
+    if (fast := kernels(scores)) is not None:
+        chosen, left = torch.empty_like(scores, dtype=torch.bool), np.zeros(rows, np.bool_)
+        fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
+        crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
-        ranked = ranked_scores(scores, eligible) if ranked is None else ranked
-        first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
-        chosen = (scores >= last).logical_and_(scores <= first).logical_and_(eligible)
-    wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
-    crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
+        if head and ranked is None:
+            chosen = masked_scores(scores, eligible)
+            chosen = (chosen >= _largest(chosen, max(1, int(stop[0])))).logical_and_(eligible)
+        else:
+            ranked = ranked_scores(scores, eligible) if ranked is None else ranked
+            first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
+            chosen = (scores >= last).logical_and_(scores <= first).logical_and_(eligible)
+        wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
+        crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
     if len(crowded):
         place = places(scores[crowded], eligible[crowded])
         chosen[crowded] = (place >= start[crowded, None]) & (place < stop[crowded, None]) & eligible[crowded]
     return chosen
+
+
+def arrays(scores: Tensor, *masks: Tensor) -> tuple[NDArray[Any], ...]:
+    """What compiled passes read: the scores, their bits, and the masks."""
+    values = scores.detach().numpy()
+    return values, values.view(np.int32), *(mask.contiguous().numpy() for mask in masks)
+
+
+class Tally(NamedTuple):
+    """Of [B] pools among the images that are allowed.
+
+    `size`, images of the pool; `reached`, allowed images that score at least what the target does; `first` and `last`,
+    how many allowed images score more than the pool's highest, and than any that ties with its lowest or scores less:
+    the places of its ends, if it holds all allowed images between them.
+    """
+
+    size: Tensor
+    reached: Tensor
+    first: Tensor
+    last: Tensor
+
+
+def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor) -> Tally:
+    """Count in finite scores [B, N]; `allowed` and `pool` [B, N] bool, no pool empty; `target` [B] int64."""
+    if (fast := kernels(scores)) is not None:
+        told = torch.empty(4, len(scores), dtype=torch.int64)
+        fast.tally(*arrays(scores, allowed, pool), target.numpy(), told.numpy())
+        return Tally(*told)
+    size, room = count(pool), count(allowed)
+    reached = count(allowed & (scores >= scores.gather(1, target[:, None])))
+    if torch.equal(size, room):  # all that is allowed
+        return Tally(size, reached, torch.zeros_like(size), room - 1)
+    low, high = masked_scores(scores, pool, low=False).amin(1), masked_scores(scores, pool).amax(1)
+    first, last = count(allowed & (scores > high[:, None])), count(allowed & (scores >= low[:, None])) - 1
+    return Tally(size, reached, first, last)
 
 
 def _largest(values: Tensor, k: int) -> Tensor:
@@ -225,14 +267,28 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    if width <= _FEW_SLOTS:  # a count each is faster than a sort
-        reach = torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
+    fast = kernels(scores)
+    if fast is not None and len(relevant.values) <= _MANY_SLOTS * len(scores):  # a count each is faster than a sort
+        reach = torch.zeros_like(place)
+        fast.reach(*arrays(scores, counted), own.numpy(), relevant.lengths.numpy(), reach.numpy())
+    elif width <= _FEW_SLOTS:
+        reach = _reaching(scores, counted, own)
     else:
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # a slot at -inf: not those that were left out
     ranks = 1 + place + reach
     return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
+
+
+def _reaching(scores: Tensor, counted: Tensor, own: Tensor) -> Tensor:
+    """[B, W] int64: how many counted images [B, N] bool score at least each of `own` [B, W]."""
+    if scores.device.type != "cpu":
+        return torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
+    # numpy compares twice as fast as torch, and bits are an eighth of the bytes to go through
+    table, inside = scores.detach().numpy(), np.packbits(counted.numpy(), axis=1)
+    found = [np.packbits(table >= slot[:, None], axis=1) & inside for slot in own.detach().numpy().T]
+    return torch.from_numpy(np.stack([np.bitwise_count(bits).sum(1, dtype=np.int64) for bits in found], axis=1))
 
 
 def _ascending(scores: Tensor) -> Tensor:

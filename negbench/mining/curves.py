@@ -20,7 +20,7 @@ from negbench.contracts import Strategy, check_option, relevance
 from negbench.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
-from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
+from negbench.mining.mine import NO_FALLBACK, Mined, MiningTask, mine
 
 MOVES_SCORES = False  # draws for the report, from no stream of the run
 
@@ -123,17 +123,16 @@ def score_curves(
     whole: dict[int, Tensor] = {}
     for block in rankings(part):
         _measure(found, whole, block, grid, kept)
-    pool, fallback = _pools(part, strategy, refresh, generator, found)
     whole_curves = [whole[index] for index in range(min(kept, len(rows)))]
     lengths = torch.tensor([0, *map(len, whole_curves)], dtype=torch.int64)
     sampled = found["sampled"].numpy()
-    return Curves(
+    curves = Curves(
         queries=rows.numpy(),
         length=found["length"].numpy(),
         target=found["target"].numpy(),
         drops=found["drops"].numpy(),
-        pool=pool.numpy(),
-        fallback=fallback.numpy(),
+        pool=np.full((len(rows), 2), -1),
+        fallback=np.zeros(len(rows), dtype=np.bool_),
         share=grid.numpy(),
         mean=sampled.mean(0, dtype=np.float64).astype(np.float32),
         low=np.percentile(sampled, 10, axis=0).astype(np.float32),
@@ -141,6 +140,32 @@ def score_curves(
         values=torch.cat([torch.zeros(0), *whole_curves]).numpy(),
         offsets=lengths.cumsum(0).numpy(),
     )
+    return curves if strategy is None else marked(curves, task, strategy, refresh=refresh)
+
+
+@torch.no_grad()
+def marked(
+    curves: Curves, task: MiningTask, strategy: Strategy, *, refresh: int = 0, mined: Mined | None = None
+) -> Curves:
+    """Curves without pools, with those of a corpus strategy.
+
+    Args:
+        curves: of the task's queries and scores.
+        task: as for `score_curves`.
+        strategy: whose pools.
+        refresh: handed to it.
+        mined: what it made of the task at this refresh, where that is known; else the sample is mined here.
+    """
+    rows = torch.from_numpy(curves.queries)
+    if mined is None:
+        generator = torch.Generator().manual_seed(_SEED)
+        mined = mine(task.shard(rows), strategy, refresh=refresh, draws=1, generator=generator)
+        rows = torch.arange(len(rows))
+    room, target = torch.from_numpy(curves.length) - 1, torch.from_numpy(curves.target)
+    ends = torch.stack([mined.band_start[rows], mined.band_end[rows]], dim=1).double()
+    rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
+    places = rank + (rank >= target[:, None]).long()
+    return dataclasses.replace(curves, pool=places.numpy(), fallback=(mined.fallback[rows] != NO_FALLBACK).numpy())
 
 
 def _grid() -> Tensor:
@@ -223,16 +248,3 @@ def _measure(found: dict[str, Tensor], whole: dict[int, Tensor], block: Rankings
     for position, row in enumerate(rows.tolist()):
         if row < kept:
             whole[row] = block.scores[position, : block.length[position]].clone()
-
-
-def _pools(
-    task: MiningTask, strategy: Strategy | None, refresh: int, generator: torch.Generator, found: dict[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """[S, 2] places of each pool's ends, and [S] whether it is a fallback."""
-    if strategy is None:
-        return torch.full((len(task.queries), 2), -1), torch.zeros(len(task.queries), dtype=torch.bool)
-    mined = mine(task, strategy, refresh=refresh, draws=1, generator=generator)
-    room = found["length"] - 1
-    ends = torch.stack([mined.band_start, mined.band_end], dim=1).double()
-    rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
-    return rank + (rank >= found["target"][:, None]).long(), mined.fallback != NO_FALLBACK

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from negbench.metrics.compiled import kernels
 from negbench.metrics.ranks import count
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # odd number nearest to 2^64 / golden ratio: the step of the counter
@@ -96,10 +97,14 @@ def draw_uniform(pool: Tensor, seed: Tensor, draws: int) -> Tensor:
     Returns:
         [B, D] int64 columns, in the order of the draws.
     """
-    entries, start, size = _members(pool)
-    step = torch.arange(draws, device=pool.device)
+    size, step = count(pool), torch.arange(draws, device=pool.device)
     done = step % size[:, None]  # how many the running cycle has drawn already
     chosen = done + _shifted(splitmix(seed[:, None], step), 1) % (size[:, None] - done)
+    if (fast := kernels(pool)) is not None:
+        drawn = torch.empty_like(done)
+        fast.shuffle(pool.numpy(), done.numpy(), chosen.numpy(), drawn.numpy())
+        return drawn
+    entries, start, _ = _members(pool)
     here, there = start[:, None] + done, start[:, None] + chosen
     drawn = torch.empty_like(here)
     for t in range(draws):  # Fisher and Yates' shuffle, all rows at once; a new cycle shuffles what the last one left

@@ -2,8 +2,8 @@
 
 For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
 all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
-bounded by `block` rows, and the pools of a refresh go bit-packed to a file, from which the next refresh reads its
-overlap.
+bounded by `block` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
+refresh reads its overlap.
 
 What is reproducible, exactly:
 - draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
@@ -17,40 +17,38 @@ What is reproducible, exactly:
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option, relevance
+from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, intact
-from negbench.metrics.ranks import count, descending, masked_scores, target_ranks
+from negbench.metrics.ranks import Tally, count, descending, masked_scores, tally
 from negbench.mining.draws import draw, splitmix
+from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written
 from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from negbench.mining.filters import Filters
     from negbench.mining.planes import Plane
 
-# A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller (a last tile that
-# is not full is padded), against as many images as have 2^16 tokens together, that is 64 MiB of float32 before the
-# maximum over an image's tokens.
+# A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller, against as many
+# images as have 2^14 tokens together: 16 MiB of float32 before the maximum over an image's tokens.
 _TILE_QUERIES = 256
-_TILE_TOKENS = 2**16
-_BLOCK_ENTRIES = 2**25  # a block shrinks below `block` rows where [rows, N] would exceed this: 256 MiB of int64
+_TILE_TOKENS = 2**14
+_BLOCK_ENTRIES = 2**27  # a block shrinks below `block` rows where [rows, N] would exceed this: 512 MiB of float32
+_PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
+_COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
 
 _STALE = (
     "stale pools: refresh {refresh} of {name} left every pool as it was; was the model trained in between, and were "
@@ -160,8 +158,23 @@ class Mined:
         """One row per query: every field that is per query; `negatives` and `scores` as lists."""
         import pandas as pd
 
-        fields = [f.name for f in dataclasses.fields(self) if f.name != "stale"]
-        return pd.DataFrame({name: pd.Series(getattr(self, name).tolist()) for name in fields})
+        table = self.table()
+        return pd.DataFrame({name: pd.Series(table[name].to_pylist()) for name in table.column_names})
+
+    def table(self) -> pa.Table:
+        """The frame for a file: int64 and float64, without a Python object for each number."""
+        import pyarrow as pa
+
+        found: dict[str, pa.Array] = {}
+        for name in (f.name for f in dataclasses.fields(self) if f.name != "stale"):
+            values = getattr(self, name).numpy()
+            wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
+            if values.ndim == 1:
+                found[name] = wide
+            else:
+                starts = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
+                found[name] = pa.ListArray.from_arrays(starts, wide)
+        return pa.table(found)
 
     def summary(self) -> dict[str, float]:
         """Flat dictionary for logging: means over the queries that have a value (NaN where none has), and counts."""
@@ -214,7 +227,7 @@ def mine(
         per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
         block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^25 entries.
         previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
-        pools: file to write this refresh's pools to, bit-packed, Q * N / 8 bytes; it appears only when complete.
+        pools: file to write this refresh's pools to (`negbench.mining.pool_file`); it appears only when complete.
             Give each refresh its own file, else a refresh that is repeated compares with itself.
         progress: called after each block with the number of queries it held.
 
@@ -230,24 +243,23 @@ def mine(
     if strategy.scope != "corpus":
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
-    shape = (len(task.queries), math.ceil(max(map(len, task.groups), default=0) / 8))
-    before = None if previous is None else _read_pools(previous, shape)
+    shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
+    before = opened(previous, shape)
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
-    with _written(pools, shape) as after:
+    with written(pools, shape) as write:
         for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
-            scored = _score(task, rows, corpus, refresh, strategy)
-            answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
-            seed = splitmix(base, task.ids.cpu()[rows]).to(answer.device)
-            drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
-            packed = np.packbits(pool.cpu().numpy(), axis=1)
-            part = (rows.numpy(), slice(packed.shape[1]))
-            found = _statistics(scored, pool, drawn) | {"fallback": fallback, "negatives": corpus.columns[drawn.cpu()]}
-            found["overlap"] = _overlap(packed, None if before is None else before[part])
-            _put(columns, found, rows, len(task.queries))
-            if after is not None:
-                after[part] = packed
-            free = free and torch.equal(found["pool_size"], scored.room)
+            for scored in _scored(task, rows, corpus, refresh, strategy):
+                answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
+                seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
+                drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
+                found = _statistics(scored, pool, drawn) | {"fallback": fallback}
+                found["negatives"] = corpus.columns[drawn.cpu()]
+                bits = packed(pool.cpu().numpy(), shape[1])
+                found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
+                _put(columns, found, scored.rows, len(task.queries))
+                write(scored.rows, bits)
+                free = free and torch.equal(found["pool_size"], scored.room)
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
@@ -292,14 +304,16 @@ class _Corpus:
     """Corpus of one gallery group: n images."""
 
     columns: Tensor  # [n] int64
-    tokens: Tensor  # [n, T, D]
+    tokens: Tensor  # [n, T, D], or all images' where `gathered` names the corpus among them
+    gathered: Tensor | None  # [n] int64
     local: Tensor  # [N] int64, where a column stands in this corpus, or -1
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """A block of b queries with the scores of their corpus of n images."""
+    """Part of a block: b queries with the scores of their corpus of n images."""
 
+    rows: Tensor  # [b] int64 queries of the task
     view: ScoreView  # before the filters: what statistics and the last fallbacks are of
     shown: ScoreView  # to the strategy
     room: Tensor  # [b] int64, how many images are allowed
@@ -337,19 +351,42 @@ def _corpus(task: MiningTask, index: int) -> _Corpus:
             f"query {int(task.ids[lost[0]])}: its target, column {int(task.target[lost[0]])}, is not in its corpus, "
             f"gallery group {index}; add it to the corpus or drop the query ({len(lost)} such queries)"
         )
-    return _Corpus(columns, rows_of(task.candidates, columns), local)
+    return _Corpus(columns, *gatherable(task.candidates, columns), local)
 
 
-def rows_of(table: Tensor, rows: Tensor) -> Tensor:
-    """`table[rows]`, a view of it where the rows lie side by side; `rows` on the CPU."""
+def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`table[rows]`, a view of it where the rows lie side by side; where it would be large, both as they are."""
     first, last = int(rows[0]), int(rows[-1]) + 1
-    as_stored = last - first == len(rows) and bool((rows.diff() == 1).all())
-    return table[first:last] if as_stored else table[rows.to(table.device)]
+    if last - first == len(rows) and bool((rows.diff() == 1).all()):
+        return table[first:last], None
+    rows = rows.to(table.device)
+    large = len(rows) * table[0].nbytes > _COPY_BYTES
+    return (table, rows) if large else (table[rows], None)
 
 
-def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> _Scored:
+def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[_Scored]:
+    """Score a block, and hand it out in parts."""
     device, width = task.queries.device, len(corpus.columns)
-    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens)
+    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered)
+    wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
+    planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
+    height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
+    for top in range(0, len(rows), height):
+        part = slice(top, top + height)
+        own = {name: plane[part] for name, plane in planes.items()}
+        yield _part(task, rows[part], corpus, scores[part], own, refresh, strategy)
+
+
+def _part(
+    task: MiningTask,
+    rows: Tensor,
+    corpus: _Corpus,
+    scores: Tensor,
+    planes: dict[str, Tensor],
+    refresh: int,
+    strategy: Strategy,
+) -> _Scored:
+    device, width = scores.device, scores.shape[1]
     bad = (~scores.sum(1).isfinite()).nonzero()
     if len(bad):
         raise NegbenchError(
@@ -364,7 +401,6 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
         chosen = task.relevant.select(rows)
         relevant, known = chosen.mask(corpus.local, width).to(device), chosen.lengths > 0
     target = corpus.local[task.target.cpu()[rows]].to(device)
-    wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     view = ScoreView(
         scores=scores,
         target=target,
@@ -373,7 +409,7 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
         relevant=relevant if strategy.reads_truth else None,
         temperature=task.temperature,
         dim=task.queries.shape[1],
-        planes={name: task.planes[name].block(rows, corpus.columns) for name in wanted},
+        planes=planes,
     )
     shown = filtered(view, task.filters, strategy)
     room = count(view.allowed)
@@ -383,7 +419,7 @@ def _score(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strate
             f"query {int(task.ids[rows[alone[0]]])}: no image of its corpus ({width} images) is allowed as a negative; "
             "enlarge the corpus or exclude fewer images"
         )
-    return _Scored(view, shown, room, relevant, known.to(device))
+    return _Scored(rows, view, shown, room, relevant, known.to(device))
 
 
 def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
@@ -396,22 +432,37 @@ def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> Sc
     return dataclasses.replace(view, allowed=allowed, planes=planes)
 
 
-def tiled_relevance(queries: Tensor, tokens: Tensor) -> Tensor:
-    """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why)."""
-    images, step = len(tokens), max(1, _TILE_TOKENS // tokens.shape[1])
-    height = _tile_rows(images)
+@torch.no_grad()
+def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = None) -> Tensor:
+    """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why).
+
+    Args:
+        queries: on the tokens' device.
+        tokens: of any precision.
+        gathered: int64 rows of `tokens` that are scored; None: all of them.
+    """
+    images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
+    step, height = min(images, max(1, _TILE_TOKENS // each)), _tile_rows(images)
     scores = torch.empty(len(queries), images, device=queries.device)
+    # buffers for all tiles: new memory costs more than the conversion
+    wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
+    whole = each == 1 and len(queries) % height == 0  # every tile is written where it belongs
+    product = scores.new_empty(0 if whole else height * step * each)
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
-    # one buffer for all tiles: new memory costs more than the conversion
-    wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, *tokens.shape[1:], dtype=torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         for left in range(0, images, step):
-            tile = tokens[left : left + step]
+            tile = tokens[left : left + step] if gathered is None else tokens[gathered[left : left + step]]
             if wide is not None:
                 tile = wide[: len(tile)].copy_(tile)
+            columns = tile.reshape(-1, width).T
             for top in range(0, len(queries), height):
-                into = scores[top : top + height, left : left + step]
-                into.copy_(relevance(queries[top : top + height], tile)[: len(into)])
+                into, rows = scores[top : top + height, left : left + step], queries[top : top + height]
+                if whole:
+                    torch.mm(rows, columns, out=into)
+                    continue
+                found = product[: height * columns.shape[1]].view(height, -1)
+                torch.mm(rows, columns, out=found)
+                into.copy_(found.view(height, -1, each)[: len(into)].amax(-1))
     return scores
 
 
@@ -451,45 +502,20 @@ def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     if not len(empty):
         return answer, code
     allowed, scores = view.allowed[empty], view.scores[empty]
-    allowed = torch.where(count(allowed)[:, None] > 0, allowed, scored.view.allowed[empty])  # filters left nothing
+    if len(bare := (count(allowed) == 0).nonzero().squeeze(1)):  # filters left nothing
+        allowed[bare] = scored.view.allowed[empty[bare]]
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
     below = allowed & (scores < view.positive[empty, None])
-    nearest = masked_scores(scores, below).argmax(1, keepdim=True)  # of equal scores the first column
     some = count(below) > 0
-    single = torch.zeros_like(allowed).scatter_(1, nearest, True)
+    nearest = masked_scores(scores, below).argmax(1)  # of equal scores the first column
+    allowed &= ~some[:, None]
+    allowed[some, nearest[some]] = True
     answer = answer.clone()
-    answer[empty] = torch.where(some[:, None], single, allowed).to(answer.dtype)
+    answer[empty] = allowed.to(answer.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
     return answer, code
-
-
-@contextmanager
-def _written(path: Path | None, shape: tuple[int, int]) -> Iterator[NDArray[np.uint8] | None]:
-    """[Q, bytes] memory-mapped array that becomes the npy file `path` if the block ends well; else nothing is left."""
-    if path is None:
-        yield None
-        return
-    with atomic_write(path, "w+b") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        start = file.tell()
-        file.flush()
-        # take the room now: a full disk is an error here, but would kill the process at a write to mapped memory
-        os.posix_fallocate(file.fileno(), 0, start + math.prod(shape))
-        bits: np.memmap[tuple[int, int], np.dtype[np.uint8]] = np.memmap(file, np.uint8, "r+", start, shape)
-        yield bits
-        bits.flush()
-
-
-def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    with intact(path, "delete checkpoint.pt beside it, and the run starts again from its first epoch"):
-        bits: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
-    if bits.shape != shape or bits.dtype != np.uint8:
-        raise NegbenchError(
-            f"previous pools {path} are of another task: they hold {bits.shape} {bits.dtype}, not {shape} uint8"
-        )
-    return bits
 
 
 # --- statistics --------------------------------------------------------------------------------------------------
@@ -497,10 +523,12 @@ def _read_pools(path: Path, shape: tuple[int, int]) -> NDArray[np.uint8]:
 
 def _statistics(scored: _Scored, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
     """Fields of `Mined` that the scores, the pools [b, n] and the draws [b, D] (local columns) determine."""
-    view, size = scored.view, count(pool)
+    view = scored.view
+    told = tally(view.scores, view.allowed, pool, view.target)
+    size = told.size
     scores = view.scores.gather(1, drawn)
     gap = (view.positive[:, None] - scores).double()
-    start, mean, end = _band(scored, pool, size)
+    start, mean, end = _band(scored, pool, told)
     of_pool = of_draws = torch.full_like(view.positive, torch.nan)
     if scored.relevant is not None:
         of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
@@ -516,20 +544,18 @@ def _statistics(scored: _Scored, pool: Tensor, drawn: Tensor) -> dict[str, Tenso
         "false_negative_rate_draws": of_draws,
         # a running sum adds in one order; `mean` may add in another for another number of rows
         "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
-        "target_rank": target_ranks(view.scores, view.target, view.allowed),
+        "target_rank": 1 + told.reached,
     }
 
 
-def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _band(scored: _Scored, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, Tensor]:
     """Rank percentile of the first, the mean and the last member of each pool, among the allowed images."""
     view, room = scored.view, scored.room
+    size, first, last = told.size, told.first.clone(), told.last.clone()
     last_rank = (room - 1).clamp(min=1)
     if torch.equal(size, room):  # all that is allowed: known without sorting
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
-    low = masked_scores(view.scores, pool, low=False).amin(1)
-    first = view.count_above(masked_scores(view.scores, pool).amax(1))
-    last = room - 1 - count(view.allowed & (view.scores < low[:, None]))
     total = size * (first + last) // 2  # where every allowed image between the two is in the pool
     for_row = (last - first + 1 != size).nonzero().squeeze(1)
     if len(for_row):
@@ -540,15 +566,6 @@ def _band(scored: _Scored, pool: Tensor, size: Tensor) -> tuple[Tensor, Tensor, 
         first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
         last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
     return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
-
-
-def _overlap(now: NDArray[np.uint8], before: NDArray[np.uint8] | None) -> Tensor:
-    """[b] float32 Jaccard index of bit-packed pools; NaN without previous ones."""
-    if before is None:
-        return torch.full((len(now),), torch.nan)
-    both = np.bitwise_count(now & before).sum(1, dtype=np.int64)
-    either = np.bitwise_count(now | before).sum(1, dtype=np.int64)
-    return torch.from_numpy((both / either).astype(np.float32))
 
 
 def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:

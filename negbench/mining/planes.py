@@ -22,7 +22,7 @@ from negbench.contracts import PLANES, Backbone, PlaneName, Strategy, TextBatch,
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError, UnknownNameError
 from negbench.mining.filters import Filters
-from negbench.mining.mine import rows_of, tiled_relevance
+from negbench.mining.mine import gatherable, tiled_relevance
 from negbench.ragged import Ragged
 from negbench.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.scoring import evaluation
@@ -55,7 +55,7 @@ class EmbeddedPlane(Plane):
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """In the fixed tiles of mining: the same numbers for any split of the queries."""
-        return tiled_relevance(self.queries[rows.to(self.queries.device)], rows_of(self.candidates, columns.cpu()))
+        return tiled_relevance(self.queries[rows.to(self.queries.device)], *gatherable(self.candidates, columns.cpu()))
 
     def shard(self, rows: Tensor) -> EmbeddedPlane:
         """Its candidates are shared."""

@@ -144,26 +144,27 @@ def _measured(task: MiningTask, block: Rankings) -> dict[str, Tensor]:
     largest, second = drop_prominence(drop)
     ends = steepest(drop)
     start = ends.amin(1)  # ranks among the allowed images: the target, above the band, is none of them
-    places = torch.arange(block.scores.shape[1] - 1).expand(len(block.rows), -1)
-    places = places + (places >= block.target[:, None]).long()  # of the allowed images, by descending score
+    above = torch.arange(block.scores.shape[1] - 1) < block.target[:, None]
+    scores, order = (torch.where(above, of[:, :-1], of[:, 1:]) for of in (block.scores, block.order))  # the allowed
     return {
         "rank": block.reached,
         "images": block.length,
         "drop_prominence": largest,
         "drop_prominence_second": second,
         "band_start": torch.where(start >= 0, start / (room - 1).clamp(min=1), torch.nan),
-        **_shape(block.scores.gather(1, places).double(), room),
-        **_false_negatives(task, block, block.order.gather(1, places)),
+        **_shape(scores, room),
+        **_false_negatives(task, block, order),
     }
 
 
 def _shape(rows: Tensor, count: Tensor) -> dict[str, Tensor]:
-    """Skewness, kurtosis and tail [b] of the first `count` [b] of sorted rows [b, n]."""
+    """Skewness, kurtosis and tail [b] of the first `count` [b] of sorted rows [b, n]; moments are summed in float64."""
     inside = torch.arange(rows.shape[1]) < count[:, None]
-    number = count.double()
-    mean = torch.where(inside, rows, 0).sum(1) / number
-    away = torch.where(inside, rows - mean[:, None], 0)
-    second, third, fourth = (away.pow(power).sum(1) / number for power in (2, 3, 4))
+    number, wide = count.double(), torch.float64
+    mean = torch.where(inside, rows, 0).sum(1, dtype=wide) / number
+    away = torch.where(inside, rows - mean[:, None], 0).to(wide)
+    square = away.square()
+    second, third, fourth = (value.sum(1) / number for value in (square, square * away, square * square))
     spread = torch.where(second > 0, second, torch.nan)
     high, upper, middle, lower = (_quantile(rows, count, share) for share in (0.01, 0.25, 0.5, 0.75))
     robust = (upper - lower) / _NORMAL_IQR
@@ -177,10 +178,10 @@ def _shape(rows: Tensor, count: Tensor) -> dict[str, Tensor]:
 def _quantile(rows: Tensor, count: Tensor, share: float) -> Tensor:
     """[b] the value that `share` of the first `count` of each descending row lies above, interpolated linearly."""
     if not rows.shape[1]:
-        return rows.new_full((len(rows),), torch.nan)
+        return torch.full((len(rows),), torch.nan, dtype=torch.float64)
     place = share * (count - 1).clamp(min=0).double()
     low = place.floor().long()
-    pair = rows.gather(1, torch.stack([low, place.ceil().long()], dim=1))
+    pair = rows.gather(1, torch.stack([low, place.ceil().long()], dim=1)).double()
     return torch.lerp(pair[:, 0], pair[:, 1], place - low)
 
 

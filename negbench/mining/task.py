@@ -21,6 +21,7 @@ def mining_task(
     reads: Collection[PlaneName] = (),
     offline: Mapping[str, Plane] | None = None,
     temperature: float | None = None,
+    found: evaluation.Embeddings | None = None,
 ) -> MiningTask:
     """Embed the scene's train split with the backbone as it is now, and leave out what the run never draws.
 
@@ -31,8 +32,9 @@ def mining_task(
         reads: planes that the task has to hold (`planes_read`).
         offline: those of them that were made before (`offline_planes`).
         temperature: that of the loss; None takes the backbone's.
+        found: the train split's embeddings, where they are known.
     """
-    found = evaluation.embed(backbone, scene, scene.train)
+    found = found or evaluation.embed(backbone, scene, scene.train)
     dataset = scene.train.dataset
     return MiningTask(
         queries=found.queries,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -88,55 +88,94 @@ def told(artist: Artist, texts: Sequence[str]) -> None:
     artist.set_gid("told:" + "¦".join(texts))
 
 
-def svgs(chart: Chart) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """Each panel as an SVG element, and the legend: (glyph, colour, name)."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class Drawn:
+    """A chart as the page and its file hold it.
 
-    found, legend = [], {name: (glyph, color, name) for glyph, color, name in chart.legend}
-    with mpl.rc_context(_RC):
-        for number, panel in enumerate(chart.panels):
-            figure = Figure(figsize=(_WIDE, _ABOVE + panel.tall + _BELOW))
-            axes = _place(figure, panel, 0, _BELOW)
-            for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-                legend.setdefault(name, (*_key(handle), name))
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-            label = f"{chart.title}. {panel.title}"
-            found.append(_embedded(buffer.getvalue(), f"{chart.key}-{number}", label))
-    entries = [entry for entry in legend.values() if not entry[2].startswith("_")]
-    return found, entries if len(entries) > 1 else []
+    `svgs`: each panel as an SVG element. `legend`: (glyph, colour, name). `png`: content of the file.
+    """
+
+    svgs: tuple[str, ...]
+    legend: tuple[tuple[str, str, str], ...]
+    png: bytes
+
+
+def svgs(chart: Chart) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
+    """Each panel as an SVG element, and the legend: (glyph, colour, name)."""
+    found = drawn(chart, file=False)
+    return found.svgs, found.legend
 
 
 def png(chart: Chart) -> bytes:
     """The chart as a PNG file's content; the same chart gives the same bytes."""
+    return drawn(chart, page=False).png
+
+
+def drawn(chart: Chart, *, page: bool = True, file: bool = True) -> Drawn:
+    """A chart for the page and, or, for its file: its panels are drawn once, into one figure."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     across = min(chart.across, len(chart.panels))
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [_ABOVE + max(panel.tall for panel in row) + _BELOW for row in rows]
+    handles: dict[str, Any] = {}
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(across * _WIDE, sum(heights)))
-        handles: dict[str, Any] = {
-            name: Line2D([], [], color=color, marker=next((m for m, g in GLYPHS.items() if g == glyph), ""))
-            for glyph, color, name in chart.legend
-        }
         for row, (panels, height) in enumerate(zip(rows, heights, strict=True)):
             bottom = sum(heights[row + 1 :])
             for column, panel in enumerate(panels):
                 axes = _place(figure, panel, column * _WIDE, bottom + height - _ABOVE - panel.tall)
-                handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-        names = [name for name in handles if not name.startswith("_")]
-        columns = max(1, int(across * _WIDE / (0.6 + 0.07 * max(map(len, names), default=0))))
-        below = 0.1 + 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0.0
-        _grow(figure, 0.35, below)
-        figure.suptitle(chart.title, x=0.01, y=0.99, ha="left", va="top", fontsize=10, fontweight="bold")
-        if below:
-            figure.legend([handles[n] for n in names], names, loc="lower center", ncols=columns, fontsize=8)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+                for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                    handles.setdefault(name, handle)
+        legend = {name: (glyph, color, name) for glyph, color, name in chart.legend}
+        legend |= {name: (*_key(handle), name) for name, handle in handles.items() if name not in legend}
+        entries = tuple(entry for name, entry in legend.items() if not name.startswith("_"))
+        found = tuple(_panels(figure, chart)) if page else ()
+        whole = _whole(figure, chart, handles) if file else b""
+    return Drawn(found, entries if len(entries) > 1 else (), whole)
+
+
+def _panels(figure: Figure, chart: Chart) -> Iterator[str]:
+    """Each pair of axes as an SVG element: its part of the figure, the others hidden."""
+    from matplotlib.transforms import Bbox
+
+    _, height = figure.get_size_inches()
+    for axes in figure.axes:
+        axes.set_visible(False)
+    for number, (axes, panel) in enumerate(zip(figure.axes, chart.panels, strict=True)):
+        bottom = height * axes.get_position().y0 - _BELOW
+        left = _WIDE * (number % chart.across)
+        box = Bbox.from_bounds(left, bottom, _WIDE, _BELOW + panel.tall + _ABOVE)
+        buffer = io.StringIO()
+        axes.set_visible(True)
+        nothing = {"Date": None, "Creator": None}
+        figure.savefig(buffer, format="svg", bbox_inches=box, transparent=True, metadata=nothing)
+        axes.set_visible(False)
+        yield _embedded(buffer.getvalue(), f"{chart.key}-{number}", f"{chart.title}. {panel.title}")
+    for axes in figure.axes:
+        axes.set_visible(True)
+
+
+def _whole(figure: Figure, chart: Chart, handles: Mapping[str, Any]) -> bytes:
+    """The figure under its title, over its legend, as a PNG file's content."""
+    from matplotlib.lines import Line2D
+
+    width, _ = figure.get_size_inches()
+    keys: dict[str, Any] = {
+        name: Line2D([], [], color=color, marker=next((m for m, g in GLYPHS.items() if g == glyph), ""))
+        for glyph, color, name in chart.legend
+    }
+    keys |= handles
+    names = [name for name in keys if not name.startswith("_")]
+    columns = max(1, int(width / (0.6 + 0.07 * max(map(len, names), default=0))))
+    below = 0.1 + 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0.0
+    _grow(figure, 0.35, below)
+    figure.suptitle(chart.title, x=0.01, y=0.99, ha="left", va="top", fontsize=10, fontweight="bold")
+    if below:
+        figure.legend([keys[n] for n in names], names, loc="lower center", ncols=columns, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
 
 

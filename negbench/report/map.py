@@ -23,6 +23,7 @@ from negbench.report.charts import Chart, Panel, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.swap import records
 from negbench.report.verdicts import negatives_of
+from negbench.report.views import shown
 from negbench.report.words import label_of, listed, signed
 from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
@@ -545,7 +546,8 @@ def finish(console: Console, runs: Path, name: str, tracking_uri: str | None, *,
     write_json(folder / FILE, {"metric": results.metric, "answer": told})
     write_json(folder / WORLDS, worlds_of(runs, name, results))
     written += write_page(folder / "report", map_page(folder))[:1]
-    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
+    seen = shown(groups_of(runs, name), (), "\n\n".join(told))
+    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written, seen)
     title = f"{label_of(results.metric)} at every point; two strategies that share a letter are not told apart"
     words = (*(dial.name for dial in results.dials), "ahead", "not beaten")
     console.print(Grid(table_of(results), title, rest=str(folder / "map.csv"), words=words))

@@ -20,7 +20,7 @@ import pandas as pd
 
 from negbench.files import atomic_write
 from negbench.report.cards import Card, Pictures
-from negbench.report.charts import Chart, png, svgs
+from negbench.report.charts import Chart, Drawn, drawn
 from negbench.report.words import latex, markdown
 
 _HERE = Path(__file__).parent
@@ -114,16 +114,17 @@ def write_page(folder: Path, page: Page) -> list[Path]:
             ("csv", table.frame.to_csv(index=False)),
         ):
             written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
-    for chart in (chart for chart in _all(page, Chart) if chart.file):
-        path = folder / "figures" / f"{chart.key}.png"
-        with atomic_write(path, "wb") as file:
-            file.write(png(chart))
-        written.append(path)
-    write_text(folder / "index.html", html(page))
+    figures = {chart.key: drawn(chart, file=chart.file) for chart in _all(page, Chart)}
+    for key, figure in figures.items():
+        if figure.png:
+            written.append(folder / "figures" / f"{key}.png")
+            with atomic_write(written[-1], "wb") as file:
+                file.write(figure.png)
+    write_text(folder / "index.html", html(page, figures))
     return written
 
 
-def html(page: Page) -> str:
+def html(page: Page, figures: Mapping[str, Drawn]) -> str:
     """The page: style, script and figures inside, nothing asked from the network, a policy that forbids to."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -131,13 +132,14 @@ def html(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, drawn=_drawn)
+    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, markup=Markup)
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     pictures = {key: found for part in _all(page, Cards) for key, found in part.pictures.found.items()}
     return environment.get_template("page.html.j2").render(
         page=page,
+        figures=figures,
         pictures=pictures,
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
@@ -163,13 +165,6 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
 
 def _kind(part: Part) -> str:
     return type(part).__name__.lower()
-
-
-def _drawn(chart: Chart) -> tuple[list[Any], list[tuple[str, str, str]]]:
-    from markupsafe import Markup
-
-    found, legend = svgs(chart)
-    return [Markup(svg) for svg in found], legend
 
 
 _NUMBER = re.compile(r"^<?([+-]?[\d,]*\.?\d+(e[+-]?\d+)?)(?=$|\s|%)", re.IGNORECASE)

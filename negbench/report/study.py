@@ -19,6 +19,7 @@ from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
+from negbench.report.views import trials_shown
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
 from negbench.study.book import Book
@@ -532,7 +533,9 @@ def _close_parent(
         metrics |= {"final/default": final.default.mean, "final/best": final.best.mean}
         metrics |= {"final/difference": final.test.difference, "final/p_value": final.test.p_value}
     tracker.describe(note, params, metrics)
-    tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written)
+    objective, knobs = f"objective/{'support' if spec.claims else 'recall'}", [knob.key for knob in spec.space.knobs]
+    seen = trials_shown(objective, knobs, "\n\n".join(_answer(book)))
+    tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written, seen)
 
 
 def _summary(book: Book, row: ListedPoint) -> Summary:

@@ -20,6 +20,7 @@ from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.verdicts import negatives_of
+from negbench.report.views import shown
 from negbench.report.words import bracket, label_of, listed, markdown, signed
 from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
@@ -243,7 +244,8 @@ def finish(console: Console, runs: Path, name: str, matrix: Matrix, tracking_uri
     size = {"metric": results.metric, "seeds": results.seeds, "queries": results.queries}
     write_json(folder / "swap.json", {**size, "notes": [*undefined, *matrix.remarks], "answer": lines})
     written += write_page(folder / "report", swap_page(folder))[:1]
-    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written)
+    seen = shown(groups_of(runs, name), (), "\n\n".join(lines))
+    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, [], written, seen)
     for line in undefined:
         console.print(f"note: {line}", style="yellow", highlight=False)
     console.print("\nanswer", style="bold")

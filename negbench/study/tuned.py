@@ -13,7 +13,7 @@ from pathlib import Path
 
 from negbench.config import RunConfig, resolved
 from negbench.errors import OptionError
-from negbench.executors import executor_of
+from negbench.executors import Executor
 from negbench.files import checked_name
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import KEY
@@ -86,7 +86,7 @@ def tune(
     name: str,
     trials: int,
     *,
-    workers: int = 1,
+    executor: Executor,
     tracking_uri: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> list[tuple[Tuning, list[RunConfig]]]:
@@ -97,7 +97,7 @@ def tune(
         runs: runs folder; the studies lie in it as `negbench study` leaves them, 'NAME-tune-STRATEGY-DIGEST'.
         name: of the comparison.
         trials: of each; the first one is the default.
-        workers: processes; a study is computed by one of them, or by several where there are fewer studies.
+        executor: where; a study is computed by one worker, or by several where there are fewer studies.
         tracking_uri: MLflow store.
         report: told every trial's end.
 
@@ -111,13 +111,13 @@ def tune(
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
             books[place], job = open_study(
-                runs, title, each.spec, trials=trials, storage=None, workers=workers, tracking_uri=tracking_uri
+                runs, title, each.spec, trials=trials, storage=None, workers=executor.workers, tracking_uri=tracking_uri
             )
             jobs.append(job)
             places.append(place)
-    several = -(-workers // len(jobs)) if jobs else 0  # of a study, so that no process is idle
+    several = -(-executor.workers // len(jobs)) if jobs else 0  # of a study, so that no process is idle
     errors = dict[int, str]()
-    for event in executor_of(workers).run(serve, jobs * several):
+    for event in executor.run(serve, jobs * several):
         place = places[event.index % len(jobs)]
         if event.kind == "note":
             report(f"{found[place].labels['strategy']}, {event.value}")

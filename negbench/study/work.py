@@ -10,7 +10,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from negbench import files
 from negbench.errors import NegbenchError
-from negbench.executors import Processes, Report
+from negbench.executors import Executor, Report
 from negbench.study.book import Book, Claim
 from negbench.study.claimed import ClaimTrials
 from negbench.study.spec import StudySpec
@@ -89,17 +89,18 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def run_study(job: Job, workers: int, report: Report) -> None:
-    """Compute a study with so many worker processes of this machine; others may be at it elsewhere.
+def run_study(job: Job, executor: Executor, report: Report) -> None:
+    """Compute a study with all workers of an executor; others may be at it on other machines.
 
     Raises:
         NegbenchError: trial 0 failed, or every worker died.
     """
-    if workers == 1:
+    workers = executor.workers
+    if workers == 1 and not executor.elsewhere:
         serve(job, report)
         return
     alive = workers
-    for event in Processes(workers, retries=0).run(serve, [job] * workers):
+    for event in executor.run(serve, [job] * workers):
         if event.kind == "note":
             report(event.value)
         elif event.kind == "failed":

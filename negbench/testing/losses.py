@@ -140,15 +140,16 @@ class LossTestCase:
         want = loss(toy.positive, toy.negatives, toy.mask, toy.weights)
         torch.testing.assert_close(loss(toy.positive[rows], *moved), want)
 
-    def test_rows_without_negatives_add_nothing(self, loss: Loss) -> None:
+    @pytest.mark.parametrize("how", ["masked", "of no weight"])
+    def test_rows_without_negatives_add_nothing(self, loss: Loss, how: str) -> None:
         """The value is that of the other rows, and such a row has no gradient."""
         toy = toy_scores(seed=6)
         positive = toy.positive.clone().requires_grad_()
-        mask = toy.mask.clone()
-        mask[2] = False
+        mask, weights = toy.mask.clone(), toy.weights.clone()
+        (mask if how == "masked" else weights)[2] = 0
         rest = torch.tensor([0, 1, 3, 4])
-        value = loss(positive, toy.negatives, mask, toy.weights)
-        torch.testing.assert_close(value, loss(positive[rest], toy.negatives[rest], mask[rest], toy.weights[rest]))
+        value = loss(positive, toy.negatives, mask, weights)
+        torch.testing.assert_close(value, loss(positive[rest], toy.negatives[rest], mask[rest], weights[rest]))
         assert _gradients(value, positive)[0][2] == 0
 
     @pytest.mark.parametrize("count", [0, 3])

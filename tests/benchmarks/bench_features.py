@@ -98,7 +98,7 @@ def opening(folder: Path, count: int = 20_000) -> None:
     (cold,) = seconds(lambda: content_hashes(images, folder), repeats=1)
     store = FeatureStore(folder, "many", (1, 64))
     contents = list(content_hashes(images, folder).values())
-    with store._writing():
+    with store.writing():
         for begin in range(0, count, 1000):
             part = contents[begin : begin + 1000]
             store._write(part, torch.randn(len(part), 1, 64).half())
@@ -119,7 +119,7 @@ def gathering(folder: Path, count: int = 800, batch: int = 128) -> None:
     store = FeatureStore(folder, "gather", SHAPE)
     rows_of_shard = features._SHARD_BYTES // store.image_bytes
     names = [index.to_bytes(32, "big") for index in range(count)]
-    with store._writing():
+    with store.writing():
         for begin in range(0, count, rows_of_shard):
             part = names[begin : begin + rows_of_shard]
             store._write(part, torch.randn(len(part), *SHAPE).half())

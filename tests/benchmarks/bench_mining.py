@@ -6,27 +6,38 @@ The floor is physical: the matrix product of every query with its corpus, into o
 vectors, which costs the same time as real ones. Times are processor seconds of one thread (`--threads`), so that a busy
 machine disturbs them less; every repetition measures the floor and each row once, and a ratio is of one repetition.
 Printed: the median ratio and its least and greatest. Only ratios are comparable between machines.
+
+What others compute is run where it is installed: sentence-transformers (with datasets) and FAISS. `--large` keeps
+features of half precision in a memory-mapped file, and prints the memory that mining took beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import platform
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from negbench.metrics import compiled
+from negbench.metrics.ranks import relevant_ranks, target_ranks
 from negbench.mining.mine import MiningTask, mine
+from negbench.ragged import Ragged
 from negbench.registry import registry
 
-STRATEGIES: tuple[tuple[str, dict[str, str]], ...] = (
+STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("all-corpus", {}),
     ("top-k", {}),
     ("after-target", {}),
@@ -36,7 +47,10 @@ STRATEGIES: tuple[tuple[str, dict[str, str]], ...] = (
     ("qure", {}),
     ("qure", {"variant": "release"}),
 )
+# the rule that sentence-transformers has, too: the best five of a window, more than 5 % below the target
+RULE: dict[str, object] = {"num_negatives": 5, "relative_margin": 0.05}
 LOOP_QUERIES = 32  # of the loop, which takes long
+BLOCK = 2**14  # images of a product
 
 
 @dataclass(frozen=True)
@@ -50,28 +64,35 @@ class Size:
     half: bool = False
 
 
-def task_of(size: Size) -> MiningTask:
+def task_of(size: Size, folder: Path | None = None) -> MiningTask:
+    """Random unit vectors; in a memory-mapped file in `folder`."""
     generator = torch.Generator().manual_seed(0)
-    candidates = torch.empty(size.images, size.tokens, size.width, dtype=torch.half if size.half else torch.float32)
-    for part in candidates.split(2**14):
+    shape, kind = (size.images, size.tokens, size.width), np.float16 if size.half else np.float32
+    file = None if folder is None else folder / str(size.images)
+    table = np.empty(shape, kind) if file is None else np.lib.format.open_memmap(file, "w+", kind, shape)
+    for part in torch.from_numpy(table).split(BLOCK):
         part.copy_(normalize(torch.randn(part.shape, generator=generator), dim=-1))
+    if file is not None:
+        table.flush()
+        table = np.lib.format.open_memmap(file, "c")
     queries = normalize(torch.randn(size.queries, size.width, generator=generator), dim=-1)
     target = torch.randint(size.images, (size.queries,), generator=generator)
     group = torch.zeros(size.queries, dtype=torch.int64)
-    return MiningTask(queries, candidates, target, group, [torch.arange(size.images)])
+    return MiningTask(queries, torch.from_numpy(table), target, group, [torch.arange(size.images)])
 
 
 def product(task: MiningTask) -> None:
-    """The scores of every query and token, 256 queries and 2^16 tokens at a time, into one buffer."""
+    """The scores of every query and token, 256 queries and 2^14 tokens at a time, into one buffer."""
     tokens = task.candidates.flatten(0, 1)
-    out = torch.empty(256 * min(len(tokens), 2**16))
-    for images in tokens.split(2**16):
-        wide = images.float().T
+    out = torch.empty(256 * min(len(tokens), BLOCK))
+    wide = torch.empty(BLOCK, tokens.shape[1])
+    for images in tokens.split(BLOCK):
+        columns = (images if images.dtype == torch.float32 else wide[: len(images)].copy_(images)).T
         for queries in task.queries.split(256):
-            torch.mm(queries, wide, out=out[: len(queries) * len(images)].view(len(queries), len(images)))
+            torch.mm(queries, columns, out=out[: len(queries) * len(images)].view(len(queries), len(images)))
 
 
-def mining(task: MiningTask, key: str, options: dict[str, str]) -> Callable[[], object]:
+def mining(task: MiningTask, key: str, options: dict[str, object]) -> Callable[[], object]:
     strategy = registry.make("strategies", key, **options)
     return lambda: mine(task, strategy, refresh=1, draws=5, generator=torch.Generator().manual_seed(0))
 
@@ -99,11 +120,48 @@ def faiss_top(task: MiningTask) -> None:
     index.search(task.queries.numpy(), 100)
 
 
-def topk_rule(task: MiningTask) -> Tensor:
-    """What sentence-transformers' `mine_hard_negatives` computes of embeddings without an index: product and topk."""
-    k = min(112, len(task.candidates))
-    found = [torch.topk(queries @ task.candidates[:, 0].T, k, dim=1).indices for queries in task.queries.split(256)]
-    return torch.cat(found)
+class Vectors:
+    """What `mine_hard_negatives` asks of a model, for texts that are row numbers: embeddings that lie ready."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, task: MiningTask) -> None:
+        self._queries, self._images = task.queries.numpy(), task.candidates[:, 0].numpy()
+
+    def encode_query(self, texts: list[str], **_: object) -> np.ndarray:
+        return self._queries[[int(text[1:]) for text in texts]]
+
+    def encode_document(self, texts: list[str], **_: object) -> np.ndarray:
+        return self._images[[int(text[1:]) for text in texts]]
+
+    def similarity(self, one: np.ndarray, other: Tensor) -> Tensor:
+        return torch.from_numpy(one) @ other.T
+
+    def similarity_pairwise(self, one: np.ndarray, other: Tensor) -> Tensor:
+        return (torch.from_numpy(one) * other).sum(1)
+
+
+def sentence_transformers(task: MiningTask) -> Callable[[], object]:
+    """`mine_hard_negatives` of embeddings that lie ready, the making of its data set included."""
+    mined = importlib.import_module("sentence_transformers.util").mine_hard_negatives
+    datasets = importlib.import_module("datasets")
+    datasets.disable_progress_bars()
+    pairs = datasets.Dataset.from_dict(
+        {"query": [f"q{n}" for n in range(len(task.queries))], "image": [f"i{n}" for n in task.target.tolist()]}
+    )
+    model, corpus = Vectors(task), [f"i{n}" for n in range(len(task.candidates))]
+    return lambda: mined(pairs, model, corpus=corpus, output_format="n-tuple", verbose=False, **RULE)
+
+
+def by_torch(action: Callable[[], object]) -> Callable[[], object]:
+    """Without the compiled passes."""
+
+    def run() -> None:
+        before, compiled.SMALLEST = compiled.SMALLEST, 2**62
+        action()
+        compiled.SMALLEST = before
+
+    return run
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -112,36 +170,115 @@ def seconds_of(action: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def report(size: Size, repetitions: int, *, others: bool) -> None:
-    """Print one table."""
-    task = task_of(size)
-    rows: dict[str, Callable[[], object]] = {
-        f"{key} {' '.join(options.values())}".strip(): mining(task, key, options) for key, options in STRATEGIES
-    }
-    part = task.shard(torch.arange(min(LOOP_QUERIES, size.queries)))
+def peers(task: MiningTask) -> dict[str, Callable[[], object]]:
+    """What others compute of the same task, where they are installed."""
+    found: dict[str, Callable[[], object]] = {}
+    if importlib.util.find_spec("faiss") is not None:
+        found["FAISS, exact top 100"] = lambda: faiss_top(task)
+    if all(importlib.util.find_spec(name) is not None for name in ("sentence_transformers", "datasets")):
+        found["sentence-transformers, its rule"] = sentence_transformers(task)
+    if len(found) < 2:
+        print(f"of FAISS and sentence-transformers with datasets there is {', '.join(found) or 'none'}")
+    return found
+
+
+def report(task: MiningTask, repetitions: int, *, others: bool) -> dict[str, float]:
+    """Print one table; returns processor seconds a query of each row, the least."""
+    queries, (images, tokens, width) = len(task.queries), task.candidates.shape
+    rows = {f"{key} {' '.join(map(str, o.values()))}".strip(): mining(task, key, o) for key, o in STRATEGIES}
+    part = task.shard(torch.arange(min(LOOP_QUERIES, queries)))
     if others:
+        rows["the rule of sentence-transformers"] = mining(task, "sentence-transformers", RULE)
+        if compiled.kernels(torch.empty(compiled.SMALLEST, 1)) is not None:
+            rows |= {f"{name}, without numba": by_torch(action) for name, action in rows.items()}
         rows["loop over sorted rows (QuRe)"] = lambda: loop(part)
-        rows["torch.topk, as sentence-transformers"] = lambda: topk_rule(task)
-        if importlib.util.find_spec("faiss") is None:
-            print("faiss is not installed: its row is left out")
-        else:
-            rows["faiss, exact top 100"] = lambda: faiss_top(task)
-    product(task)
+        rows |= peers(task)
+    for action in (lambda: product(task), *rows.values()):  # machine code is made or read once
+        action()
     floors, times = list[float](), {name: list[float]() for name in rows}
     for _ in range(repetitions):
         floors.append(seconds_of(lambda: product(task)))
         for name, action in rows.items():
-            share = len(part.queries) / size.queries if name.startswith("loop") else 1
+            share = len(part.queries) / queries if name.startswith("loop") else 1
             times[name].append(seconds_of(action) / share)
     print(
-        f"\nQ={size.queries} N={size.images} T={size.tokens} D={size.width} {'half' if size.half else 'float'}: "
-        f"product {1e3 * median(floors) / size.queries:.3f} ms a query, {repetitions} repetitions"
+        f"\nQ={queries} N={images} T={tokens} D={width} {str(task.candidates.dtype).removeprefix('torch.')}: "
+        f"product {1e3 * median(floors) / queries:.3f} ms a query, {repetitions} repetitions"
     )
-    print(f"{'':<38}{'x product':>10}{'spread':>16}{'ms a query':>12}")
+    print(f"{'':<48}{'x product':>10}{'spread':>16}{'ms a query':>12}")
     for name, found in times.items():
-        ratios = [value / floor for value, floor in zip(found, floors, strict=True)]
-        spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-        print(f"{name:<38}{median(ratios):>10.2f}{spread:>16}{1e3 * median(found) / size.queries:>12.3f}")
+        line(name, found, floors, queries)
+    return {name: min(found) / queries for name, found in times.items()}
+
+
+def line(name: str, found: list[float], floors: list[float], queries: int) -> None:
+    """One row of a table."""
+    ratios = [value / floor for value, floor in zip(found, floors, strict=True)]
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
+    print(f"{name:<48}{median(ratios):>10.2f}{spread:>16}{1e3 * median(found) / queries:>12.3f}", flush=True)
+
+
+def ranking(repetitions: int, queries: int, images: int = 10_546) -> None:
+    """Ranks of the target and of all relevant images at MIT-States' size, up to 54 of them a query."""
+    task, random = task_of(Size(queries, images)), np.random.default_rng(0)
+    rows = [random.choice(images, random.integers(1, min(55, images)), replace=False).tolist() for _ in range(queries)]
+    relevant, target = Ragged.of(rows), torch.tensor([row[0] for row in rows])
+    allowed = torch.ones(queries, images, dtype=torch.bool)
+    scores, columns = torch.empty(queries, images), task.candidates[:, 0].T
+
+    def ranks() -> None:
+        torch.mm(task.queries, columns, out=scores)
+        target_ranks(scores, target, allowed)
+        relevant_ranks(scores, relevant, allowed)
+
+    ways = {"ranks": ranks, "ranks, without numba": by_torch(ranks)}
+    floors, times = list[float](), {name: list[float]() for name in ways}
+    for turn in range(repetitions + 1):
+        floor = seconds_of(lambda: torch.mm(task.queries, columns, out=scores))
+        for name, action in ways.items():
+            times[name] += [seconds_of(action)] * (turn > 0)
+        floors += [floor] * (turn > 0)
+    print(f"\nranks of all relevant images, Q={queries} N={images} D=512: x product, spread, ms a query")
+    for name, found in times.items():
+        line(name, found, floors, queries)
+
+
+@contextmanager
+def memory() -> Iterator[list[float]]:
+    """A list that holds, at the end, by how many MiB the process grew at most, mapped files left out."""
+
+    def held() -> float:
+        with Path("/proc/self/status").open(encoding="utf-8") as file:
+            return next(float(line.split()[1]) for line in file if line.startswith("RssAnon")) / 1024
+
+    before, grown, done = held(), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            grown[0] = max(grown[0], held() - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield grown
+    finally:
+        done.set()
+        thread.join()
+
+
+def large(sizes: tuple[int, ...], queries: int) -> None:
+    """Tables of growing corpora, and how cost grows with them."""
+    found: dict[int, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for images in sizes:
+            task = task_of(Size(queries, images, half=True), Path(folder))
+            with memory() as grown:
+                found[images] = report(task, 1, others=False)
+            print(f"memory beside the features: {grown[0]:.0f} MiB")
+    low, high = min(sizes), max(sizes)
+    print(f"\ncost grows from {low} to {high} images as N to the power of")
+    for name in found[low]:
+        print(f"{name:<48}{math.log(found[high][name] / found[low][name]) / math.log(high / low):>10.3f}")
 
 
 def machine() -> str:
@@ -164,11 +301,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(machine())
-    report(Size(options.queries, options.images), options.repetitions, others=True)
-    report(Size(options.queries // 8, options.images, tokens=32, width=256), options.repetitions, others=False)
+    report(task_of(Size(options.queries, options.images)), options.repetitions, others=True)
+    many = Size(max(1, options.queries // 4), options.images, tokens=32, width=256)
+    report(task_of(many), options.repetitions, others=False)
+    ranking(options.repetitions, options.queries)
     if options.large:
-        for images, queries in ((10**4, 256), (10**5, 256), (10**6, 64)):
-            report(Size(queries, images, half=True), 1, others=False)
+        large((10**4, 10**5, 10**6), 256)
 
 
 if __name__ == "__main__":

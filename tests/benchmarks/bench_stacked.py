@@ -3,9 +3,11 @@
     python tests/benchmarks/bench_stacked.py --world vectors --cells 12 30
 
 Whole cells, as a comparison computes them: training, mining, scoring, records, files; the MLflow copy where --mlflow is
-given. The cells are those of six corpus strategies, seed by seed. Both ways take turns: a share of the single cells,
-the stack, the next share. Times are processor seconds of one thread, as a busy machine disturbs them less, per cell;
-"train" is the share of the training steps in seconds of the clock. The first cell of the process is left out.
+given. The cells are those of six corpus strategies, seed by seed: strategies of a seed share a model in the warm-up, so
+that a stack gains by their number, too. Both ways take turns: a share of the single cells, the stack, the next share.
+Times are processor seconds of one thread, as a busy machine disturbs them less, per cell; "train" is the ratio of the
+training stages by the clock, and at the end of a line stand the clock's seconds of a cell's stages, alone/stacked. The
+first cell of the process is left out.
 """
 
 from __future__ import annotations
@@ -58,11 +60,8 @@ def measure(count: int, world: Sequence[str], uri: str | None, folder: Path) -> 
     second, more = seconds(alone[half:], folder / "alone", uri)
     single, stages = first + second, stages + more
     train = stages["train"] / stacked["train"]
-    parts = ", ".join(f"{name} {value / count:.2f}" for name, value in stacked.most_common(5))
-    return (
-        f"{count:>5}{single / count:>9.2f} s{stack / count:>9.2f} s{single / stack:>7.1f}{train:>7.1f}"
-        f"   a stacked cell's clock: {parts}"
-    )
+    parts = ", ".join(f"{name} {stages[name] / count:.2f}/{stacked[name] / count:.2f}" for name in sorted(stacked))
+    return f"{count:>5}{single / count:>9.2f} s{stack / count:>9.2f} s{single / stack:>7.1f}{train:>7.1f}   {parts}"
 
 
 def main() -> None:

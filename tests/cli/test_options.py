@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from negbench import __version__
 from negbench.cli import options
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
+from negbench.executors import Here, Processes
 from negbench.files import checked_name
 
 
@@ -52,6 +54,40 @@ def test_a_flag_with_options_as_a_layer() -> None:
     assert options.named("loss", None) == {}
     layer = options.dataset_layer("fashioniq:protocol=val", Path("x"), False)
     assert layer == {"dataset": {"name": "fashioniq", "protocol": "val", "root": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
+        (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
+        (["--executor", "ray:cpus=0"], "cpus must be a whole number or a fraction of one, got 0"),
+        (["--executor", "ray:gpus=1.5"], "gpus must be a whole number or a fraction of one, got 1.5"),
+        (["--executor", "ray:gpus=all"], "gpus must be a whole number or a fraction of one, got 'all'"),
+        (["--executor", "pool:cpus=2"], "unknown option 'cpus' in --executor pool"),
+        (["--address", "head:6379"], "--address is a Ray cluster's: add --executor ray"),
+        (["--executor", "ray"], "this needs ray: pip install 'negbench[ray]'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compare", "swap", "encode"])
+def test_where_tasks_run_is_checked(
+    command: str,
+    flags: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
+    assert negbench([command, *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:
+    assert options.executor_of("pool", None, None, tmp_path) == Here()
+    assert options.executor_of("pool", None, 3, tmp_path) == Processes(3)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"])

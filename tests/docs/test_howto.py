@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from negbench.commands.init import Found, commands
+from negbench.datasets._triplet_files import TripletTable
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
@@ -45,3 +49,11 @@ def test_reading_a_comparison(
 
 def test_every_notebook_has_a_test() -> None:
     assert {f"test_{file.stem}" for file in HOWTO.glob("*.py")} <= globals().keys()
+
+
+def test_the_commands_of_the_ten_minutes_are_those_that_init_prints() -> None:
+    found = Found(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
+    (block,) = re.findall(r"```sh\n(.*?)```", (HOWTO / "ten_minutes.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
+    assert first == "negbench init my-data"
+    assert rest == commands(found)

@@ -6,10 +6,11 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,7 +19,12 @@ from negbench.contracts import ScoreView, Strategy
 from negbench.registry import KINDS, registry
 from negbench.systems.system import systems
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 ROOT = Path(__file__).parents[2]
+
+MAIN_PAGES = ("index", "concepts", "statistics", "howto/index", "howto/own_data", "strategies/index", "strategies/qure")
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +136,22 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
                 assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
+    site: Path, browser: Browser, axe: Callable[[Page], list[str]], width: int, scheme: Any
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme, offline=True)
+    page, found = context.new_page(), dict[str, list[str]]()
+    for name in MAIN_PAGES:
+        page.goto((site / f"{name}.html").as_uri())
+        page.locator(".md-typeset__scrollwrap").first.or_(page.locator("h1")).first.wait_for()
+        found[name] = axe(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width, name
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    context.close()
 
 
 @pytest.mark.parametrize(

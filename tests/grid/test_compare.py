@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,10 @@ from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
-from negbench.executors import Processes, executor_of
+from negbench.executors import Here, Processes, executor_of
 from negbench.files import read_json
-from negbench.grid import cells as cells_module
-from negbench.grid.axes import Grid, parse_seeds
+from negbench.grid import encoding
+from negbench.grid.axes import Grid, parse_seeds, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
@@ -73,6 +74,13 @@ def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None
     assert anew[0].run_id == f"{first[0].run_id}-2"
 
 
+def test_cells_of_one_seed_stand_together(vector_sets: list[str]) -> None:
+    """Those of a seed share initial weights, and a process keeps one backbone at a time for long."""
+    grid = grid_of(vector_sets, "qure,in-batch", losses="bradley-terry,info-nce")
+    found = [(config.seed, config.loss.name, config.strategy.name) for config in grid.configs()]
+    assert found == list(product((0, 1), ("bradley-terry", "info-nce"), ("qure", "in-batch")))
+
+
 def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp_path: Path) -> None:
     cells = planned(grid_of(vector_sets, "qure,top-k", seeds="2"), tmp_path)
     seen: list[str] = []
@@ -115,9 +123,9 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    monkeypatch.setattr(cells_module, "open_run", lambda config, *_: opened.append(config))
+    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
     cells: list[Any] = [SimpleNamespace(data=data, config=place) for place, data in enumerate("aabcb")]
-    cells_module.encode(cells, Display(), Scenes())
+    encoding.encode_cells(cells, Here(), Display(), Scenes())
     assert opened == [0, 2, 3]
 
 
@@ -189,6 +197,7 @@ def test_table_is_mean_and_deviation_over_seeds(vector_sets: list[str], tmp_path
     outcomes = compute(grid_of(vector_sets, "in-batch", seeds="0,3,4"), tmp_path)
     (group,) = groups_of(tmp_path, "c")
     assert {run.manifest["dataset"]["val"] for run in group.runs} == {group.labels["dataset"]}
+    assert [run.config.seed for run in group.runs] == [0, 3, 4]
     values = [RunFolder(tmp_path / str(o.run_id)).result["metrics"]["recall_at_10"] for o in outcomes]
     row = leader_table([group]).quality.iloc[0]
     assert row["R@10"] == f"{100 * np.mean(values):.2f} ± {100 * np.std(values, ddof=1):.2f}"
@@ -382,6 +391,17 @@ def test_negatives_are_an_axis(toy_sets: list[str], tmp_path: Path) -> None:
     for wrong in ("0", "1,1", "many"):
         with pytest.raises(OptionError, match="--negatives"):
             build_grid({**axes, "negatives": wrong}, {}, None, [*toy_sets], None)
+
+
+def test_labels_name_files_by_as_little_of_their_path_as_tells_them_apart() -> None:
+    one, two = "precomputed(images=/a/b/x.npz, texts=~/t.npz)", "precomputed(images=/a/c/x.npz, texts=~/t.npz)"
+    assert list(short([one, "tiny", one]).values()) == ["precomputed(images=x.npz, texts=t.npz)", "tiny"]
+    assert list(short([one, two]).values()) == [
+        "precomputed(images=b/x.npz, texts=~/t.npz)", "precomputed(images=c/x.npz, texts=~/t.npz)",
+    ]  # fmt: skip
+    assert short(["clip(weights=lavis:/m/model.pth)", "qure(a/b=1)"]) == {
+        "clip(weights=lavis:/m/model.pth)": "clip(weights=lavis:model.pth)", "qure(a/b=1)": "qure(a/b=1)",
+    }  # fmt: skip
 
 
 def test_your_own_embeddings_end_in_a_report(

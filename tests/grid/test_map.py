@@ -19,6 +19,7 @@ from negbench.grid.map import Design, Dial, parse_dial, point_label
 from negbench.report import map as report
 from negbench.scoring.stored import Values
 from negbench.statistics import Pairs, pairs
+from negbench.tracking import Tracker
 
 DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
 
@@ -185,6 +186,13 @@ def test_a_map_from_the_command_line(
     page = (folder / "report" / "index.html").read_text(encoding="utf-8")
     for line in read_json(folder / "answer.json")["answer"]:
         assert line.split(",")[0].replace(">", "&gt;") in page
+    client = Tracker.open(tmp_path).client()
+    experiment = client.get_experiment_by_name("map")
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.`negbench.kind` = 'comparison'")
+    assert parent.data.tags["mlflow.note.content"] == "\n\n".join(read_json(folder / "answer.json")["answer"])
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.cells"])["state"])
+    assert "tags.`point`" in view["selectedColumns"]
+    assert len(client.search_runs([experiment.experiment_id], view["searchFilter"])) == 16
     assert negbench([*command, *dials]) == 0
     assert "16 cells, 16 of them finished before" in capsys.readouterr().out
     assert negbench([*command, *dials, "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from negbench.grid.swap import Matrix, swap_matrix
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes
 from negbench.systems.system import PLAIN
+from negbench.tracking import Tracker
 
 
 def matrix_of(vector_sets: list[str], systems: str, strategies: str, seeds: int = 1) -> Matrix:
@@ -150,7 +152,16 @@ def test_the_command_prints_a_matrix_whose_parts_add_up(
 def test_the_plain_system_alone_has_no_gain_to_take_apart(vector_sets: list[str], tmp_path: Path) -> None:
     sets = [part for text in (*vector_sets, "train.epochs=1") for part in ("--set", text)]
     command = ["swap", "--systems", "plain", "--strategies", "all-corpus", "--seeds", "2"]
-    assert negbench([*command, "--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets]) == 0
+    assert negbench([*command, "--runs-dir", str(tmp_path), *sets]) == 0
     page = (tmp_path / "swap" / "report" / "index.html").read_text(encoding="utf-8")
     assert "Gain over the plain system" not in page
     assert len(pd.read_csv(tmp_path / "swap" / "swap.csv")) == 2
+    client = Tracker.open(tmp_path).client()
+    experiment = client.get_experiment_by_name("swap")
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.`negbench.kind` = 'comparison'")
+    assert parent.data.tags["mlflow.note.content"].startswith("plain: ")  # the answer
+    (key,) = re.findall(r"viewStateShareKey=(\w+)$", Tracker.open(tmp_path).address("swap"))
+    view = json.loads(json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])["state"])
+    assert view["selectedColumns"][:3] == ["tags.`strategy`", "tags.`loss`", "tags.`seed`"]
+    assert client.search_runs([experiment.experiment_id], view["searchFilter"])
+    assert not [tag for tag in experiment.tags if tag.endswith(".strategies")]  # no verdicts, no view of them

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
-from negbench.files import atomic_write
+from negbench.errors import RunError
+from negbench.files import SUMS, atomic_write
 from negbench.loop import pools
 from negbench.loop import record as made
 from negbench.loop import train as loop
@@ -568,6 +570,13 @@ def test_the_epoch_is_chosen_where_the_run_says(
     assert reported["dev"] != reported["last"]
 
 
+def test_of_equal_epochs_the_first_is_chosen(vector_sets: list[str], tmp_path: Path) -> None:
+    config = config_of(vector_sets, "train.lr=1e-12", "eval.select=val", strategy="in-batch", loss="info-nce")
+    result = run(config, tmp_path)
+    assert len({p["val/recall_at_10"] for p in result.folder.metrics() if "val/recall_at_10" in p}) == 1
+    assert result.details["reported_epoch"] == 1
+
+
 def test_dev_is_taken_from_train(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
     config = config_of(vector_sets, "eval.select=dev", "eval.dev_fraction=0.25", "train.epochs=2")
     scenes = Scenes()
@@ -668,6 +677,15 @@ def test_a_refresh_at_epoch_0_leaves_no_warm_up(vector_sets: list[str], record: 
     result = run(config_of(vector_sets, "schedule.refresh_epochs=[0,3]"), tmp_path)
     assert [(r.strategy, r.refresh, r.steps) for r in record.refreshes] == [("Nearest", 0, 0), ("Nearest", 1, 9)]
     assert not (result.path / "curves-warm.npz").exists()
+
+
+def test_an_earlier_stage_counts_its_own_refreshes(vector_sets: list[str], record: Tape, tmp_path: Path) -> None:
+    """From 0, and the run's own count begins with the last stage."""
+    sets = ("train.epochs=6", "schedule.refresh_epochs=[4,5]")
+    result = run(config_of(vector_sets, *sets, strategy="nearest:4>everything"), tmp_path)
+    found = [(r.strategy, r.refresh, r.steps // STEPS, r.draws) for r in record.refreshes]
+    assert found == [("Nearest", 0, 0, 2), ("Nearest", 1, 2, 2), ("Everything", 0, 4, 1), ("Everything", 1, 5, 1)]
+    assert [row["epoch"] for row in result.details["behaviour_by_refresh"]] == [4, 5]
 
 
 def test_schedules(vector_sets: list[str], record: Tape) -> None:
@@ -834,6 +852,60 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert not (resumed.path / "checkpoint.pt").exists()
 
 
+def test_overwrite_of_an_interrupted_run(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left as it is, gone on with, or computed anew beside it."""
+    epochs: list[int] = []
+    real = Loop.train_epoch
+
+    def counted(self: Loop) -> None:
+        epochs.append(self.state.epoch)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", counted)
+    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, bench)
+    with pytest.raises(RunError, match="interrupted before, and --overwrite never leaves it"):
+        run_config(config, bench, overwrite="never")
+    anew = run_config(config, bench, overwrite="always")
+    assert epochs == [0, 1, 2, *range(4)]
+    assert anew.run_id.endswith("-2")
+    shutil.rmtree(anew.path)
+    assert f"{run_config(config, bench).run_id}-2" == anew.run_id
+    assert epochs[7:] == [2, 3]
+
+
+def test_who_watches_is_told_the_points_of_the_checkpoint(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the checkpoint and before its metrics, a run shows its watcher every point once all the same."""
+    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
+    real = Loop.train_epoch
+
+    def interrupted(self: Loop) -> None:
+        if self.state.epoch == 2:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, bench)
+    monkeypatch.undo()
+    folder = RunFolder(next(tmp_path.glob("in-batch*")))
+    folder.write_metrics(folder.metrics()[:2])
+    told: list[tuple[int, dict[str, float], bool]] = []
+    run_config(config, bench, watch=lambda epoch, values, new: told.append((epoch, dict(values), new)))
+    assert [new for _, _, new in told] == [epoch >= 2 for epoch, _, _ in told]
+    points = [p for p in folder.metrics() if p["epoch"] >= 0]
+    assert [
+        {"step": p["step"], "epoch": epoch, **values} for p, (epoch, values, _) in zip(points, told, strict=True)
+    ] == points
+
+
 def test_the_time_before_an_interruption_counts(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -878,16 +950,19 @@ def test_the_hash_knows_code_data_seed_and_options(vector_sets: list[str], monke
 def test_every_file_reaches_the_disk_before_it_gets_its_name(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: dict[int, int] = {}  # inode -> bytes that were there
-    named: dict[str, list[bool]] = {}
+    events: list[tuple[str, int, int]] = []  # what, inode, bytes that were there
+    named: list[tuple[str, int]] = []  # name, number of events before it
     replace = Path.replace
 
     def watched_sync(handle: int) -> None:
-        synced[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+        events.append(("sync", (there := os.fstat(handle)).st_ino, there.st_size))
 
     def watched_replace(self: Path, target: Path) -> Path:
-        there = self.stat()
-        named.setdefault(Path(target).name, []).append(synced.get(there.st_ino) == there.st_size)
+        sums = target.parent / SUMS
+        for wanted in (self, sums) if sums.exists() else (self,):
+            assert ("sync", (there := wanted.stat()).st_ino, there.st_size) in events, (target, wanted)
+        named.append((target.name, len(events)))
+        events.append(("name", target.parent.stat().st_ino, 0))
         return replace(self, target)
 
     monkeypatch.setattr(os, "fsync", watched_sync)
@@ -895,9 +970,12 @@ def test_every_file_reaches_the_disk_before_it_gets_its_name(
     with atomic_write(tmp_path / "a") as file:
         file.write("x" * 100_000)
     run(config_of(vector_sets, strategy="top-k", loss="info-nce"), tmp_path)
-    assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= named.keys()
-    assert len(named["checkpoint.pt"]) == 4  # one an epoch
-    assert all(all(done) for done in named.values())
+    names = [name for name, _ in named]
+    assert {"a", "config.json", "checkpoint.pt", "result.json", "ranks.parquet", "model.safetensors"} <= set(names)
+    assert names.count("checkpoint.pt") == 4  # one an epoch
+    for name, place in named:  # the name itself is safe when its folder is
+        what, folder, _ = events[place + 1]
+        assert (what, folder) == ("sync", events[place][1]), name
 
 
 def test_fields_of_this_file_s_records_are_filled(story: Story) -> None:

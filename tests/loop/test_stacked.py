@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,11 +15,13 @@ from negbench.config import RunConfig
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import Cell, compute, plan, stacks
-from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config, run_stack
 from negbench.loop.stacked import Stack
+from negbench.mining.curves import Curves
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes
+from negbench.scoring import evaluation
 from negbench.systems.system import load_config
 
 SHORT = ("train.epochs=2",)
@@ -132,6 +136,63 @@ def test_a_single_run_is_a_stack_of_one(tmp_path: Path, vector_sets: list[str]) 
     assert runs[1].details["seconds"]["train"] > 0
 
 
+# --- what runs share -------------------------------------------------------------------------------------------------
+
+LONGER = ("train.epochs=4", "schedule.n_def=2", "schedule.warmup=2")
+
+
+def test_runs_of_a_seed_are_one_model_until_they_draw_other_negatives(
+    tmp_path: Path, vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch, models, ranked = Stack.train_epoch, list[list[list[int]]](), list[int]()
+    rank = evaluation.rank
+
+    def watched(stack: Stack) -> None:
+        epoch(stack)
+        models.append([list(model) for model in stack.models])
+        assert all(len(value) == len(stack.models) for value in stack.trained.values())
+
+    def counted(*arguments: Any) -> Any:
+        ranked.append(1)
+        return rank(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stack, "train_epoch", watched)
+        patch.setattr(evaluation, "rank", counted)
+        stacked = computed(tmp_path / "stacked", CORPUS, "bradley-terry", [*vector_sets, *LONGER])
+    # in the warm-up all draw from the whole corpus
+    assert models == [[[0, 1, 2], [3, 4, 5]]] * 2 + [[[0], [1], [2], [3], [4], [5]]] * 2
+    # start: either modality alone, too; each warm-up epoch; the two others; the end: either modality alone
+    assert len(ranked) == 2 * 3 + 2 * 2 + 2 * 6 + 6 * 2
+    alone = computed(tmp_path / "alone", CORPUS, "bradley-terry", [*vector_sets, *LONGER], stacked=False)
+    for ours, theirs in zip(stacked, alone, strict=True):
+        assert_same_run(ours, theirs)
+        assert ours.result["regime_by_refresh"] == [
+            pytest.approx(card, abs=2e-4, rel=2e-3, nan_ok=True) for card in theirs.result["regime_by_refresh"]
+        ]
+        for path in sorted(theirs.path.glob("curves-*.npz")):
+            _assert_same_curves(*(Curves.load(folder.path / path.name) for folder in (ours, theirs)))
+
+
+def _assert_same_curves(ours: Curves, theirs: Curves) -> None:
+    for field in dataclasses.fields(Curves):
+        np.testing.assert_allclose(getattr(ours, field.name), getattr(theirs, field.name), atol=1e-4, rtol=1e-3)
+
+
+def test_the_cost_of_a_turn_is_shared_evenly(tmp_path: Path, vector_sets: list[str]) -> None:
+    sets = [*vector_sets, *SHORT, "train.stacked=true"]
+    scenes = Scenes()
+    runs = [open_run(config_of(name, 0, "info-nce", sets), Display(), scenes) for name in ("qure", "top-k")]
+    stack = Stack(runs, Display())
+    first, second = (run.display.seconds for run in stack.runs)
+    first["evaluate"] = 2.0
+    with stack.turn([0, 1]):
+        first["evaluate"] += 3.0
+        second["mine"] = 1.0
+    assert first == {"evaluate": 3.5, "mine": 0.5}
+    assert second == {"evaluate": 1.5, "mine": 0.5}
+
+
 # --- what is stacked -------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +230,7 @@ def test_stacks_hold_what_fits_together(tmp_path: Path, vector_sets: list[str], 
     assert [len(group) for group in stacks(cells, 2)] == [2, 2, 1, 1, 1, 1]
     faster = planned(tmp_path, [("qure", 2)], "info-nce", [*stacked, "train.lr=0.5"])
     assert len(stacks([*cells, *faster], 1)) == 4
+    assert [[cell.seed for cell in group] for group in stacks(cells[:2] + cells[4:6], 2)] == [[0, 0], [1, 1]]
     random = planned(tmp_path, [("qure", 0), ("qure", 1)], "info-nce", [*toy_sets, "train.stacked=true"])
     assert len(stacks(random, 1)) == 2  # encoders drawn from the seed: other features
 
@@ -236,6 +298,28 @@ def test_an_interrupted_stack_begins_again(
         assert one.run_id == other.run_id
         assert one.metrics() == other.metrics()
         assert all(torch.equal(value, other.weights()[name]) for name, value in one.weights().items())
+
+
+def test_overwrite_of_a_stack(tmp_path: Path, vector_sets: list[str]) -> None:
+    sets = [*vector_sets, "train.epochs=1", "train.stacked=true"]
+    cells: Cells = [("qure", 0), ("top-k", 1)]
+    configs = [config_of(name, seed, "info-nce", sets) for name, seed in cells]
+    benches = [Bench.open(tmp_path, "none")] * 2
+    names = [run.run_id for run in run_stack(configs, benches) if isinstance(run, RunResult)]
+    assert len(names) == 2
+    again = planned(tmp_path, cells, "info-nce", sets)
+    (RunFolder(tmp_path / names[1]).path / "result.json").unlink()
+    found = run_stack(configs, benches, overwrite="never")
+    assert isinstance(found[0], RunResult)
+    assert found[0].reused
+    assert "interrupted before, and --overwrite never leaves it" in str(found[1])
+    (anew, _), (other, _) = compute(again, Here(), runs=tmp_path, tracking_uri="none", overwrite="always")
+    assert [(o.cell.labels["strategy"], o.run_id, o.reused) for o in (anew, other)] == [
+        ("qure", f"{names[0]}-2", False),
+        ("top-k", f"{names[1]}-2", False),
+    ]
+    for name in names:
+        assert RunFolder(tmp_path / f"{name}-2").manifest["hash"][:8] in name
 
 
 def test_a_diverging_stack_says_so_run_by_run(tmp_path: Path, vector_sets: list[str]) -> None:

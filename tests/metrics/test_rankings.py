@@ -20,7 +20,7 @@ from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics import evaluate_rankings
-from negbench.metrics.rankings import count_cut_subsets, ranks_of_rankings
+from negbench.metrics.rankings import count_cut_subsets, ranks_of_rankings, top_of_rankings
 
 
 def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:
@@ -146,6 +146,31 @@ def test_a_reference_in_a_list_is_skipped_on_cirr_alone() -> None:
     data = make("circo", seed=6)
     best = {q.id: [q.reference, str(q.target)] for q in data.queries}
     assert ranks_of_rankings(data, best).target_rank.tolist() == [2] * len(data.queries)
+
+
+@pytest.mark.parametrize("k", [1, 5, 50, 200])
+@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
+def test_the_first_images_of_a_ranking(kind: str, k: int) -> None:
+    """The galleries of FashionIQ are smaller than 50."""
+    data = make(kind, seed=7)
+    lists = lists_of(data, table_of(data, 7))
+    found = top_of_rankings(data, lists, k)
+    assert found.shape == (30, min(k, 70))
+    for query, row in zip(data.queries, found.tolist(), strict=True):
+        names = [name for name in lists[query.id] if kind != "cirr" or name != query.reference]
+        columns = [data.column_of[name] for name in names][:k]
+        assert row == columns + [-1] * (min(k, 70) - len(columns))
+
+
+def test_the_first_images_of_a_cut_ranking() -> None:
+    data = make("circo", queries=3)
+    lists = lists_of(data, table_of(data, 7), 6)
+    assert top_of_rankings(data, lists, 6).shape == (3, 6)
+    lists["1"].pop()
+    lists["2"] = []
+    for k, message in ((6, r"query '1' names 5 images, k = 6 .*\(2 of 3"), (1, r"query '2' names 0 .*\(1 of 3")):
+        with pytest.raises(NegbenchError, match=message):
+            top_of_rankings(data, lists, k)
 
 
 def test_closed_labels() -> None:

@@ -8,7 +8,7 @@ from sklearn.metrics import top_k_accuracy_score
 
 from negbench.errors import NegbenchError, OptionError
 from negbench.metrics.ranks import target_ranks
-from negbench.metrics.recall import hits_at_k, recall_at_k
+from negbench.metrics.recall import expected_hits_at_k, hits_at_k, recall_at_k
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
@@ -40,6 +40,8 @@ def test_one_candidate() -> None:
 def test_errors() -> None:
     with pytest.raises(OptionError, match="k must be >= 1, got 0"):
         recall_at_k(torch.tensor([1]), 0)
+    with pytest.raises(OptionError, match="k must be >= 1, got 0"):
+        expected_hits_at_k(torch.tensor([1]), torch.tensor([2]), 0, 2)
     with pytest.raises(NegbenchError, match="empty"):
         recall_at_k(torch.tensor([], dtype=torch.int64), 1)
     with pytest.raises(NegbenchError, match="1 queries have none"):

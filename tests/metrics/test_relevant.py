@@ -97,5 +97,6 @@ def test_what_cannot_be_told_is_an_error() -> None:
     for edges in ((10, 10), (5, 2), (0, 3)):
         with pytest.raises(OptionError, match="edges"):
             false_negatives_by_rank(Ragged.of([[1]]), torch.tensor([5]), edges)
-    with pytest.raises(OptionError, match="k must be"):
-        precision_at_k(Ragged.of([[1]]), torch.tensor([5]), 0)
+    for at_zero in (lambda r: precision_at_k(r, torch.tensor([5]), 0), lambda r: other_recall_at_k(r, 0)):
+        with pytest.raises(OptionError, match="k must be"):
+            at_zero(Ragged.of([[1, 2]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import torch
 from negbench.api import make_strategy
 from negbench.contracts import relevance
 from negbench.errors import NegbenchError
-from negbench.mining.curves import Curves, score_curves
-from negbench.mining.mine import MiningTask
+from negbench.mining.curves import Curves, marked, score_curves
+from negbench.mining.mine import MiningTask, mine
 from negbench.ragged import Ragged
 
 
@@ -77,6 +78,10 @@ def test_pool_ends_are_those_of_the_strategy(name: str) -> None:
     task = task_of(3)
     assert task.excluded is not None
     found = score_curves(task, strategy)
+    mined = mine(task, strategy, refresh=0, draws=2, generator=torch.Generator().manual_seed(1))
+    known = marked(score_curves(task, None), task, strategy, mined=mined)  # as a run does that has just mined
+    for field in dataclasses.fields(Curves):
+        np.testing.assert_array_equal(getattr(known, field.name), getattr(found, field.name))
     scores = relevance(task.queries, task.candidates)
     for index, row in enumerate(found.queries.tolist()):
         columns = task.groups[int(task.group[row])]

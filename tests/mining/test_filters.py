@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import MiningConfig, RunConfig, parse_plugin, resolved
-from negbench.contracts import ScoreView
+from negbench.contracts import ScoreView, Strategy
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
@@ -104,6 +106,26 @@ def test_a_query_without_anything_left_falls_back_as_without_a_filter() -> None:
     assert mined.fallback.tolist() == [BELOW_TARGET, ANY_ALLOWED]
     assert set(mined.negatives[0].tolist()) == {2}  # the nearest below
     assert set(mined.negatives[1].tolist()) == {1, 2, 3}
+
+
+@dataclass(frozen=True)
+class Nothing(Strategy):
+    """Empty pools."""
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return torch.zeros_like(view.allowed)
+
+
+def test_fallbacks_take_what_the_filters_leave() -> None:
+    """The nearest below the target that is not dropped; else all that are not dropped."""
+    for margin, row, code, want in (
+        (0.2, [0.5, 0.45, 0.6, 0.1, 0.2], BELOW_TARGET, {4}),
+        (-0.25, [-0.5, -0.4, 0.3, -0.3, -0.2], ANY_ALLOWED, {1, 3}),
+    ):
+        task = scored([row], [0], Filters(margin=margin))
+        mined = mine(task, Nothing(), refresh=0, draws=4, generator=torch.Generator().manual_seed(0))
+        assert mined.fallback.tolist() == [code]
+        assert set(mined.negatives[0].tolist()) == want
 
 
 def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:

@@ -20,11 +20,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from negbench.contracts import ScoreView, Strategy
+from negbench.contracts import PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix
+from negbench.mining.filters import Filters
 from negbench.mining.mine import Mined, MiningTask, batch_statistics, mine
+from negbench.mining.planes import EmbeddedPlane
 from negbench.ragged import Ragged
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
@@ -244,7 +246,6 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
 def test_a_corpus_of_several_tiles_is_scored_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
     task = toy_task(tokens=3)
     whole = mining.tiled_relevance(task.queries, task.candidates)
-    monkeypatch.setattr(mining, "_TILE_TOKENS", 10)  # three images a tile
     monkeypatch.setattr(mining, "_TILE_QUERIES", 4)
     torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
@@ -277,6 +278,32 @@ def test_large_corpora_shrink_the_block(monkeypatch: pytest.MonkeyPatch) -> None
     assert sum(done) == len(task.queries)
     assert max(done) == 4  # 60 // 12 are five, of which whole tiles of a power of two
     assert_same(mined, run(task, Everything()))
+
+
+@dataclass(frozen=True)
+class Nearest(Strategy):
+    """The images that are nearer to the target than the query is."""
+
+    reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
+
+    def pool(self, view: ScoreView) -> Tensor:
+        return view.allowed & (view.plane("target") > view.scores)
+
+
+def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task(tokens=2)
+    targets = normalize(task.candidates.mean(1), dim=-1)
+    plane = EmbeddedPlane(targets[task.target], task.candidates)
+    task = dataclasses.replace(task, planes={"target": plane}, filters=Filters(max_target=0.9))
+    whole = run(task, Nearest())
+    assert int((whole.fallback == 0).sum()) > 20
+    monkeypatch.setattr(mining, "_PART_ENTRIES", 40)
+    assert_same(run(task, Nearest()), whole)
+    monkeypatch.setattr(mining, "_COPY_BYTES", 0)
+    table, gathered = mining.gatherable(task.candidates, task.groups[1])
+    assert table is task.candidates
+    assert gathered is not None
+    assert_same(run(task, Nearest()), whole)
 
 
 class _Largest(TorchDispatchMode):
@@ -660,6 +687,9 @@ def test_summary_and_frame_hold_what_was_mined() -> None:
     assert len(frame) == 41
     assert frame["negatives"][3] == mined.negatives[3].tolist()
     assert frame["fallback"].tolist() == mined.fallback.tolist()
+    assert mined.table().to_pandas().dtypes.tolist() == frame.dtypes.tolist()
+    for name, column in mined.table().to_pydict().items():
+        np.testing.assert_array_equal(np.array(column), np.array(frame[name].tolist()))  # NaN is no null
 
 
 def test_without_ground_truth_false_negative_rates_are_nan() -> None:

@@ -1,17 +1,29 @@
-"""Pools and bands that are found by selection and counts are, bit for bit, those of fully sorted rows."""
+"""Pools and bands that are found by selection and counts are, bit for bit, those of fully sorted rows.
+
+By torch alone, and by the compiled passes where numba is installed.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics.ranks import descending, places, ranked_scores, top_columns, window
+from negbench.metrics import compiled
+from negbench.metrics.drops import between_drops
+from negbench.metrics.ranks import descending, places, ranked_scores, relevant_ranks, tally, top_columns, window
+from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import MiningTask, mine
 from negbench.ragged import Ragged
 from negbench.strategies.after_target import AfterTarget
@@ -22,6 +34,18 @@ from negbench.strategies.shifted_top_k import ShiftedTopK
 from negbench.strategies.top_k import TopK
 
 ROWS, COLUMNS = 12, 700  # wide enough for the selection by maxima of chunks
+NUMBA = importlib.util.find_spec("numba") is not None
+needs_numba = pytest.mark.skipif(not NUMBA, reason="numba is not installed")
+
+
+def by(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "SMALLEST", 0 if path == "compiled" else 2**62)
+
+
+@pytest.fixture(params=["torch", pytest.param("compiled", marks=needs_numba)])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    by(request.param, monkeypatch)
+    return str(request.param)
 
 
 def rows_of(kind: str) -> Tensor:
@@ -45,12 +69,23 @@ def rows_of(kind: str) -> Tensor:
         rows = torch.zeros(ROWS, COLUMNS)
         rows[:, 333] = torch.tensor([1.0, -1.0]).repeat(ROWS // 2)
         return rows
+    if kind == "two outliers":
+        return scores.index_fill(1, torch.tensor([5, 600]), 40.0) - scores.new_tensor([100.0] + [0.0] * (COLUMNS - 1))
+    if kind == "clustered":
+        return scores * 1e-6 + torch.arange(COLUMNS) % 5
+    if kind == "lopsided":
+        return -(scores.double().exp() ** 8).float()
+    if kind == "subnormal":
+        return scores * 1e-40
+    if kind == "huge":
+        return scores * 1e37
     if kind == "rising":
         return torch.arange(COLUMNS).float().expand(ROWS, -1) / COLUMNS
     return scores
 
 
 KINDS = ("random", "tied", "negative", "half", "bfloat16", "double", "equal", "two values", "one outlier", "rising")
+KINDS += ("two outliers", "clustered", "lopsided", "subnormal", "huge")
 
 
 def view_of(kind: str, refresh: int = 0) -> ScoreView:
@@ -115,6 +150,7 @@ SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
 ]
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("strategy", "oracle"), SORTED, ids=lambda value: repr(value) if isinstance(value, Strategy) else ""
@@ -124,10 +160,11 @@ def test_pools_are_those_of_sorted_rows(kind: str, strategy: Strategy, oracle: C
     assert torch.equal(strategy.pool(view), oracle(view))
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_are_those_of_sorted_rows(kind: str) -> None:
     view, generator = view_of(kind), torch.Generator().manual_seed(9)
-    place, ranked = places(view.scores, view.allowed), view.ranked_scores(view.allowed)
+    place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
     start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
     stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # also below start, also behind the end
     want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
@@ -137,6 +174,7 @@ def test_windows_are_those_of_sorted_rows(kind: str) -> None:
         assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_best_columns_are_those_of_sorted_rows(kind: str) -> None:
     scores = rows_of(kind).float()
@@ -145,20 +183,16 @@ def test_the_best_columns_are_those_of_sorted_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranked_scores_and_counts(kind: str) -> None:
+def test_ranked_scores(kind: str) -> None:
     view = view_of(kind)
     order = descending(view.scores)
     for row, values in enumerate(ranked_scores(view.scores, view.allowed)):
         columns = [c for c in order[row].tolist() if view.allowed[row, c]]
         assert values[: len(columns)].tolist() == view.scores[row, columns].tolist()
         assert bool((values[len(columns) :] == -torch.inf).all())
-    above = [
-        sum(s > p for s in r[a].tolist())
-        for r, a, p in zip(view.scores, view.allowed, view.positive.tolist(), strict=True)
-    ]
-    assert view.count_above(view.positive).tolist() == above
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("change", ["random", "equal", "two", "outlier", "tied", "half"])
 @pytest.mark.parametrize("strategy", [Dqe(alpha=0.0), Qure(), AfterTarget(k=9), TopK(k=4)], ids=repr)
 def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None:
@@ -196,3 +230,125 @@ def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None
             assert getattr(mined, f"band_{name}")[row].item() == pytest.approx(float(value / last[row]), rel=1e-6)
         checked += 1
     assert checked or change in ("equal", "two", "outlier")
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_of_relevant_images(kind: str) -> None:
+    scores, random = rows_of(kind).float(), np.random.default_rng(14)
+    rows = [random.choice(COLUMNS, size, replace=False).tolist() for size in (0, 1, 2, 9, 90, 0, 3, 200, 7, 1, 5, 30)]
+    allowed = torch.from_numpy(random.random((ROWS, COLUMNS)) > 0.3)
+    found = relevant_ranks(scores, Ragged.of(rows), allowed)
+    for i, row in enumerate(rows):
+        others = [j for j in range(COLUMNS) if allowed[i, j] and j not in row]
+        by_score = sorted(row, key=lambda j: -scores[i, j])
+        want = [1 + int((scores[i, others] >= scores[i, j]).sum()) + by_score.index(j) for j in row]
+        assert found.row(i).tolist() == want
+
+
+@needs_numba
+def test_without_a_folder_for_machine_code_torch_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    by("compiled", monkeypatch)
+    request.addfinalizer(compiled._loaded.cache_clear)
+    for folder, fits in ((tmp_path / "file", False), (tmp_path / "new", True)):
+        monkeypatch.setenv("NEGBENCH_CACHE", str(folder))
+        compiled._loaded.cache_clear()
+        assert (compiled.kernels(torch.zeros(2, 3)) is not None) == fits
+
+
+def test_numba_is_not_imported_before_it_is_needed() -> None:
+    told = "import sys, negbench.api, negbench.mining.mine; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_compiled_passes_are_what_runs(path: str) -> None:
+    assert (compiled.kernels(torch.zeros(2, 3)) is None) == (path == "torch")
+    assert compiled.kernels(torch.zeros(2, 3).double()) is None
+    assert compiled.kernels(torch.zeros(3, 2).T) is None
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("apart", [0, 1, 3, 40])
+def test_drops_are_those_of_torch(kind: str, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows: a pair of drops that differ in the last bit comes only now and then."""
+    generator = torch.Generator().manual_seed(10)
+    for width in (1, 2, 3, 17, 3000):
+        columns = torch.randint(COLUMNS, (40, width), generator=generator)
+        scores = rows_of(kind).float()[torch.arange(40) % ROWS].gather(1, columns)
+        scores = scores + (width == 3000) * 1e-3 * torch.randn(scores.shape, generator=generator)
+        eligible = torch.rand(scores.shape, generator=generator) > torch.rand(40, 1, generator=generator)
+        by("torch", monkeypatch)
+        want = between_drops(scores, eligible, apart)
+        by("compiled", monkeypatch)
+        assert torch.equal(between_drops(scores, eligible, apart), want)
+
+
+@needs_numba
+@pytest.mark.parametrize("apart", [0, 1, 3, 10])
+def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Falling drops: the walk goes from neighbour to neighbour, far beyond the drops that bins tell apart at once."""
+    generator = torch.Generator().manual_seed(15)
+    for spread in (0.001, 0.01, 0.03, 0.1):
+        falls = 1 - 0.01 * torch.arange(70) + spread * torch.randn(200, 70, generator=generator)
+        scores = -falls.cumsum(1)[:, torch.randperm(70, generator=generator)]
+        by("torch", monkeypatch)
+        want = between_drops(scores, scores < 0, apart)
+        by("compiled", monkeypatch)
+        assert torch.equal(between_drops(scores, scores < 0, apart), want)
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_of_a_pool(kind: str) -> None:
+    view, generator = view_of(kind), torch.Generator().manual_seed(11)
+    pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
+    pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
+    for chosen in (pool, view.allowed):
+        told = tally(view.scores, view.allowed, chosen, view.target)
+        for row in range(ROWS):
+            scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
+            assert told.size[row] == len(inside)
+            assert told.reached[row] == (scores >= view.positive[row]).sum()
+            if len(inside) < len(scores):  # all that is allowed: by count
+                assert told.first[row] == (scores > inside.max()).sum()
+                assert told.last[row] == (scores >= inside.min()).sum() - 1
+
+
+@needs_numba
+def test_draws_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(12)
+    for width in (1, 5, 255, 256, 257, 1500):
+        pool = torch.rand(30, width, generator=generator) > torch.rand(30, 1, generator=generator)
+        pool[:, -1] |= pool.sum(1) == 0
+        seed = torch.randint(2**62, (30,), generator=generator)
+        for draws in (1, 7, 40):
+            by("torch", monkeypatch)
+            want = draw_uniform(pool, seed, draws)
+            by("compiled", monkeypatch)
+            assert torch.equal(draw_uniform(pool, seed, draws), want)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "strategy", [TopK(k=4), Qure(), Qure(variant="release"), Dqe(alpha=0.0), ShiftedTopK()], ids=repr
+)
+def test_refreshes_are_those_of_torch(strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(13)
+    images, queries = (normalize(torch.randn(n, 16, generator=generator), dim=-1) for n in (500, 90))
+    queries[:20] = (queries[:20] * 2).round() / 4
+    target, group = torch.arange(90), torch.zeros(90, dtype=torch.int64)
+    task = MiningTask(queries, images[:, None], target, group, [torch.arange(500)])
+    found = {}
+    for path in ("torch", "compiled"):
+        by(path, monkeypatch)
+        pools = tmp_path / path
+        found[path] = mine(task, strategy, refresh=1, draws=12, generator=torch.Generator(), pools=pools)
+    for field in dataclasses.fields(found["torch"]):
+        one, other = (getattr(mined, field.name) for mined in found.values())
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert (tmp_path / "torch").read_bytes() == (tmp_path / "compiled").read_bytes()

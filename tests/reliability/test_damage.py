@@ -26,7 +26,7 @@ from negbench.files import SUMS, DamagedError, read_json
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.curves import Curves
-from negbench.mining.mine import _read_pools
+from negbench.mining.pool_file import opened
 from negbench.report.build import read_rows
 from negbench.runfolder import RunFolder
 from negbench.study.storage import open_storage
@@ -215,7 +215,7 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
             for path in file.parent.glob("*.safetensors"):
                 path.unlink()
             file.write_bytes(wrong)
-            # an image whose line was damaged is encoded by itself, not in its batch of 12: the last bit may differ
+            # what is encoded again may be so in a batch of another size: the last bit may differ
             torch.testing.assert_close(features(), want, rtol=2e-3, atol=2e-3)
             assert all(path.read_bytes() != wrong for path in file.parent.glob("*.safetensors"))
 
@@ -292,7 +292,7 @@ def test_a_pickle_in_the_place_of_any_file_is_not_run(finished: RunFolder, tmp_p
     readers = {
         **READERS,
         "checkpoint.pt": lambda folder: folder.checkpoint(),
-        "pools-00.bits": lambda folder: _read_pools(folder.path / "pools-00.bits", (1, 1)),
+        "pools-00.bits": lambda folder: opened(folder.path / "pools-00.bits", (1, 1)),
     }
     for content in (pickle.dumps(Malicious(marker)), zipped(Malicious(marker)), array_of(Malicious(marker))):
         (copy.path / name).write_bytes(content)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
 NAME = "seen"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium: `make system` installs one")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
-        yield chromium
-        chromium.close()
+UNFOLD = "document.querySelectorAll('details').forEach(d => { d.removeAttribute('name'); d.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +220,7 @@ def test_the_report_answers_on_the_first_screen_without_network(
     assert report.locator("#training details").get_attribute("open") is None
     report.locator("nav a[href='#training']").click()
     report.locator("#figure-training svg").first.wait_for()
-    report.evaluate("document.querySelectorAll('details').forEach(d => { d.removeAttribute('name'); d.open = true; })")
+    report.evaluate(UNFOLD)
     assert report.evaluate("document.documentElement.scrollWidth") == 1920
     shown = """[...document.querySelectorAll('.thumb svg')].every(s => s.getBoundingClientRect().width === 84)"""
     assert report.evaluate(shown)
@@ -277,4 +262,70 @@ def test_tables_sort_by_mouse_and_by_key(browser: Browser, runs: Path) -> None:
     for _ in range(2):  # gaps stay last in both directions
         gaps.click()
         assert column("p")[-2:] == ["-", "-"]
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+def test_axe_finds_nothing_in_the_report(
+    browser: Browser, axe: Callable[[Page], list[str]], runs: Path, width: int, scheme: Any
+) -> None:
+    viewport: Any = {"width": width, "height": 900}
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True, bypass_csp=True)
+    report = context.new_page()
+    report.goto((runs / NAME / "report" / "index.html").as_uri())
+    assert axe(report) == []
+    report.evaluate(UNFOLD)
+    assert axe(report) == []
+    report.evaluate("document.querySelector('#answer p').style.color = '#bbbbbb55'")
+    assert [line.split(":")[0] for line in axe(report)] == ["color-contrast"]  # it would have told
+    context.close()
+
+
+def test_the_page_does_not_jump_while_it_is_made(browser: Browser, runs: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
+    report = context.new_page()
+    report.add_init_script(
+        """window.shift = 0;
+        const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
+        new PerformanceObserver(added).observe({ type: 'layout-shift', buffered: true });"""
+    )
+    report.goto((runs / NAME / "report" / "index.html").as_uri())
+    report.locator("footer, #facts").last.scroll_into_view_if_needed()
+    assert report.evaluate("window.shift") < 0.01
+    assert report.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
+    context.close()
+
+
+def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+    report = context.new_page()
+    report.goto((runs / NAME / "report" / "index.html").as_uri())
+    report.keyboard.press("Tab")
+    focused = "document.activeElement"
+    assert report.evaluate(f"{focused}.textContent") == "Skip to the results"
+    assert report.evaluate(f"{focused}.getBoundingClientRect().left") >= 0  # seen while it has the focus
+    report.keyboard.press("Enter")
+    assert report.evaluate("location.hash") == "#main"
+    report.locator("#training summary").first.focus()
+    report.keyboard.press("Enter")
+    report.locator("#figure-training svg").first.wait_for()
+    wide = report.locator("#table-leader .scroll")
+    wide.focus()  # what scrolls takes the focus, so that arrows move it
+    assert report.evaluate(f"{focused}.className") == "scroll"
+    context.close()
+
+
+def test_printed_the_report_is_whole(browser: Browser, runs: Path) -> None:
+    context = browser.new_context(offline=True, color_scheme="dark")
+    report = context.new_page()
+    report.goto((runs / NAME / "report" / "index.html").as_uri())
+    assert report.locator("details:not([open])").count() > 3
+    printed = report.pdf(format="A4")
+    assert printed.startswith(b"%PDF")
+    assert report.locator("details:not([open])").count() == 0
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 3
+    report.emulate_media(media="print", color_scheme="dark")
+    assert not report.locator("nav").is_visible()
+    assert report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert report.evaluate("getComputedStyle(document.querySelector('.small')).color") == "rgb(92, 104, 115)"
     context.close()

@@ -42,7 +42,7 @@ def test_a_panel_is_an_svg_of_the_page() -> None:
         assert "DejaVu" not in text
         assert all(f'id="{name}"' in text for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     assert len(set(ids)) == len(ids)  # two panels in one page
-    assert legend == [
+    assert list(legend) == [
         ("▲", "#123456", "up"), ("━", PALETTE[0], "a"), ("━", PALETTE[1], "b"), ("■", PALETTE[2], "dots"),
     ]  # fmt: skip
 

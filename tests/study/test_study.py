@@ -20,6 +20,7 @@ from negbench import api, scene
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError
+from negbench.executors import Here
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
 from negbench.loop.train import Loop
@@ -60,7 +61,7 @@ def silent(text: str) -> None:
 def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
     spec = spec_of(base_of("dqe", *toy_sets, *DEV), **changed)
     book, job = open_study(runs, "s", spec, trials=trials, storage=None, workers=1, tracking_uri=uri)
-    run_study(job, 1, silent)
+    run_study(job, Here(), silent)
     return book
 
 
@@ -184,7 +185,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
     values = Trials(job)(claim)
     claim.held.close()
     monkeypatch.setattr(Loop, "train_epoch", lambda self: pytest.fail("it was trained"))
-    run_study(job, 1, silent)
+    run_study(job, Here(), silent)
     (lost, again) = book.frozen()
     assert (lost.state, again.values) == (TrialState.FAIL, values)
     assert again.intermediate_values == lost.intermediate_values
@@ -267,7 +268,7 @@ def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: lis
     claim.note("mlflow", log.opened())
     claim.held.close()  # as if it had been killed
     said: list[str] = []
-    run_study(job, 1, said.append)
+    run_study(job, Here(), said.append)
     trials = {r.data.tags["trial"]: r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
     assert trials == {"0": "FAILED", "1": "FINISHED"}
     assert said[0] == "a trial whose worker died is queued again"
@@ -316,6 +317,15 @@ def test_the_command_from_start_to_test(
     assert parent.data.params["pruner"].startswith("median(n_startup_trials=5")
     assert parent.data.metrics["trials/finished"] == counts["finished"]
     assert parent.data.metrics["best/recall"] == best.values[0]
+    assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
+    experiment = MlflowClient(default_uri(tmp_path)).get_experiment_by_name("s")
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.trials"])["state"])
+    assert view["selectedColumns"] == [
+        "tags.`trial`", "metrics.`objective/recall`", *(f"params.`{key}`" for key in best.params)
+    ]  # fmt: skip
+    listed = MlflowClient(default_uri(tmp_path)).search_runs([experiment.experiment_id], view["searchFilter"])
+    assert {run.data.tags["trial"] for run in listed} == {str(trial) for trial in range(sum(counts.values()))}
+    assert set(best.params) <= listed[0].data.params.keys()
     assert negbench(arguments) == 0  # again: nothing is computed, the same is said
     assert " trial " not in capsys.readouterr().err
     assert negbench([*arguments, "--json"]) == 0

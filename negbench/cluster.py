@@ -1,0 +1,291 @@
+"""Ray as an executor: tasks on whatever node of a cluster has room for them. The only file that imports ray."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from negbench.errors import NegbenchError, OptionError, quoted
+from negbench.executors import Event, Function, outcome_of
+from negbench.files import locked
+from negbench.signals import Stopped
+
+MOVES_SCORES = False  # where a run is computed, not what it is
+
+_GRACE = 15.0  # seconds for tasks to end in order; Slurm kills after 30
+_REACHED = 5.0  # seconds for the head to answer
+# what workers take over of our environment: where things lie, and how servers are reached
+_PASSED = ("NEGBENCH_", "MLFLOW_", "PG", "HF_", "AWS_")
+
+
+@dataclass(frozen=True)
+class Ray:
+    """In processes of a Ray cluster, as many at a time as its nodes have room for; made by `Ray.open`.
+
+    A task whose process or node dies is tried again, on another node where there is one. Nodes that join while tasks
+    wait get some.
+
+    Args:
+        shared: folders that must be one and the same on all nodes; a node on which one is not ends `run`.
+        cpus: of a task.
+        gpus: of a task; below 1, tasks share a GPU.
+        room: for so many tasks at a time, as of now.
+        most: tasks at a time; None: all that there is room for.
+        retries: of a task whose process or node died.
+    """
+
+    shared: tuple[Path, ...]
+    cpus: float
+    gpus: float
+    room: int
+    most: int | None = None
+    retries: int = 3
+    elsewhere: ClassVar[bool] = True
+
+    @classmethod
+    def open(
+        cls,
+        shared: Sequence[Path],
+        address: str | None = None,
+        *,
+        cpus: float = 1.0,
+        gpus: float | None = None,
+        most: int | None = None,
+    ) -> Ray:
+        """Connect this process to a cluster; the connection ends with the process.
+
+        Args:
+            address: HOST:PORT of the cluster's head; None: the variable RAY_ADDRESS, else a cluster of this machine
+                alone, which ends with the process.
+            gpus: None: 1 where a node has a GPU, else 0.
+            shared, cpus, most: see the class.
+
+        Raises:
+            ImportError: ray is not installed.
+            OptionError: a cluster that cannot be reached, or none of whose nodes can hold a task.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster started here
+        import ray
+
+        _connect(address or os.environ.get("RAY_ADDRESS") or "local")
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if gpus is None:
+            gpus = float(any(node.get("GPU", 0) >= 1 for node in nodes))
+        room = sum(_room(node, cpus, gpus) for node in nodes)
+        if room == 0:
+            most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+            raise OptionError(
+                f"--executor ray:cpus={cpus:g}:gpus={gpus:g}: no node can hold such a task, the largest "
+                f"of {len(nodes)} has {most_cpus:g} CPUs and {most_gpus:g} GPUs; ask for less, or start nodes first"
+            )
+        return cls(tuple(path.resolve() for path in shared), cpus, gpus, room, most)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are computed at a time, as of the opening."""
+        return self.most or self.room
+
+    def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
+        """See `Executor`; tasks start in the order given.
+
+        Raises:
+            NegbenchError: a node that does not share the folders, or cannot import negbench.
+        """
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        work = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_work)
+        pending, deaths = deque(enumerate(tasks)), Counter[int]()
+        active: dict[Any, int] = {}  # by the reference to what a task returns
+        with self._place() as place, _mailbox() as mailbox:
+            try:
+                while pending or active:
+                    while pending and (self.most is None or len(active) < self.most):
+                        index, task = pending.popleft()
+                        active[work.remote(function, index, task, place, mailbox)] = index
+                    ready, _ = ray.wait(list(active), timeout=1.0)
+                    if waiting := mailbox.qsize():
+                        yield from mailbox.get_nowait_batch(waiting)
+                    for reference in ready:
+                        index = active.pop(reference)
+                        try:
+                            event: Event = ray.get(reference)
+                        except RayTaskError as error:  # what a task raises comes as an event: it did not get so far
+                            told = str(error).strip().splitlines()[-1]
+                            raise NegbenchError(
+                                f"a node cannot start a task ({told}): it needs the same negbench, and the same "
+                                "packages, as this machine"
+                            ) from error
+                        except RayError as error:
+                            deaths[index] += 1
+                            event = _end_of(error, index, deaths[index], self.retries)
+                            if event.kind == "note":
+                                pending.append((index, tasks[index]))
+                        if event.kind == "apart":
+                            raise NegbenchError(event.value)
+                        yield event
+            except SystemError as error:  # of Ray's compiled code, where a signal's handler raises
+                if isinstance(error.__cause__, Stopped):
+                    raise error.__cause__ from None
+                raise
+            finally:
+                _cancel(list(active))
+
+    @contextmanager
+    def _place(self) -> Iterator[_Place]:
+        """What a task needs to be where we are; its marks lie in the shared folders meanwhile."""
+        environment = {key: value for key, value in os.environ.items() if key.startswith(_PASSED)}
+        if not self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves a task that asked for none all GPUs of its node
+        with ExitStack() as held:
+            marks = [folder / f".seen-{uuid.uuid4().hex[:12]}.partial" for folder in self.shared]  # see `files.sweep`
+            for mark in marks:
+                held.enter_context(locked(mark))
+                held.callback(mark.unlink, missing_ok=True)
+            yield _Place(tuple(marks), Path.cwd(), environment)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a command was started: a node is compared with it before every task."""
+
+    marks: tuple[Path, ...]  # files that the command holds locked
+    folder: Path
+    environment: dict[str, str]
+
+    def enter(self) -> str | None:
+        """Make this process as much like the command's as can be; what is in the way, in a line."""
+        os.environ.update(self.environment)
+        with suppress(OSError):  # where it is not there, no relative path is
+            os.chdir(self.folder)
+        return next((wrong for mark in self.marks if (wrong := _wrong(mark))), None)
+
+
+def _wrong(mark: Path) -> str | None:
+    """Why this node does not share a mark's folder."""
+    host, folder = socket.gethostname(), mark.parent
+    try:
+        with mark.open("r+b") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return (
+                f"{folder} is shared with node {host}, but its locks are not, so that two nodes could compute one "
+                "run: mount it with locks (NFS 4; Lustre with -o flock)"
+            )
+    except OSError as error:
+        return (
+            f"node {host} does not share {folder} with this machine ({error.strerror}): name a folder that all nodes "
+            "mount, by --runs-dir for runs, by NEGBENCH_CACHE for data and features"
+        )
+    return None
+
+
+def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any) -> Event:
+    """A task on its node. What ends it by force (`KeyboardInterrupt`: cancelled) passes through."""
+    if wrong := place.enter():
+        return Event(index, "apart", wrong)
+    return outcome_of(function, index, task, lambda text: mailbox.put(Event(index, "note", text)))
+
+
+def _end_of(error: Exception, index: int, times: int, retries: int) -> Event:
+    """What a death comes to: a note that the task is tried again, or its failure."""
+    ends = {
+        "NodeDiedError": "its node died",
+        "WorkerCrashedError": "its worker process died",
+        "OutOfMemoryError": "its node ran out of memory, and its worker process was killed",
+    }
+    kind = type(error).__name__
+    end = ends.get(kind) or f"{kind}: {str(error).strip()}".splitlines()[0]
+    if times <= retries:
+        return Event(index, "note", f"{end}: tried again")
+    return Event(index, "failed", f"{end}, {times} times" if times > 1 else end)
+
+
+def _cancel(references: list[Any]) -> None:
+    """End tasks as Ctrl-C does, so that they can be gone on with; by force what does not listen."""
+    import ray
+
+    if not references:
+        return
+    for reference in references:
+        ray.cancel(reference)
+    _, left = ray.wait(references, num_returns=len(references), timeout=_GRACE)
+    for reference in left:
+        ray.cancel(reference, force=True)
+
+
+@contextmanager
+def _mailbox() -> Iterator[Any]:
+    """A queue on this machine that takes tasks' notes: `put` returns when the note is in it."""
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+    try:
+        yield queue
+    finally:
+        queue.shutdown(force=True)
+
+
+def _room(node: dict[str, float], cpus: float, gpus: float) -> int:
+    """How many tasks a node holds."""
+    parts = [node.get(kind, 0.0) / wanted for kind, wanted in (("CPU", cpus), ("GPU", gpus)) if wanted]
+    return int(min(parts) + 1e-9)
+
+
+def _connect(address: str) -> None:
+    """Join a cluster, or start one of this machine alone ("local").
+
+    Raises:
+        OptionError: it cannot be reached.
+    """
+    import ray
+    from ray._private import worker
+
+    if ray.is_initialized():
+        return
+    _check_reached(address)
+    # Ray prints what nodes log to standard output, where our results go, and has no switch for it
+    worker.listen_error_messages = lambda *_: None
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise OptionError(
+            f"--address {address}: no Ray cluster can be joined there ({why}); one that was started with a token needs "
+            "RAY_AUTH_MODE=token and the token here, too"
+        ) from error
+    finally:
+        for number, handler in kept.items():  # Ray puts its own in their place
+            signal.signal(number, handler)
+
+
+def _check_reached(address: str) -> None:
+    """Whether something listens at HOST:PORT; Ray itself tries for a minute."""
+    if "://" in address:
+        raise OptionError(f"--address {quoted(address)}: want HOST:PORT; start the command on a node of the cluster")
+    host, _, port = address.rpartition(":")
+    if address in ("auto", "local"):
+        return
+    if not (host and port.isdigit()):
+        raise OptionError(f"--address {quoted(address)}: want HOST:PORT of the cluster's head, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACHED).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"--address {address}: nothing answers there ({why}); `ray start --head` prints it"
+        ) from error

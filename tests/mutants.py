@@ -1,0 +1,348 @@
+"""Mutation tests: a single fault is put into a module, and the tests of its area must fail. `make mutants`.
+
+    python tests/mutants.py [GROUP ...] [--sample N] [--seed S] [--only PATTERN] [--jobs J] [--seconds SECONDS]
+
+A group is an area of the code with the tests that answer for it. `protocol` is the hand-made faults of
+`tests/faults.toml`; the others draw a sample of changes to the syntax tree: a comparison, an operator, a constant, a
+condition, a returned value, a statement left out. Each mutant is a process of its own, forked from one that has
+imported what negbench stands on, and the fault exists in its memory alone: no file is written. The tests stop at the
+first failure; a process that runs out of time counts as a mutant that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FAULTS = ROOT / "tests" / "faults.toml"
+
+# group -> files, and the tests that answer for them
+GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "losses": (["negbench/losses/*.py"], ["tests/losses", "tests/test_plugin_options.py"]),
+    "strategies": (["strategies/*.py"], ["tests/strategies", "tests/test_plugin_options.py"]),
+    "metrics": (
+        ["negbench/metrics/*.py"],
+        ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
+    ),
+    "statistics": (["negbench/statistics.py"], ["tests/test_statistics.py"]),
+    "mining": (["negbench/mining/*.py"], ["tests/mining/test_mining.py", "tests/mining"]),
+    "objective": (
+        [f"negbench/loop/{name}.py" for name in ("objective", "slots", "hybrid", "memory")],
+        [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
+    ),
+    "loop": (
+        [
+            f"negbench/loop/{name}.py"
+            for name in ("train", "batches", "checkpoint", "pools", "schedule", "runs", "stacked", "observe", "remarks")
+        ],
+        [
+            f"tests/loop/test_{name}.py"
+            for name in ("protocol", "stacked", "observe", "remarks", "run_options", "redraws", "claims", "extensions")
+        ],
+    ),
+}
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one fault: its file, the line and nature of the fault, the text that takes the file's place."""
+
+    path: Path
+    line: int
+    what: str
+    text: str
+    tests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} {self.what}"
+
+
+_COMPARISONS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_OPERATORS = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.MatMult: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """What one node may be replaced by, each with a name."""
+    match node:
+        case ast.Compare(left=left, ops=ops, comparators=right):
+            for place, op in enumerate(ops):
+                other = _COMPARISONS[type(op)]()
+                new = ast.Compare(left, [*ops[:place], other, *ops[place + 1 :]], right)
+                yield f"{type(op).__name__} -> {type(other).__name__}", new
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            yield (
+                f"{type(op).__name__} -> {_OPERATORS[type(op)].__name__}",
+                ast.BinOp(left, _OPERATORS[type(op)](), right),
+            )
+        case ast.AugAssign(target=target, op=op, value=value):
+            if type(op) in _OPERATORS:
+                new = ast.AugAssign(target, _OPERATORS[type(op)](), value)
+                yield f"{type(op).__name__}= -> {_OPERATORS[type(op)].__name__}=", new
+            yield "statement left out", ast.Pass()
+        case ast.BoolOp(op=op, values=values):
+            yield "and <-> or", ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
+            yield f"{type(node.op).__name__} left out", operand
+        case ast.Constant(value=bool() as value):
+            yield f"{value} -> {not value}", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield f"{value} -> {value + 1}", ast.Constant(value + 1)
+            yield f"{value} -> {value - 1}", ast.Constant(value - 1)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield "condition turned round", ast.IfExp(test, orelse, body)
+        case ast.If(test=test, body=body, orelse=orelse) | ast.While(test=test, body=body, orelse=orelse):
+            yield "condition turned round", type(node)(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Return(value=ast.AST() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            yield "return None", ast.Return(ast.Constant(None))
+        case ast.Expr(value=ast.Call()) | ast.Raise() | ast.Break() | ast.Continue() | ast.Delete():
+            yield "statement left out", ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield "statement left out", ast.Pass()
+
+
+def _sites(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes where a fault counts: not in annotations, messages of errors, what only type checkers read."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or name in ("annotation", "returns", "exc", "cause", "type_comment"):
+                continue
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Assign | ast.AnnAssign) and "MOVES_SCORES" in ast.unparse(child):
+                continue
+            if not isinstance(child, ast.Assert):
+                yield child
+                yield from _sites(child)
+
+
+class _Replace(ast.NodeTransformer):
+    """Puts `new` in the place of `old`."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return ast.copy_location(self.new, node) if node is self.old else self.generic_visit(node)
+
+
+def _choices(tree: ast.AST) -> list[tuple[ast.AST, str, ast.AST]]:
+    """All single faults of a module: node, name, what takes its place."""
+    return [(site, what, new) for site in _sites(tree) for what, new in _variants(site)]
+
+
+def mutant_of(path: Path, number: int, tests: Sequence[str]) -> Mutant:
+    """Fault `number` of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    site, what, new = _choices(tree)[number]
+    line = getattr(site, "lineno", 0)
+    text = ast.unparse(ast.fix_missing_locations(_Replace(site, new).visit(tree)))
+    return Mutant(path, line, what, text, tuple(tests))
+
+
+def protocol() -> list[Mutant]:
+    """The hand-made ones: a text of a file, which it must hold, replaced by another.
+
+    Raises:
+        ValueError: the file does not hold the text, or several times.
+    """
+    found = []
+    for fault in tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]:
+        path = ROOT / fault["file"]
+        text = path.read_text(encoding="utf-8")
+        if text.count(fault["old"]) != 1:
+            raise ValueError(f"{fault['file']} holds {text.count(fault['old'])} times, not once: {fault['old']!r}")
+        line = text[: text.index(fault["old"])].count("\n") + 1
+        new = text.replace(fault["old"], fault["new"])
+        found.append(Mutant(path, line, fault["what"], new, tuple(fault["tests"])))
+    return found
+
+
+# --- trying one -----------------------------------------------------------------------------------------------------
+
+
+def _ordered(mutant: Mutant) -> list[str]:
+    """Test files in the order given, of a folder those named after the module first."""
+    files: list[Path] = []
+    for path in (ROOT / name for name in mutant.tests):
+        found = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        files += sorted(found, key=lambda file: mutant.path.stem.lstrip("_") not in file.name)
+    return list(map(str, dict.fromkeys(files)))
+
+
+_WALL = 10  # seconds on the clock for a second of the processor, which others may want too
+# without tests that compare with another process, which has no fault: they would kill whatever moves a number
+_PYTEST = ("-knot another_process", "-xq", "--no-header", "--tb=line", "-Wignore", "-pno:cacheprovider", "-pno:xdist")
+
+
+def _in_child(mutant: Mutant, output: Path, basetemp: str) -> int:
+    """Run the tests with the fault in place; pytest's exit code."""
+    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    read = SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, fullname: str) -> Any:
+        if Path(self.path) == mutant.path:
+            return compile(mutant.text, self.path, "exec", dont_inherit=True)
+        return read(self, fullname)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    import pytest
+
+    for file in _ordered(mutant):  # one by one: most mutants are dead before the second file is collected
+        code = int(pytest.main([*_PYTEST, "--timeout=0", f"--basetemp={basetemp}", file]))
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+    return 0
+
+
+@dataclass
+class Attempt:
+    """A mutant whose tests are running in the process `pid`, which writes below `place`."""
+
+    mutant: Mutant
+    place: tempfile.TemporaryDirectory[str]
+    pid: int
+    until: float
+
+    @classmethod
+    def start(cls, mutant: Mutant, seconds: int) -> Attempt:
+        """Of so many seconds of processor time at most."""
+        place = tempfile.TemporaryDirectory(prefix="mutant-")
+        pid = os.fork()
+        if not pid:
+            code = 3
+            try:
+                os.setsid()
+                resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+                code = _in_child(mutant, Path(place.name, "output"), f"{place.name}/tests")
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        return cls(mutant, place, pid, time.monotonic() + _WALL * seconds)
+
+    def outcome(self) -> tuple[str, str] | None:
+        """'killed', 'survived' or 'timed out', and the test that failed; None while it runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        late = time.monotonic() > self.until
+        if not pid and not late:
+            return None
+        with suppress(ProcessLookupError):  # it, or what its tests started and left
+            os.killpg(self.pid, signal.SIGKILL)
+        if not pid:
+            os.waitpid(self.pid, 0)
+        output = Path(self.place.name, "output")
+        said = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        self.place.cleanup()
+        if not pid:
+            return "timed out", ""
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return "survived", ""
+        if code == -signal.SIGXCPU:
+            return "timed out", ""
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        return "killed", failed[0] if failed else "the import"
+
+
+def attempts(mutants: Sequence[Mutant], jobs: int, seconds: int) -> Iterator[tuple[Mutant, str, str]]:
+    """Try all, so many at a time; each with its outcome, as they end."""
+    waiting, running = list(mutants)[::-1], list[Attempt]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(Attempt.start(waiting.pop(), seconds))
+        for one in list(running):
+            if outcome := one.outcome():
+                running.remove(one)
+                yield one.mutant, *outcome
+        time.sleep(0.05)
+
+
+def warm() -> None:
+    """Import what negbench stands on, and nothing of negbench, so that a fork has only that left to do."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["CI"] = "1"  # hypothesis then draws the same examples each time, and sets none a deadline
+    import accelerate  # noqa: F401
+    import hypothesis  # noqa: F401
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import pytest  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import torch  # noqa: F401
+
+    assert not any(name.split(".")[0] == "negbench" for name in sys.modules)
+
+
+def sample_of(group: str, count: int, seed: int) -> tuple[list[Mutant], int]:
+    """So many of a group's mutants, the same for the same seed and code, and how many there are."""
+    if group == "protocol":
+        return (every := protocol()), len(every)
+    patterns, tests = GROUPS[group]
+    paths = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    every = [(path, number) for path, tree in trees.items() for number in range(len(_choices(tree)))]
+    chosen = random.Random(f"{group}/{seed}").sample(range(len(every)), min(count, len(every)))
+    return [mutant_of(*every[index], tests) for index in chosen], len(every)
+
+
+def main() -> int:
+    """The command; exit code 1 where a mutant survived."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("groups", nargs="*", help=f"protocol, {', '.join(GROUPS)}; default: all")
+    parser.add_argument("--sample", type=int, default=40, help="mutants of each group (default 40)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
+    parser.add_argument("--only", default="", help="those whose line of output this regular expression finds")
+    parser.add_argument("--jobs", type=int, default=2, help="at a time (default 2)")
+    parser.add_argument("--seconds", type=int, default=300, help="of processor time for each (default 300)")
+    given = parser.parse_args()
+    groups = given.groups or ["protocol", *GROUPS]
+    if unknown := set(groups) - {"protocol", *GROUPS}:
+        parser.error(f"no group {', '.join(sorted(unknown))}: want protocol, {', '.join(GROUPS)}")
+    warm()
+    table = []
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(prefix="mutants-hypothesis-")
+    for group in groups:
+        chosen, total = sample_of(group, given.sample, given.seed)
+        chosen = [mutant for mutant in chosen if re.search(given.only, str(mutant))]
+        counts = Counter[str]()
+        for mutant, state, why in attempts(chosen, given.jobs, given.seconds):
+            counts[state] += 1
+            print(f"{state:9} {mutant}  {why}", flush=True)
+        killed = counts["killed"] + counts["timed out"]
+        table.append(
+            f"{group:12} {total:5} possible, {len(chosen):4} tried, {killed:4} killed, {counts['survived']:3} survived"
+        )
+        print(table[-1], flush=True)
+    print("\n".join(["", *table]))
+    return int(any("   0 survived" not in line for line in table))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,337 @@
+"""A grid on a cluster of two nodes, one of which is killed on the way; what stops a command; nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.cli.main import run as negbench
+from negbench.commands.compare import build_grid
+from negbench.config import build_config, resolved
+from negbench.contracts import Backbone
+from negbench.display import Display
+from negbench.errors import NegbenchError, OptionError
+from negbench.executors import Executor, Here
+from negbench.features.store import store_of
+from negbench.files import SUMS
+from negbench.grid.cells import Cell, compute, plan
+from negbench.grid.encoding import encode, encode_run
+from negbench.runfolder import RunFolder
+from negbench.scene import Scenes, files_of, load_backbone, load_split
+from negbench.tracking import Tracker
+
+ray = pytest.importorskip("ray")
+
+from negbench import cluster  # noqa: E402
+from negbench.cluster import Ray  # noqa: E402
+from tests.cluster_tasks import meet, span, task  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Any]:
+    """Two nodes of one CPU each; this process is connected to them as long as the module runs.
+
+    The second one says that it has a GPU: Ray only counts.
+    """
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # where a token of the user's lies, Ray would ask for it
+    kept = signal.getsignal(signal.SIGTERM)
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a longer path is too long for its sockets
+    made = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
+    made.second = made.add_node(num_cpus=1, num_gpus=1)
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        signal.signal(signal.SIGTERM, kept)
+        deadline = time.monotonic() + 20
+        while left := living(folder):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+        shutil.rmtree(folder)
+
+
+def living(text: str) -> list[str]:
+    """Command lines of processes that hold a text, but for this one's."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_bytes().decode(errors="replace")
+            if text in line and int(path.parent.name) != os.getpid():
+                found.append(line.replace("\0", " "))
+    return found
+
+
+def opened(two_nodes: Any, *shared: Path, **more: Any) -> Ray:
+    return Ray.open(shared, two_nodes.address, **{"gpus": 0.0, **more})
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_failures_stop_nothing(two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEGBENCH_TOKEN", "of the driver")
+    tasks = [1, "mistake", 2, "fault", "die", 3]
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    executor = opened(two_nodes, tmp_path)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert (executor.workers, executor.elsewhere) == (2, True)
+    events = list(Ray(executor.shared, 1, 0, executor.room, retries=1).run(task, tasks))
+    ends = {event.index: event for event in events if event.kind != "note"}
+    assert len(ends) == len(tasks)
+    done = {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"}
+    assert done == {n: (2 * n, "of the driver", "", str(Path.cwd())) for n in (1, 2, 3)}
+    assert ends[1].value == "mend this"
+    assert (ends[3].value, "Traceback" in ends[3].detail) == ("ValueError: ours", True)
+    assert ends[4].value == "its worker process died, 2 times"
+    notes = [(event.index, event.value) for event in events if event.kind == "note"]
+    assert sorted(notes) == [(0, "at 1"), (2, "at 2"), (4, "its worker process died: tried again"), (5, "at 3")]
+    for index in (0, 2, 5):  # a note comes before its task's end
+        mine = [event.kind for event in events if event.index == index]
+        assert mine == ["note", "done"]
+    assert list(tmp_path.iterdir()) == []  # no mark is left
+
+
+def test_as_many_at_a_time_as_is_said(two_nodes: Any, tmp_path: Path) -> None:
+    executor = opened(two_nodes, tmp_path, most=1)
+    spans = [event.value for event in executor.run(span, [0.3] * 3)]
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(sorted(spans)))
+
+
+# --- a grid --------------------------------------------------------------------------------------------------------
+
+
+def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
+    axes = {"strategies": "qure,in-batch", "losses": "bradley-terry", "backbones": None, "datasets": None}
+    grid = build_grid({**axes, "seeds": "2"}, {}, None, [*vector_sets, "train.epochs=40"], None)
+    return plan(grid.configs(), runs, Display(), Scenes())
+
+
+def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:
+    found = {}
+    for outcome, fault in compute(planned(vector_sets, runs), executor, runs=runs, tracking_uri="none"):
+        assert (outcome.error, fault) == (None, "")
+        assert outcome.run_id is not None
+        assert outcome.cell.hash not in found
+        found[outcome.cell.hash] = RunFolder(runs / outcome.run_id)
+    return found
+
+
+def kill_when_busy(two_nodes: Any, runs: Path, done: list[float]) -> None:
+    """Kill the second node, by SIGKILL to all of it, when both nodes are within a cell."""
+    while sum(RunFolder(path.parent).status == "interrupted" for path in runs.glob("*/checkpoint.pt")) < 2:
+        time.sleep(0.02)
+    two_nodes.remove_node(two_nodes.second, allow_graceful=False)
+    done.append(time.monotonic())
+
+
+def test_a_grid_survives_a_killed_node_and_equals_one_machines(
+    two_nodes: Any, vector_sets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Any
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    killed: list[float] = []
+    killer = threading.Thread(target=kill_when_busy, args=(two_nodes, there, killed), daemon=True)
+    executor = opened(two_nodes, there)
+    (tmp_path / "met").mkdir()
+    list(executor.run(meet, [tmp_path / "met"] * 2))
+    capfd.readouterr()
+    killer.start()
+    try:
+        with caplog.at_level(logging.WARNING, "negbench"):
+            found = computed(vector_sets, there, executor)
+    finally:
+        two_nodes.second = two_nodes.add_node(num_cpus=1, num_gpus=1)
+    assert killed
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records] == ["its node died: tried again"]
+    assert capfd.readouterr().out == ""  # Ray's own words are kept from where results go
+    alone = computed(vector_sets, here, Here())
+    assert found.keys() == alone.keys()
+    assert len(found) == 4
+    assert len(list(there.glob("*/config.json"))) == 4  # no cell has a second folder
+    for key, folder in found.items():
+        written = (folder.path / SUMS).read_text(encoding="utf-8").splitlines()
+        assert sum(line.endswith("  result.json") for line in written) == 1  # nor was it finished twice
+        assert folder.result["metrics"] == alone[key].result["metrics"]
+        assert (folder.path / "ranks.parquet").read_bytes() == (alone[key].path / "ranks.parquet").read_bytes()
+        for name, weights in folder.weights().items():
+            assert weights.equal(alone[key].weights()[name])
+
+
+def test_a_node_that_would_compute_another_run_says_so(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    cells = [replace(cell, hash="0" * 64) for cell in planned(vector_sets, tmp_path)[:1]]
+    ((outcome, _),) = compute(cells, opened(two_nodes, tmp_path), runs=tmp_path, tracking_uri="none")
+    assert "has other code, data or weights than planned with" in str(outcome.error)
+    assert not list(tmp_path.glob("*/config.json"))
+
+
+# --- images --------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_encoded_in_parts_and_equal_one_machines(
+    two_nodes: Any, toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = {"strategy": {"name": "all-corpus"}, "dataset": {"name": "synthetic", "root": str(toy_root)}}
+    config = resolved(build_config([layers, {"backbone": {"name": "tiny", "weights": "random"}}]))
+    files = files_of([load_split(config.dataset, "val")])
+    stored = []
+    for name, executor in (("here", Here()), ("there", opened(two_nodes, tmp_path))):
+        monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / name))
+        advanced: list[int] = []
+        report = encode(config, ["val"], executor, planned=lambda plan: None, progress=advanced.append)
+        assert (report.encoded, report.reused, sum(advanced)) == (48, 0, 48)
+        backbone: Backbone = load_backbone(config.backbone, config.seed)
+        store = store_of(backbone)
+        assert store.missing(files) == []
+        stored.append(store.load(list(files))[torch.arange(len(files))])
+        shards = len(list(store.folder.glob("*.safetensors")))
+        assert shards == (1 if name == "here" else 8)  # four parts for each of two workers
+        again = encode(config, ["val"], executor, planned=lambda plan: None, progress=advanced.append)
+        assert (again.encoded, again.reused) == (0, 48)
+    assert stored[0].equal(stored[1])
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "ahead of runs"))
+    encode_run(config, opened(two_nodes, tmp_path), Display(), Scenes())
+    every = files_of([load_split(config.dataset, split) for split in ("train", "val")])
+    assert (len(every), store_of(load_backbone(config.backbone, 0)).missing(every)) == (144, [])
+
+
+# --- what stops a command ------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_shared_is_noticed(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = opened(two_nodes, tmp_path)
+
+    @contextlib.contextmanager
+    def unseen(path: Path) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def unlocked(path: Path) -> Iterator[None]:
+        path.touch()
+        yield
+
+    monkeypatch.setattr(cluster, "locked", unseen)
+    with pytest.raises(NegbenchError, match=r"does not share .* with this machine \(No such file.*--runs-dir"):
+        list(executor.run(task, [1, 2]))
+    monkeypatch.setattr(cluster, "locked", unlocked)
+    with pytest.raises(NegbenchError, match=r"its locks are not.*mount it with locks"):
+        list(executor.run(task, [1, 2]))
+
+
+def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
+    sets = [*vector_sets, "train.epochs=20000"]
+    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
+    more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
+    client = Tracker.open(tmp_path).client()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from negbench.cli.main import main; main()", *grid, *more),
+            *itertools.chain(*(["--set", text] for text in sets)),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears_sigterm,
+    )
+    try:
+        while len(found := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143, told
+    assert "Traceback" not in told
+    assert "0 of 3 cells are finished and kept" in told
+    for path in found:  # nobody is at it, and it can be gone on with
+        with RunFolder(path.parent).lock():
+            assert RunFolder(path.parent).status == "interrupted"
+    assert len(list(tmp_path.glob("*/config.json"))) == 2
+    places = [experiment.experiment_id for experiment in client.search_experiments()]
+    statuses = [run.info.status for run in client.search_runs(places)]
+    assert statuses == ["KILLED"] * 3  # two cells and their parent
+
+
+def hears_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing answers there (Connection refused)"),
+        (["--address", "ray://head:10001"], "want HOST:PORT; start the command on a node of the cluster"),
+        (["--address", "head"], "want HOST:PORT of the cluster's head, or auto"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_one_line(
+    more: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert negbench(["compare", "--executor", "ray", *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_task_that_no_node_can_hold_is_refused(two_nodes: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"ray:cpus=2:gpus=0: no node .* the largest of 2 has 1 CPUs and 1 GPUs"):
+        opened(two_nodes, tmp_path, cpus=2.0)
+    with pytest.raises(OptionError, match=r"ray:cpus=1:gpus=2: no node can hold such a task"):
+        opened(two_nodes, tmp_path, gpus=2.0)
+    assert opened(two_nodes, tmp_path, cpus=0.5).workers == 4
+
+
+def test_tasks_share_a_gpu(two_nodes: Any, tmp_path: Path) -> None:
+    whole = opened(two_nodes, tmp_path, gpus=None)
+    assert (whole.gpus, whole.workers) == (1.0, 1)
+    halves = opened(two_nodes, tmp_path, cpus=0.5, gpus=0.5)
+    assert halves.workers == 2
+    spans = sorted(event.value for event in halves.run(span, [1.0] * 2))
+    assert spans[1][0] < spans[0][1]  # at the same time
+    assert {event.value[2] for event in halves.run(task, [1, 2]) if event.kind == "done"} == {"0"}
+
+
+# --- a study -------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_computed_by_workers_of_the_cluster(
+    two_nodes: Any, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = itertools.chain(*(["--set", text] for text in vector_sets))
+    ray_flags = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--tracking-uri", "none"]
+    flags = ["--name", "s", "--trials", "3", "--final-seeds", "0", "--runs-dir", str(tmp_path)]
+    assert negbench(["study", "--strategy", "top-k", *sets, *ray_flags, *flags]) == 0
+    told = capsys.readouterr().err
+    assert sorted(line.split("trial ")[1][0] for line in told.splitlines() if " trial " in line) == ["0", "1", "2"]
+    assert len(list((tmp_path / "s" / "cells").glob("*/result.json"))) == 3
+
+
+def test_locks_are_tried(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with mark.open("w") as file:
+        assert "its locks are not" in str(cluster._wrong(mark))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cluster._wrong(mark) is None
+    assert "(No such file or directory)" in str(cluster._wrong(tmp_path / "none"))

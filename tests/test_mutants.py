@@ -1,0 +1,75 @@
+"""The mutation tests themselves: what they change, without running any (`make mutants` does)."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODULE = """
+MOVES_SCORES = False
+LIMIT = 3
+
+def half(rows: list[int], top: int = 2) -> float:
+    assert rows, 1 + 1
+    if top < LIMIT and not rows[0]:
+        raise ValueError(f"want {top + 1}")
+    rows.append(-1)
+    return sum(rows) / 2
+"""
+
+
+@pytest.fixture(scope="module")
+def mutants() -> Any:
+    spec = importlib.util.spec_from_file_location("mutants", Path(__file__).with_name("mutants.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutants"] = module  # where its dataclasses look for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_fault_by_hand_has_its_place(mutants: Any) -> None:
+    faults = mutants.protocol()
+    assert len({(fault.path, fault.text) for fault in faults}) == len(faults) > 80
+    for fault in faults:
+        compile(fault.text, str(fault.path), "exec")
+        assert all((mutants.ROOT / name.partition("::")[0]).exists() for name in fault.tests)
+
+
+def test_faults_of_a_module_by_hand(mutants: Any, tmp_path: Path) -> None:
+    path = tmp_path / "toy.py"
+    path.write_text(MODULE, encoding="utf-8")
+    count = len(mutants._choices(ast.parse(MODULE)))
+    found = [mutants.mutant_of(path, number, ["tests"]) for number in range(count)]
+    assert Counter(mutant.what for mutant in found) == {
+        "3 -> 4": 1, "3 -> 2": 1,  # LIMIT
+        "2 -> 3": 2, "2 -> 1": 2,  # top and the divisor
+        "1 -> 2": 1, "1 -> 0": 1, "USub left out": 1,  # -1
+        "0 -> 1": 1, "0 -> -1": 1,
+        "condition turned round": 1, "and <-> or": 1, "Lt -> LtE": 1, "Not left out": 1,
+        "statement left out": 2,  # raise, append
+        "return None": 1, "Div -> Mult": 1,
+    }  # fmt: skip
+    assert len({mutant.text for mutant in found}) == len(found)
+    assert ast.unparse(ast.parse(MODULE)) not in {mutant.text for mutant in found}
+    assert {mutant.text.count("MOVES_SCORES = False") for mutant in found} == {1}
+    (turned,) = (mutant for mutant in found if mutant.what == "Lt -> LtE")
+    assert (turned.line, "if top <= LIMIT and (not rows[0]):" in turned.text) == (7, True)
+
+
+def test_a_sample_is_that_of_its_seed(mutants: Any) -> None:
+    (first, total), (again, _), (other, _) = (mutants.sample_of("losses", 9, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert total > 300
+    assert len({str(mutant) for mutant in first}) <= 9 == len(first)
+    for patterns, tests in mutants.GROUPS.values():
+        assert all(list(mutants.ROOT.glob(pattern)) for pattern in patterns)
+        assert all((mutants.ROOT / name).exists() for name in tests)
