@@ -24,11 +24,17 @@ def precision_of(config: RunConfig) -> str:
 
 
 def accelerator_of(config: ResolvedConfig) -> Accelerator:
-    """Device and precision of a run."""
+    """Device and precision of a run.
+
+    Raises:
+        NegbenchError: half precision that a CPU would not compute in.
+    """
     from accelerate import Accelerator, DistributedDataParallelKwargs  # here, as planning a grid does without it
     from accelerate.state import AcceleratorState
 
     precision, on_gpu = precision_of(config), device_of(config).type == "cuda"
+    if precision == "fp16" and not on_gpu:  # accelerate would compute in float32, and say nothing
+        raise NegbenchError("train.precision = 'fp16' needs a GPU: take bf16 or fp32 on a CPU")
     AcceleratorState._reset_state()  # a process may compute runs of different precision
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a loss need not use every trained part
     mixed = "no" if precision == "fp32" else precision

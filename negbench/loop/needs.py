@@ -6,7 +6,6 @@ Bounds from below, of what grows with an option: a backbone's own activations ar
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from PIL import Image
 from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone, Strategy
 from negbench.loop.schedule import Stage, stages_of
+from negbench.mining.pool_file import row_bytes
 from negbench.registry import registry
 from negbench.room import Need
 from negbench.scene import Splits, trained_state
@@ -126,7 +126,7 @@ def disk_needs(run: OpenRun) -> list[Need]:
         ),
         Need(
             "pools",
-            ((_KEPT_POOLS if mined else 0, "refreshes"), (queries, "queries"), (math.ceil(corpus / 8), "bytes")),
+            ((_KEPT_POOLS if mined else 0, "refreshes"), (queries, "queries"), (row_bytes(corpus), "bytes")),
             "take a smaller corpus",
         ),
         _of_points(config, copies=4),

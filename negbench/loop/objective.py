@@ -39,7 +39,7 @@ from negbench.loop.slots import (
 )
 from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
-from negbench.mining.mine import batch_statistics, filtered
+from negbench.mining.mine import answer_of, batch_statistics, filtered
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.scene import Scene, Tokens
 
@@ -427,7 +427,7 @@ class Objective(nn.Module):
             )
             view = filtered(view, self.filters if of_targets else None, strategy)
             positives = strategy.positives(view) if strategy.several_positives and of_targets and not bank else None
-            pool = strategy.pool(view)
+            pool = answer_of(strategy, view)
             slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if bank else pool, positives)
             views[slot] = (view, truth)
             if bank and strategy.synthesizes:

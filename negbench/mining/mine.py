@@ -250,7 +250,7 @@ def mine(
     with written(pools, shape) as write:
         for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
             for scored in _scored(task, rows, corpus, refresh, strategy):
-                answer, fallback = _fall_back(scored, _answer(strategy, scored.shown))
+                answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
                 found = _statistics(scored, pool, drawn) | {"fallback": fallback}
@@ -472,14 +472,16 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
 # --- pools -------------------------------------------------------------------------------------------------------
 
 
-def _answer(strategy: Strategy, view: ScoreView) -> Tensor:
-    """The strategy's pools, refused unless they are what `Strategy.pool` promises."""
+def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
+    """The strategy's pools, of a corpus or of a batch; NegbenchError unless they are what `Strategy.pool` promises."""
     answer, name = strategy.pool(view), type(strategy).__name__
     if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
     if answer.dtype != torch.bool and not answer.is_floating_point():
         raise NegbenchError(f"{name}.pool must return bool or float weights, got {answer.dtype}")
+    if answer.layout != torch.strided or answer.device != view.scores.device:
+        raise NegbenchError(f"{name}.pool must return a dense tensor on {view.scores.device}, got {answer.device}")
     if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
         raise NegbenchError(f"{name}.pool must return finite weights >= 0")
     wrong = _inside(answer) & ~view.allowed

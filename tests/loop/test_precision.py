@@ -9,8 +9,11 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
+from accelerate import Accelerator
 
 from negbench.cli.main import run as negbench
+from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
@@ -32,8 +35,12 @@ def outcomes(strategy: str, loss: str, sets: list[str], place: Path, scenes: Sce
     flags = {"strategy": {"name": strategy}, "loss": {"name": loss}}
     found = {}
     for precision in ("fp32", *BOUNDS):
-        config = load_config(flags=flags, sets=[*sets, f"train.precision={precision}"])
-        found[precision] = run_config(config, Bench.open(place, "none", scenes=scenes))
+        with pytest.MonkeyPatch.context() as patch:
+            if precision == "fp16":  # a run on a CPU refuses it; the arithmetic is tried all the same
+                patch.setattr(Accelerator, "autocast", lambda accelerator: torch.autocast("cpu", torch.float16))
+            told = precision if precision == "bf16" else "fp32"
+            config = load_config(flags=flags, sets=[*sets, f"train.precision={told}"])
+            found[precision] = run_config(config, Bench.open(place / precision, "none", scenes=scenes))
     return found
 
 
@@ -74,6 +81,16 @@ def test_the_terms_on_privileged_texts(slots: str, toy_sets: list[str], tmp_path
     found = outcomes("hycole", "info-nce", [*toy_sets, *terms], tmp_path, Scenes())
     assert any("train/temperature_tcm" in point for point in found["bf16"].folder.metrics())
     check(found)
+
+
+def test_fp16_without_a_gpu_is_refused(sets: list[str], tmp_path: Path) -> None:
+    """It would be float32 under the name of fp16."""
+    config = load_config(
+        flags={"strategy": {"name": "qure"}}, sets=[*sets, "train.precision=fp16", "compute.device=cpu"]
+    )
+    with pytest.raises(NegbenchError, match="'fp16' needs a GPU"):
+        run_config(config, Bench.open(tmp_path, "none"))
+    assert not list(tmp_path.glob("*/config.json"))
 
 
 def test_the_demo_in_bf16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
