@@ -26,6 +26,7 @@ EXEMPT = {
     "negbench.loop.observe",
     "negbench.loop.record",
     "negbench.registry",
+    "negbench.room",
 }
 
 

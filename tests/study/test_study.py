@@ -431,7 +431,7 @@ def test_a_table_is_printed_and_logged(
 ) -> None:
     logged: dict[str, Summary] = {}
 
-    def close(self: Tracker, note: Path, name: str, summaries: Any, artifacts: Any) -> None:
+    def close(self: Tracker, note: Path, name: str, summaries: Any, artifacts: Any, shown: Any) -> None:
         logged.update({summary.tags["trial"]: summary for summary in summaries})
 
     monkeypatch.setattr(Tracker, "close_parent", close)
