@@ -474,7 +474,9 @@ def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = N
 
 def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
     """The strategy's pools, of a corpus or of a batch; NegbenchError unless they are what `Strategy.pool` promises."""
-    answer, name = strategy.pool(view), type(strategy).__name__
+    before, answer, name = _versions(view), strategy.pool(view), type(strategy).__name__
+    if _versions(view) != before:  # its scores may be those that the loss is made of
+        raise NegbenchError(f"{name}.pool wrote into the view that it was shown; change a copy (.clone())")
     if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
         got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
@@ -490,6 +492,12 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
         what = "the target itself" if column == int(view.target[row]) else "an excluded image"
         raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
     return answer
+
+
+def _versions(view: ScoreView) -> list[int]:
+    """How often each tensor of a view was written to, where torch counts that (not in inference mode)."""
+    shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values())
+    return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 
 def _inside(answer: Tensor) -> Tensor:

@@ -530,6 +530,8 @@ def test_a_query_without_any_allowed_image_is_an_error_that_names_it() -> None:
         (lambda view: torch.where(view.allowed, -1.0, 0.0), "finite weights >= 0"),
         (lambda view: torch.where(view.allowed, torch.nan, 0.0), "finite weights >= 0"),
         (lambda view: torch.where(view.allowed, torch.inf, 0.0), "finite weights >= 0"),
+        (lambda view: view.scores.clamp_(max=0.0) < view.allowed, "Function.pool wrote into the view that it was"),
+        (lambda view: view.allowed.logical_not_(), "Function.pool wrote into the view that it was shown; change a"),
     ],
 )
 def test_a_strategy_that_breaks_its_contract_is_refused(answer: Callable[[ScoreView], Any], message: str) -> None:
