@@ -51,9 +51,12 @@ def two_nodes() -> Iterator[Any]:
     """
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # where a token of the user's lies, Ray would ask for it
     kept = signal.getsignal(signal.SIGTERM)
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a longer path is too long for its sockets
+    environment = pytest.MonkeyPatch()
+    environment.setenv("RAY_AUTH_MODE", "disabled")  # where a token of the user's lies, Ray would ask for it
+    environment.setenv("RAY_TMPDIR", folder)  # where the cluster's address is written, into a folder that must be there
+    (Path(folder) / "ray").mkdir()
     made = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
     made.second = made.add_node(num_cpus=1, num_gpus=1)
     try:
@@ -61,6 +64,7 @@ def two_nodes() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+        environment.undo()
         signal.signal(signal.SIGTERM, kept)
         deadline = time.monotonic() + 20
         while left := living(folder):
