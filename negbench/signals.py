@@ -41,3 +41,14 @@ def stop_on_signals() -> None:
     for each in _ENDING:
         if signal.getsignal(each) != signal.SIG_IGN:
             signal.signal(each, stop)
+
+
+def ending_of(error: BaseException) -> BaseException | None:
+    """What asked the process to end, where a library raised an error of its own on the way out; None for any other.
+
+    torch's zip writer does, when the signal comes while it writes a checkpoint.
+    """
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt | Stopped):
+        seen = seen.__cause__ or seen.__context__
+    return seen

@@ -33,6 +33,7 @@ from negbench.registry import registry
 from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.scene import Scene, Scenes, Splits, threads
+from negbench.signals import ending_of
 from negbench.tracking import Pruned, RunLog, Tracker
 
 if TYPE_CHECKING:
@@ -322,6 +323,8 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
         except Pruned:
             raise  # given up on purpose: no error, and it can be resumed
         except Exception as error:
+            if (ending := ending_of(error)) is not None:
+                raise ending from None  # interrupted, not failed
             folder.write_error(f"{type(error).__name__}: {error}")
             raise
 
