@@ -39,7 +39,7 @@ from negbench.loop.slots import (
 )
 from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
-from negbench.mining.mine import answer_of, batch_statistics, filtered
+from negbench.mining.mine import answer_of, batch_statistics, filtered, synthetic_of
 from negbench.mining.planes import Plane, batch_planes, planes_read
 from negbench.scene import Scene, Tokens
 
@@ -456,7 +456,7 @@ class Objective(nn.Module):
 
         with torch.no_grad(), self._full_precision():
             shown = Embedded(view, pool, told.queries.detach(), told.bank, random)
-            tokens, there = strategy.synthetic(shown)
+            tokens, there = synthetic_of(strategy, shown)
         with self._full_precision():
             scores = paired_relevance(told.queries, tokens.to(told.queries.dtype))
         return Corrupted.side_by_side([part, Corrupted(scores, there)])

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from negbench.contracts import DEFAULT_TEMPERATURE, ScoreView, Strategy, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, Embedded, ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
 from negbench.metrics.ranks import Tally, count, descending, masked_scores, tally
 from negbench.mining.draws import draw, splitmix
@@ -494,9 +494,33 @@ def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
     return answer
 
 
-def _versions(view: ScoreView) -> list[int]:
-    """How often each tensor of a view was written to, where torch counts that (not in inference mode)."""
-    shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values())
+def synthetic_of(strategy: Strategy, shown: Embedded) -> tuple[Tensor, Tensor]:
+    """The strategy's synthetic negatives; NegbenchError unless they are what `Strategy.synthetic` promises."""
+    given, name = (shown.pool, shown.queries, shown.images), f"{type(strategy).__name__}.synthetic"
+    before, answer = _versions(shown.view, *given), strategy.synthetic(shown)
+    if _versions(shown.view, *given) != before:
+        raise NegbenchError(f"{name} wrote into what it was shown; change a copy (.clone())")
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):
+        raise NegbenchError(f"{name} must return two tensors, the tokens and which of them there are")
+    tokens, there = answer
+    (rows, width), (_, images, _) = shown.queries.shape, shown.images.shape
+    if tokens.ndim != 4 or (len(tokens), *tokens.shape[2:]) != (rows, images, width):
+        raise NegbenchError(f"{name} must return [{rows}, S, {images}, {width}] tokens, got {tuple(tokens.shape)}")
+    if there.shape != tokens.shape[:2] or there.dtype != torch.bool:
+        expected = f"a {tuple(tokens.shape[:2])} bool tensor"
+        raise NegbenchError(f"{name} must say which there are by {expected}, got {tuple(there.shape)} {there.dtype}")
+    if not tokens.is_floating_point() or any(one.device != shown.images.device for one in answer):
+        raise NegbenchError(f"{name} must return float tokens on {shown.images.device}, got {tokens.dtype}")
+    norms = torch.linalg.vector_norm(tokens.float(), dim=-1)
+    near = ((norms - 1).abs() < 1e-2) | ~there[:, :, None]  # half precision is off by 1e-3
+    if not bool((near & norms.isfinite()).all()):  # what is not there must be finite too: 0 x NaN is a gradient of NaN
+        raise NegbenchError(f"{name} must return finite tokens of unit norm")
+    return answer
+
+
+def _versions(view: ScoreView, *others: Tensor) -> list[int]:
+    """How often each tensor of a view, and each of the others, was written to; inference mode keeps no count."""
+    shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values(), *others)
     return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from negbench.contracts import PLANES, Epoch, ScoreView, Slot, Strategy, tunable_ranges
 from negbench.errors import NegbenchError
+from negbench.mining.mine import synthetic_of
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
-from negbench.testing.worlds import Sign, toy_view
+from negbench.testing.worlds import Sign, toy_embedded, toy_view
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -289,6 +290,24 @@ class StrategyTestCase:
                 assert not ((found > 0) & (strategy.pool(view) > 0)).any()
                 if not strategy.several_positives:
                     assert torch.equal(found > 0, at_target)
+
+    def test_synthetic_negatives(self, strategy: Strategy) -> None:
+        """Tokens of unit norm out of the query's own stream alone, none where a query has no pool."""
+        if not strategy.synthesizes:
+            assert type(strategy).synthetic is Strategy.synthetic, "nobody asks for them without `synthesizes`"
+            return
+        state = torch.get_rng_state()
+        for tokens in (1, 3):
+            view = toy_view(8, 30, seed=1, sign="negative")
+            column = torch.zeros_like(view.target)
+            allowed = view.allowed.scatter(1, column[:, None], False)
+            view = _shown(strategy, _changed(view, target=column, allowed=allowed))
+            made, there = synthetic_of(strategy, toy_embedded(strategy, view, tokens=tokens))
+            assert bool(there.any())
+            assert not bool(there[~allowed.any(1)].any())
+            again, _ = synthetic_of(strategy, toy_embedded(strategy, view, tokens=tokens))
+            assert torch.equal(made, again)
+        assert torch.equal(torch.get_rng_state(), state)
 
     def test_order(self, strategy: Strategy) -> None:
         """A permutation of the queries, out of the epoch's generator alone, whatever the size of a batch."""

@@ -7,8 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from negbench.contracts import PLANES, ScoreView
+from negbench.contracts import PLANES, Embedded, ScoreView, Strategy
+from negbench.mining.draws import uniform
 
 Sign = Literal["mixed", "negative", "positive"]
 _STEPS = 1024  # scores are multiples of 1/1024: exact in float16 and wider, as are their differences
@@ -61,6 +63,32 @@ def toy_view(
         for name in PLANES
     }
     return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, dim=64, planes=planes)
+
+
+def toy_embedded(strategy: Strategy, view: ScoreView, *, tokens: int = 1, width: int = 8, seed: int = 3) -> Embedded:
+    """What a strategy that synthesizes is shown: random unit embeddings of the queries and images of a bank's view.
+
+    The scores are the view's own, not those of the embeddings.
+
+    Args:
+        strategy: its `pool` answers first.
+        view: [B, 1 + K], the target in column 0.
+        tokens: of an image.
+        width: of an embedding.
+        seed: of the embeddings, and of each query's own stream.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = view.scores.shape
+    images = normalize(torch.randn(columns - 1, tokens, width, generator=generator), dim=-1)
+    queries = normalize(torch.randn(rows, width, generator=generator), dim=-1)
+    used = 0
+
+    def random(count: int) -> Tensor:
+        nonlocal used
+        used += count
+        return uniform(seed + torch.arange(rows)[:, None], torch.arange(used - count, used))
+
+    return Embedded(view, strategy.pool(view), queries, images, random)
 
 
 def toy_views(count: int = 20) -> list[ScoreView]:

@@ -263,7 +263,14 @@ def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["xbm:queue=20", "in-batch:2>mochi:queue=20", "in-batch:2>xbm:queue=20", "xbm+top-k:k=5:queue=20"]
+    "name",
+    [
+        "xbm:queue=20",
+        "in-batch:2>mochi:queue=20",
+        "in-batch:2>xbm:queue=20",
+        "xbm+top-k:k=5:queue=20",
+        "mochi+top-k:k=5:queue=20",
+    ],
 )
 def test_a_queue_is_resumed_to_the_bit(
     name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -322,6 +329,23 @@ def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> No
     assert torch.equal(again.loss, result.loss), "the same seed, the same mixtures"
     other = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
     assert not torch.equal(other(dataclasses.replace(batch, seed=seed + 1)).loss, result.loss)
+
+
+@pytest.mark.parametrize("over", ["batch", "corpus"])
+def test_candidates_beside_mixed_negatives(opened: OpenRun, over: str) -> None:
+    """margin-kl: what is synthetic is no image, and takes none of the candidates away."""
+    tokens = {k: v[ROWS] for k, v in opened.scene.train.tokens.items()}
+    given = []
+    for mixed in (0, 9):
+        strategy = make_strategy("mochi", queue=64, hardest=3, pairs=mixed, with_query=mixed)
+        loss = make_loss("margin-kl", kl_over=over)
+        objective = Objective(opened.backbone, strategy, loss, opened.scene, opened.config.mining)
+        given.append(objective._batch_scores(Batch(ROWS, None, tokens, seed=ROWS)))
+    plain, beside = given
+    assert beside.slots["bank"].scores.shape[1] == plain.slots["bank"].scores.shape[1] + 18
+    assert plain.beside.mask is not None
+    assert beside.beside.mask is not None
+    assert torch.equal(plain.beside.mask, beside.beside.mask)
 
 
 def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:

@@ -5,24 +5,9 @@ import torch
 
 from negbench.contracts import Embedded, ScoreView
 from negbench.errors import NegbenchError
-from negbench.mining.draws import uniform
+from negbench.mining.mine import synthetic_of
 from negbench.strategies.mochi import Mochi
-from negbench.testing import as_sets, toy_view
-
-
-def embedded(view: ScoreView, tokens: int = 1) -> Embedded:
-    generator = torch.Generator().manual_seed(3)
-    rows, columns = view.scores.shape
-    unit = torch.nn.functional.normalize
-    images = unit(torch.randn(columns - 1, tokens, 8, generator=generator), dim=-1)
-    queries = unit(torch.randn(rows, 8, generator=generator), dim=-1)
-    used = [0]
-
-    def random(count: int) -> torch.Tensor:
-        used[0] += count
-        return uniform(torch.arange(rows)[:, None], torch.arange(used[0] - count, used[0]))
-
-    return Embedded(view, Mochi().pool(view), queries, images, random)
+from negbench.testing import as_sets, toy_embedded, toy_view
 
 
 def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
@@ -41,7 +26,7 @@ def test_the_pool_is_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_type_one_lies_between_two_of_the_hardest(tokens: int) -> None:
-    shown = embedded(bank_view(), tokens)
+    shown = toy_embedded(Mochi(), bank_view(), tokens=tokens)
     mixed, there = Mochi(hardest=2, pairs=50, with_query=0).synthetic(shown)
     assert mixed.shape == (4, 50, tokens, 8)
     assert there.tolist() == [[True] * 50] * 3 + [[False] * 50]
@@ -58,7 +43,7 @@ def test_type_one_lies_between_two_of_the_hardest(tokens: int) -> None:
 
 
 def test_type_two_is_nearer_to_the_negative_than_to_the_query() -> None:
-    shown = embedded(bank_view())
+    shown = toy_embedded(Mochi(), bank_view())
     mixed, _ = Mochi(hardest=1, pairs=0, with_query=200).synthetic(shown)
     for row in range(3):
         pair = torch.stack([shown.queries[row], shown.images[shown.view.scores[row, 1:].argmax(), 0]])
@@ -74,3 +59,57 @@ def test_bad_options_are_quoted() -> None:
         Mochi(hardest=0)
     with pytest.raises(NegbenchError, match="pairs must be a whole number >= 0, got -1"):
         Mochi(pairs=-1)
+
+
+class Answers(Mochi):
+    """Gives back whatever it was made to."""
+
+    answer: object = None
+
+    def synthetic(self, embedded: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+        found = type(self).answer
+        return found(embedded) if callable(found) else found  # type: ignore[no-any-return, return-value]
+
+
+def wrote(embedded: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    embedded.images.mul_(-1)
+    return one(), there()
+
+
+def one(rows: int = 4, tokens: int = 1, width: int = 8, value: float = 8**-0.5) -> torch.Tensor:
+    return torch.full((rows, 5, tokens, width), value)
+
+
+def there(rows: int = 4) -> torch.Tensor:
+    return torch.ones(rows, 5, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "must return two tensors, the tokens and which of them there are"),
+        ((one(), there(), there()), "must return two tensors"),
+        ((one(), [True] * 5), "must return two tensors"),
+        ((one()[:, :, 0], there()), r"must return \[4, S, 1, 8\] tokens, got \(4, 5, 8\)"),
+        ((one(rows=3), there(3)), r"must return \[4, S, 1, 8\] tokens, got \(3, 5, 1, 8\)"),
+        ((one(tokens=2), there()), r"got \(4, 5, 2, 8\)"),
+        ((one(width=7), there()), r"got \(4, 5, 1, 7\)"),
+        ((one(), there()[:, :4]), r"must say which there are by a \(4, 5\) bool tensor, got \(4, 4\) torch.bool"),
+        ((one(), there().float()), r"got \(4, 5\) torch.float32"),
+        ((one().long(), there()), "must return float tokens on cpu, got torch.int64"),
+        ((one(value=1.0), there()), "must return finite tokens of unit norm"),
+        ((one(value=float("nan")), there()), "must return finite tokens of unit norm"),
+        ((one(value=float("nan")), ~there()), "must return finite tokens of unit norm"),
+        (wrote, "wrote into what it was shown"),
+    ],
+)
+def test_what_no_plug_in_may_answer(answer: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answers, "answer", answer)
+    with pytest.raises(NegbenchError, match=f"^Answers.synthetic.*{message}"):
+        synthetic_of(Answers(), toy_embedded(Mochi(), bank_view()))
+
+
+def test_half_precision_and_absent_zeros_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer in ((one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])):
+        monkeypatch.setattr(Answers, "answer", answer)
+        assert synthetic_of(Answers(), toy_embedded(Mochi(), bank_view())) is answer
