@@ -23,6 +23,7 @@ from negbench.registry import SECTIONS, checked_options, constructor_of, option_
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
     from negbench.datasets.dataset import Dataset
+    from negbench.executors import Executor
     from negbench.loop.runs import RunResult
     from negbench.report.loaded import Comparison, Study
     from negbench.runfolder import Overwrite
@@ -205,7 +206,9 @@ def compare(
     seeds: int | Sequence[int] | None = None,
     negatives: Sequence[int] | None = None,
     name: str | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    executor: str | Executor = "pool",
+    address: str | None = None,
     overwrite: Overwrite = "failed",
     baseline: str | None = None,
     metric: str | None = None,
@@ -230,7 +233,8 @@ def compare(
         seeds: a count, or a list; default 3.
         negatives: per query and step, an axis; default each strategy's own number.
         name: folder and MLflow experiment; default from the grid.
-        workers: processes that compute cells.
+        workers: cells at a time; default 1, with Ray as many as there is room for.
+        executor, address: where, as the flags: 'pool', 'ray', 'ray:gpus=0.5', or an executor of your own.
         overwrite: failed, never or always.
         baseline: strategy that all are compared with; default in-batch, else all-corpus.
         metric: what the verdicts are about; default the data set's main metric.
@@ -245,8 +249,8 @@ def compare(
     Raises:
         NegbenchError: a user's mistake, or cells that failed.
     """
+    from negbench.commands.cells import executor_of
     from negbench.commands.compare import build_grid, compare_grid
-    from negbench.executors import executor_of
     from negbench.report.verdicts import Rules
 
     rules, plugins = Rules.of_flags(baseline, margin, alpha, metric), list[str]()
@@ -254,15 +258,15 @@ def compare(
     axes: dict[str, Any] = {kind: _axis(kind, each, plugins) for kind, each in given.items()}
     axes |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
     axes |= {"negatives": None if negatives is None else list(negatives)}
-    layer = {"plugins": plugins} if plugins else {}
+    layer, runs = {"plugins": plugins} if plugins else {}, files.runs_dir(runs_dir)
     grid = build_grid(axes, {}, None if recipe is None else Path(recipe), sets, layer)
     found = compare_grid(
         grid,
-        files.runs_dir(runs_dir),
+        runs,
         rules,
         console=_silent(),
         name=None if name is None else files.checked_name(name, "name"),
-        executor=executor_of(workers),
+        executor=executor_of(executor, address, workers, runs),
         overwrite=overwrite,
         audit=audit,
         report=report,
@@ -290,7 +294,9 @@ def study(
     pruner: str | None = None,
     final_seeds: int | None = None,
     name: str | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    executor: str | Executor = "pool",
+    address: str | None = None,
     storage: str | None = None,
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
@@ -303,13 +309,14 @@ def study(
         strategy, backbone, dataset, loss: as in `run`.
         seed: as in `run`.
         trials, seeds, search, fix, minimise, sampler, pruner, final_seeds, name, workers, storage: as the flags.
+        executor, address: as in `compare`.
         recipe, sets, runs_dir, tracking_uri: as in `run`.
 
     Raises:
         NegbenchError: settings that make no study, or a default that cannot be computed.
     """
+    from negbench.commands.cells import executor_of
     from negbench.commands.study import compute_study, read_study
-    from negbench.executors import executor_of
 
     flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
     flags |= {} if seed is None else {"seed": seed}
@@ -317,13 +324,14 @@ def study(
     told |= {"minimise": minimise, "sampler": sampler, "pruner": pruner, "final_seeds": final_seeds}
     given = {key: value for key, value in told.items() if value is not None}
     asked = read_study(flags, given, None if recipe is None else Path(recipe), list(sets))
+    runs = files.runs_dir(runs_dir)
     return compute_study(
         asked,
-        files.runs_dir(runs_dir),
+        runs,
         console=_silent(),
         name=None if name is None else files.checked_name(name, "name"),
         storage=storage,
-        executor=executor_of(workers),
+        executor=executor_of(executor, address, workers, runs),
         tracking_uri=tracking_uri,
     )
 

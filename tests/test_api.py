@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import negbench
 from negbench import ScoreView, Strategy
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
+from negbench.executors import Event, Function, Here
 from negbench.registry import registry
 
 PLUGIN = '''"""The lowest-scored images."""
@@ -124,6 +126,12 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
     assert "\n" not in str(told.value)
     with pytest.raises(NegbenchError, match="want names or objects of that kind, got int"):
         negbench.compare([3])
+    with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
+        negbench.compare("qure", executor="roy")
+    with pytest.raises(NegbenchError, match="--address is a Ray cluster's"):
+        negbench.study("qure", address="head:6379")
+    with pytest.raises(NegbenchError, match="workers must be at least 1, got 0"):
+        negbench.compare("qure", workers=0)
     with pytest.raises(NegbenchError, match="there is no run 'nothing'"):
         negbench.load("nothing", Path("nowhere"))
 
@@ -144,15 +152,26 @@ def test_backbones_and_data_sets_are_taken_for_the_options_they_were_made_with()
 def test_progress_goes_to_the_logger(
     vector_sets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    class Counting(Here):
+        """An executor of one's own."""
+
+        tasks = 0
+
+        def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
+            Counting.tasks += len(tasks)
+            return super().run(function, tasks)
+
     with caplog.at_level(logging.INFO, logger="negbench"):
         negbench.compare(
             "qure,in-batch",
             seeds=1,
+            executor=Counting(),
             sets=vector_sets,
             audit=False,
             report=False,
             runs_dir=tmp_path,
             tracking_uri="none",
         )
+    assert Counting.tasks == 2
     assert any("[2/2]" in record.getMessage() for record in caplog.records)
     assert capsys.readouterr().out == ""

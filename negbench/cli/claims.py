@@ -67,7 +67,7 @@ def claims(
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.work import findings
-    from negbench.commands.cells import raise_failed
+    from negbench.commands.cells import executor_of, raise_failed
 
     console, asked = options.console(), chosen(only)
     if list_:
@@ -81,7 +81,7 @@ def claims(
         folder, outcomes = _read(compare, plan, runs)
     else:
         folder, outcomes = _compute(
-            console, plan, runs, name, options.executor_of(executor, address, workers, runs), rule, tracking_uri
+            console, plan, runs, name, executor_of(executor, address, workers, runs), rule, tracking_uri
         )
     with options.stages("judge") as display:
         found = findings(plan, outcomes, runs, display)

@@ -86,6 +86,7 @@ def compare(
 ) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import files
+    from negbench.commands.cells import executor_of
     from negbench.commands.compare import build_grid, compare_grid
     from negbench.report.verdicts import Rules
 
@@ -102,7 +103,7 @@ def compare(
         rules,
         console=options.console(),
         name=name,
-        executor=options.executor_of(executor, address, workers, runs),
+        executor=executor_of(executor, address, workers, runs),
         overwrite=chosen,
         audit=audit,
         report=report,

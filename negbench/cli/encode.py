@@ -34,6 +34,7 @@ def encode(
     address: options.Address = None,
 ) -> None:
     """Plan, encode with progress, report."""
+    from negbench.commands.cells import executor_of
     from negbench.config import build_config, recipe_settings, resolved, set_layer
     from negbench.display import Display, progress_console
     from negbench.grid.encoding import EncodingPlan
@@ -46,7 +47,7 @@ def encode(
     whole, remarks = with_system([recipe_settings(recipe), flags, *map(set_layer, sets or ())], Scenes())
     options.notes(remarks)
     config = resolved(build_config([whole]))
-    where = options.executor_of(executor, address, None)
+    where = executor_of(executor, address, None)
 
     def planned(plan: EncodingPlan) -> None:
         if verify:

@@ -59,7 +59,7 @@ def map_(
 ) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.commands.cells import computed, raise_failed
+    from negbench.commands.cells import computed, executor_of, raise_failed
     from negbench.commands.compare import build_grid
     from negbench.errors import OptionError
     from negbench.grid.cells import SCENES
@@ -77,7 +77,7 @@ def map_(
         raise OptionError("a map has one loss, one backbone and one data set, which its dials move")
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / name)
-    where = options.executor_of(executor, address, workers, runs)
+    where = executor_of(executor, address, workers, runs)
     table = recipe_table(recipe)
     design = Design.of(dials_of(dials, table), sample or table.get("sample"))
     with options.stages("plan") as display:

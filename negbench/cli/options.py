@@ -13,7 +13,6 @@ from negbench.cli.output import wants_json
 
 if TYPE_CHECKING:
     from negbench.display import Display
-    from negbench.executors import Executor as AnyExecutor
     from negbench.runfolder import Overwrite
 
 Strategy = Annotated[
@@ -76,32 +75,6 @@ Address = Annotated[
         "--address", help="With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
     ),
 ]
-
-
-def executor_of(given: str, address: str | None, workers: int | None, runs: Path | None = None) -> AnyExecutor:
-    """`--executor`, `--address` and `--workers`, checked; `runs` is what all nodes must share beside the cache."""
-    from negbench import executors, files
-    from negbench.config import parse_plugin
-    from negbench.errors import OptionError, UnknownNameError
-
-    chosen = parse_plugin(given)
-    name = chosen.pop("name")
-    if name not in ("pool", "ray"):
-        raise UnknownNameError("executor", name, ("pool", "ray"))
-    for key, value in chosen.items():
-        if name == "pool" or key not in ("cpus", "gpus"):
-            raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
-            raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
-    if name == "pool":
-        if address is not None:
-            raise OptionError("--address is a Ray cluster's: add --executor ray")
-        return executors.executor_of(workers or 1)
-    from negbench.cluster import Ray
-
-    shared = [files.cache_dir(), *([runs] if runs is not None else [])]
-    return Ray.open(shared, address, most=workers, **chosen)
 
 
 def overwrite_of(given: str) -> Overwrite:

@@ -74,6 +74,7 @@ def study(
 ) -> dict[str, Any]:
     """Read the settings, compute, print."""
     from negbench import files
+    from negbench.commands.cells import executor_of
     from negbench.commands.study import compute_study, read_study
 
     named = {"strategy": strategy, "backbone": backbone, "loss": loss}
@@ -89,7 +90,7 @@ def study(
         console=options.console(),
         name=name,
         storage=storage,
-        executor=options.executor_of(executor, address, workers, runs),
+        executor=executor_of(executor, address, workers, runs),
         tracking_uri=tracking_uri,
     )
     return found.plain()

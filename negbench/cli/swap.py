@@ -42,7 +42,7 @@ def swap(
 ) -> dict[str, Any]:
     """Plan, compute, print."""
     from negbench import files
-    from negbench.commands.cells import computed, raise_failed
+    from negbench.commands.cells import computed, executor_of, raise_failed
     from negbench.config import config_layers
     from negbench.grid.axes import expand, parse_seeds
     from negbench.grid.cells import SCENES
@@ -63,7 +63,7 @@ def swap(
         system_of(each)  # raises
     runs = files.runs_dir(runs_dir)
     folder = ComparisonFolder(runs / name)
-    where = options.executor_of(executor, address, workers, runs)
+    where = executor_of(executor, address, workers, runs)
     with options.stages("plan") as display:
         matrix = swap_matrix(
             base,

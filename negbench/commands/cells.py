@@ -118,3 +118,46 @@ def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executo
     rest = [cell for cell in todo if cell.hash != first.hash]
     seconds = sum(RunFolder(folder).result["seconds"].values())
     return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, executor).line()} (as the first one went)"
+
+
+def executor_of(given: str | Executor, address: str | None, workers: int | None, runs: Path | None = None) -> Executor:
+    """`--executor`, `--address` and `--workers`, checked.
+
+    Args:
+        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which stays as it is.
+        address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
+        workers: tasks at a time, at most; None: 1, or with Ray as many as there is room for.
+        runs: what all nodes must share beside the cache.
+
+    Raises:
+        UnknownNameError: another name, or another option.
+        OptionError: an option's value, or an address without Ray.
+        NegbenchError: Ray is not installed, or its cluster cannot be reached.
+    """
+    from negbench import executors, files
+    from negbench.config import parse_plugin
+    from negbench.errors import OptionError, UnknownNameError
+
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers must be at least 1, got {workers}")
+    if not isinstance(given, str):
+        return given
+
+    chosen = parse_plugin(given)
+    name = chosen.pop("name")
+    if name not in ("pool", "ray"):
+        raise UnknownNameError("executor", name, ("pool", "ray"))
+    for key, value in chosen.items():
+        if name == "pool" or key not in ("cpus", "gpus"):
+            raise UnknownNameError("option", key, ("cpus", "gpus") if name == "ray" else (), where=f"--executor {name}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < 0 or (key == "cpus" and value == 0) or (value > 1 and value % 1):
+            raise OptionError(f"--executor {given}: {key} must be a whole number or a fraction of one, got {value!r}")
+    if name == "pool":
+        if address is not None:
+            raise OptionError("--address is a Ray cluster's: add --executor ray")
+        return executors.executor_of(workers or 1)
+    from negbench.cluster import Ray
+
+    shared = [files.cache_dir(), *([runs] if runs is not None else [])]
+    return Ray.open(shared, address, most=workers, **chosen)

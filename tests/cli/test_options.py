@@ -10,6 +10,7 @@ import pytest
 from negbench import __version__
 from negbench.cli import options
 from negbench.cli.main import run as negbench
+from negbench.commands.cells import executor_of
 from negbench.errors import NegbenchError
 from negbench.executors import Here, Processes
 from negbench.files import checked_name
@@ -86,8 +87,8 @@ def test_where_tasks_run_is_checked(
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:
-    assert options.executor_of("pool", None, None, tmp_path) == Here()
-    assert options.executor_of("pool", None, 3, tmp_path) == Processes(3)
+    assert executor_of("pool", None, None, tmp_path) == Here()
+    assert executor_of("pool", None, 3, tmp_path) == Processes(3)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"])
