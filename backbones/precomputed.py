@@ -171,10 +171,11 @@ def _read(path: Path, what: str, key: str) -> _Table:
     except Exception as error:  # three libraries, each with its own kinds
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
     ranks = (2, 3) if what == "image" else (2,)
-    if vectors.ndim not in ranks or not vectors.is_floating_point() or len(vectors) != len(names) or not len(names):
+    fits = vectors.ndim in ranks and vectors.is_floating_point() and len(vectors) == len(names)
+    if not fits or not vectors.numel():
         want = "[N, C] or [N, L, C]" if what == "image" else "[N, C]"
         raise DataError(
-            f"{path}: '{key}' must be {want} float with N = {len(names)} {what}s, at least one; "
+            f"{path}: '{key}' must be {want} float with N = {len(names)} {what}s, and none of them 0; "
             f"got {list(vectors.shape)} {vectors.dtype}"
         )
     row = {name: index for index, name in enumerate(names)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.errors import check_option as check_option  # plug-ins find all they need here
 from negbench.metrics.drops import between_drops
 from negbench.metrics.ranks import descending, window
@@ -284,6 +284,23 @@ class Strategy(ABC):
     band: ClassVar[tuple[str, str] | None] = None
 
     switches: ClassVar[tuple[int, ...]] = ()  # epochs at which another stage begins
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """UnknownNameError or OptionError where a class declares a scope, slot, plane or schedule that there is not."""
+        super().__init_subclass__(**options)
+        declared: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+            ("scope", cls.scope, get_args(Scope)),
+            ("corrupts", cls.corrupts, get_args(Slot)),
+            ("reads", cls.reads, PLANES),
+            ("schedule", cls.schedule, ("multiples", "equal")),
+        )
+        for name, value, known in declared:
+            said = (value,) if name in ("scope", "schedule") else value
+            if not isinstance(said, tuple) or (name == "corrupts" and not said):
+                raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {quoted(value)}")
+            for each in said:
+                if each not in known:
+                    raise UnknownNameError(name, str(each), known, where=cls.__name__)
 
     @property
     def stages(self) -> tuple[tuple[int, Strategy], ...]:

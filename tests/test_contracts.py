@@ -133,6 +133,23 @@ def test_a_strategy_must_define_pool() -> None:
     assert (Strategy.scope, Strategy.corrupts, Strategy.n_def) == ("corpus", ("target",), 6)
 
 
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"scope": "both"}, "unknown scope 'both' in Mine"),
+        ({"corrupts": ("targets",)}, "unknown corrupts 'targets' in Mine: did you mean 'target'"),
+        ({"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
+        ({"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
+        ({"reads": ("guides",)}, "unknown reads 'guides' in Mine: did you mean 'guide'"),
+        ({"reads": ["guide"]}, "Mine.reads must be a tuple of"),
+        ({"schedule": 3}, "unknown schedule '3' in Mine"),
+    ],
+)
+def test_what_a_strategy_declares_exists(declared: dict[str, object], message: str) -> None:
+    with pytest.raises(NegbenchError, match=message):
+        type("Mine", (Strategy,), declared)
+
+
 # --- Loss -------------------------------------------------------------------------------------------------------------
 
 

@@ -120,7 +120,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 # a folder or disk that cannot be read or written is the user's to mend wherever it shows
-_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_OF_THE_MACHINE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.ENAMETOOLONG, errno.ELOOP),  # of a path that the user gave, wherever it is looked up
+)
 
 
 def _fail(message: str) -> int:

@@ -91,10 +91,14 @@ def top_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -
 
 
 def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
-    """Queries whose ranking leaves out a member of their subset: for these the subset rank is only an upper bound."""
+    """Queries whose ranking leaves out a member of their subset: for these the subset rank is only an upper bound.
+
+    Raises:
+        NegbenchError: a ranking that is none.
+    """
     cut = 0
     for query in dataset.queries:
-        listed = {str(image) for image in rankings.get(query.id, ())}
+        listed = {image for image, _ in _entries(query, rankings.get(query.id, ()))}
         cut += any(member not in listed for member in query.subset)
     return cut
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import TypeAdapter
 
 from negbench.config import RunConfig, resolved
 from negbench.errors import OptionError, UnknownNameError
@@ -124,7 +125,12 @@ class StudySpec:
 
     @classmethod
     def load(cls, value: Mapping[str, Any]) -> StudySpec:
-        """From what `dump` gave."""
+        """From what `dump` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `dump` gives.
+        """
+        TypeAdapter(cls).validate_json(json.dumps(value), strict=True)  # types alone: it makes whole whole ends floats
         space = value["space"]
         knobs = tuple(Knob(**{**knob, "choices": tuple(knob["choices"])}) for knob in space["knobs"])
         band = Band(**space["band"]) if space["band"] else None

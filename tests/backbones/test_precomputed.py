@@ -197,7 +197,8 @@ def test_bad_options(tmp_path, images, texts):
     [
         ({"ids": np.array(IDS)}, r"has no 'features', only 'ids'"),
         ({"features": IMAGES}, r"has no 'ids', only 'features'"),
-        ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, at least one; got \[3, 6\]"),
+        ({"ids": np.array(IDS), "features": IMAGES[:3]}, r"N = 4 images, and none of them 0; got \[3, 6\]"),
+        ({"ids": np.array(IDS), "features": IMAGES[:, :0]}, r"none of them 0; got \[4, 0\]"),
         ({"ids": np.array(IDS), "features": IMAGES.astype(int)}, r"\[N, C\] or \[N, L, C\] float"),
         ({"ids": np.array(IDS), "features": IMAGES[:, 0]}, r"got \[4\] torch.float32"),
         ({"ids": np.array(["a", "b", "a", "c"]), "features": IMAGES}, r"image 'a' is there twice"),

@@ -57,6 +57,14 @@ def test_a_flag_with_options_as_a_layer() -> None:
     assert layer == {"dataset": {"name": "fashioniq", "protocol": "val", "root": "x"}}
 
 
+def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300 + ".npz")
+    vectors = ["--backbone", "precomputed", "--set", f"backbone.images='{path}'", "--set", f"backbone.texts='{path}'"]
+    data = ["--dataset", "vectors", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
+    assert negbench(["run", "--strategy", "qure", *vectors, *data]) == 2
+    assert capsys.readouterr().err == f"negbench: error: {path}: File name too long\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

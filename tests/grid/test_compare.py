@@ -21,11 +21,12 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Here, Processes, executor_of
 from negbench.files import read_json
 from negbench.grid import encoding
-from negbench.grid.axes import Grid, parse_seeds, short
+from negbench.grid.axes import Grid, expand, parse_seeds, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop.train import Loop
+from negbench.registry import registry
 from negbench.report.comparison import finish
 from negbench.report.leader import leader_table
 from negbench.report.words import markdown, spread
@@ -61,6 +62,13 @@ def planned(grid: Grid, runs: Path) -> list[Cell]:
 def compute(grid: Grid, runs: Path, name: str = "c", workers: int = 1, **options: Any) -> list[Outcome]:
     folder = ComparisonFolder(runs / name)
     return folder.compute(planned(grid, runs), executor_of(workers), tracking_uri="none", **options)
+
+
+def test_all_strategies_are_those_that_every_run_can_have() -> None:
+    """No guide, no judge, and no loss that takes several positives is asked for."""
+    names = {section["name"] for section in expand("strategies", "all")}
+    built_in = {name for name, found in registry.plugins("strategies").items() if found.origin == "built-in"}
+    assert built_in - names == {"fnc-attraction", "gist", "rocketqa"}
 
 
 def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None:

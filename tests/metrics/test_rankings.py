@@ -125,6 +125,8 @@ def test_submission_files_of_cirr_score_as_they_are() -> None:
     assert alone["subset_recall_at_1"] <= data.evaluate(scores)["subset_recall_at_1"]
     assert count_cut_subsets(data, recall) == sum(any(m not in recall[q.id] for m in q.subset) for q in data.queries)
     assert count_cut_subsets(data, recall) > 0
+    with pytest.raises(NegbenchError, match="want a list of image ids, got None"):
+        count_cut_subsets(data, {data.queries[0].id: None})  # type: ignore[dict-item]
     with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall_subset', want 'recall'"):
         evaluate_rankings(data, subset)
     with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall', want 'recall_subset'"):

@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 
 from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.files import read_json
+from negbench.files import DamagedError, read_json
 from negbench.study.book import Book, Claim
 from negbench.study.final import finished
 from negbench.study.importance import importance
@@ -95,6 +95,15 @@ def claimed(book: Book) -> Claim:
     claim = book.claim()
     assert isinstance(claim, Claim)
     return claim
+
+
+@pytest.mark.parametrize(
+    "changes", [{"first_refresh": {}}, {"epochs": "4"}, {"base": []}, {"space": {"knobs": 3}}, {"claims": None}]
+)
+def test_settings_of_another_form_are_damage(changes: dict[str, Any], tmp_path: Path) -> None:
+    toy_book(tmp_path).study.set_user_attr("negbench", toy_spec().dump() | changes)
+    with pytest.raises(DamagedError, match="is damaged"):
+        Book(tmp_path, "toy", None, storage_url(tmp_path, None))
 
 
 def test_trial_0_is_computed_first_and_the_number_is_kept(tmp_path: Path) -> None:
