@@ -26,6 +26,14 @@ from negbench.study.spec import StudySpec, distributions, pruner_of, sampler_of
 from negbench.study.storage import open_storage, storage_url
 from negbench.tracking import Pruned
 
+_NOTED: dict[str, type] = {
+    "error": str,
+    "runs": list,
+    "seconds": float,
+    "verdicts": dict,
+    "deaths": int,
+    "config": dict,
+}
 MAX_DEATHS = 5  # a point whose worker dies that often is taken for the reason, and not queued again
 
 Wait = Literal["wait"]
@@ -157,8 +165,20 @@ class Book:
     # --- trials ---------------------------------------------------------------------------------------------------
 
     def frozen(self) -> list[FrozenTrial]:
-        """All trials, in order of number."""
+        """All trials, in order of number.
+
+        Raises:
+            DamagedError: a finished trial without its values, or what is noted of a trial has another type.
+        """
         found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        objectives = len(self.study.directions)
+        with self._records():
+            for trial in found:
+                if trial.state == TrialState.COMPLETE and len(trial.values or ()) != objectives:
+                    raise ValueError(f"trial {trial.number} is finished and has no value")
+                for key, kind in _NOTED.items():
+                    if not isinstance(trial.user_attrs.get(key, kind()), kind):
+                        raise ValueError(f"'{key}' of trial {trial.number} is no {kind.__name__}")
         return found
 
     def counts(self) -> dict[str, int]:

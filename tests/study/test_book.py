@@ -106,6 +106,29 @@ def test_settings_of_another_form_are_damage(changes: dict[str, Any], tmp_path: 
         Book(tmp_path, "toy", None, storage_url(tmp_path, None))
 
 
+@pytest.mark.parametrize("noted", [{"runs": "a"}, {"seconds": "1"}, {"verdicts": []}, {"deaths": None}, {"error": 3}])
+def test_notes_of_another_type_are_damage(noted: dict[str, Any], tmp_path: Path) -> None:
+    book = toy_book(tmp_path)
+    for key, value in noted.items():
+        claimed(book).note(key, value)
+    with pytest.raises(DamagedError, match=f"'{next(iter(noted))}' of trial 0 is no "):
+        book.counts()
+
+
+def test_a_finished_trial_without_its_value_is_damage(tmp_path: Path) -> None:
+    book = toy_book(tmp_path)
+    assert work(book, at_once, silent) == 10
+    journal = tmp_path / "optuna.journal"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:
+        if line.get("state") == TrialState.COMPLETE:
+            line["values"] = None
+    (tmp_path / ".optuna.journal.sums").unlink()
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DamagedError, match="trial 0 is finished and has no value"):
+        toy_book(tmp_path).counts()
+
+
 def test_trial_0_is_computed_first_and_the_number_is_kept(tmp_path: Path) -> None:
     book = toy_book(tmp_path, 12)
     assert work(book, at_once, silent) == 12
