@@ -32,11 +32,12 @@ mutants: $(STAMP) ## mutation tests: single faults put into the code, SAMPLE=40 
 fuzz: $(STAMP) ## 10,000 strange options and files, others each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
-lint: $(STAMP) ## ruff, mypy, the import rules; known holes in dependencies, as advice
+lint: $(STAMP) ## ruff, mypy, the import rules, hadolint; known holes in dependencies, as advice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint Dockerfile
 	@$(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 5 2>/dev/null | grep -v "could not be audited" \
 		|| echo "pip-audit: nothing could be looked up; advice, which fails nothing"
 
