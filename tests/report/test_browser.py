@@ -281,21 +281,6 @@ def test_axe_finds_nothing_in_the_report(
     context.close()
 
 
-def test_the_page_does_not_jump_while_it_is_made(browser: Browser, runs: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
-    report = context.new_page()
-    report.add_init_script(
-        """window.shift = 0;
-        const added = list => list.getEntries().forEach(entry => { window.shift += entry.value; });
-        new PerformanceObserver(added).observe({ type: 'layout-shift', buffered: true });"""
-    )
-    report.goto((runs / NAME / "report" / "index.html").as_uri())
-    report.locator("footer, #facts").last.scroll_into_view_if_needed()
-    assert report.evaluate("window.shift") < 0.01
-    assert report.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
-    context.close()
-
-
 def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
     report = context.new_page()
