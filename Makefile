@@ -43,7 +43,7 @@ lint: $(STAMP) ## ruff, mypy, the import rules, hadolint; known holes in depende
 
 docs: $(STAMP) ## the documentation site in build/site, made without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
-	@echo build/site/index.html
+	@echo "build/site/index.html; to search in it, serve it: $(BIN)/python -m http.server -d build/site"
 
 bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

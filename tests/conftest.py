@@ -100,22 +100,28 @@ def browser() -> Iterator[Browser]:
 def first_screens() -> Callable[..., None]:
     """Look at an open page on a desktop and on a phone, in both schemes; keep build/screenshots/NAME-WIDTH-SCHEME.png.
 
-    Each must show something, in the scheme that was asked for. `seen` gets width and height and asserts what is
-    there; `own` pages are also no wider than the screen.
+    Each must show something, in the scheme that was asked for. `seen` gets width and height and asserts what is there;
+    `own` pages are also no wider than the screen. `dress` turns a page to a scheme that does not follow the browser's.
     """
     from PIL import Image
 
     folder = Path(__file__).parents[1] / "build" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
 
-    def look(page: Page, name: str, seen: Callable[[int, int], None], *, own: bool = True) -> None:
-        for width, height in SCREENS.items():
-            for scheme in SCHEMES:
+    def look(
+        page: Page,
+        name: str,
+        seen: Callable[[int, int], None],
+        *,
+        own: bool = True,
+        dress: Callable[[str], None] | None = None,
+    ) -> None:
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            if dress is not None:
+                dress(scheme)
+            for width, height in SCREENS.items():
                 page.set_viewport_size({"width": width, "height": height})
-                page.emulate_media(color_scheme=scheme)
-                page.wait_for_function(
-                    "dark => matchMedia('(prefers-color-scheme: dark)').matches === dark", arg=scheme == "dark"
-                )
                 page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
                 seen(width, height)
                 file = folder / f"{name}-{width}-{scheme}.png"
