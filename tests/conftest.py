@@ -170,7 +170,8 @@ def load_of(browser: Browser) -> Callable[[Path], Load]:
                 document.querySelectorAll('*').length, window.shift]"""
         )
         context.close()
-        weight = sum(Path(url2pathname(urlsplit(address).path)).stat().st_size for address in addresses)
+        paths = [Path(url2pathname(urlsplit(address).path)) for address in addresses]
+        weight = sum(path.stat().st_size for path in paths if path.exists())  # MkDocs' theme asks for one that is not
         found = Load(weight, len(addresses), elements, loaded, painted, shift)
         print(f"\n{file.name}: {found}")
         return found
