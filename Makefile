@@ -32,17 +32,18 @@ mutants: $(STAMP) ## mutation tests: single faults put into the code, SAMPLE=40 
 fuzz: $(STAMP) ## 10,000 strange options and files, others each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
-lint: $(STAMP) ## ruff, mypy, the import rules; known holes in dependencies, as advice
+lint: $(STAMP) ## ruff, mypy, the import rules, hadolint; known holes in dependencies, as advice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/hadolint Dockerfile
 	@$(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 5 2>/dev/null | grep -v "could not be audited" \
 		|| echo "pip-audit: nothing could be looked up; advice, which fails nothing"
 
 docs: $(STAMP) ## the documentation site in build/site, made without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
-	@echo build/site/index.html
+	@echo "build/site/index.html; to search in it, serve it: $(BIN)/python -m http.server -d build/site"
 
 bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

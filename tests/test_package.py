@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -169,10 +171,45 @@ def test_one_version_and_one_import_line() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_docker_file_runs_the_demo_of_the_makefile() -> None:
-    import json
+def docker_lines() -> list[tuple[str, str]]:
+    """(instruction, its arguments) of the Dockerfile, continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines()) if word.isupper()]
 
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.M)
+
+def test_the_docker_file_runs_the_demo_of_the_makefile() -> None:
+    (command,) = [json.loads(rest) for word, rest in docker_lines() if word == "CMD"]
     (demo,) = re.findall(r"negbench (compare .*--name demo)", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert json.loads(command) == demo.split()
+    assert command == demo.split()
+    assert command[command.index("--recipe") + 1] in recipes()
+
+
+def test_the_docker_file_installs_what_is_there_and_does_not_run_as_root() -> None:
+    lines = docker_lines()
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    (base,) = [rest for word, rest in lines if word == "FROM"]
+    python, system = re.fullmatch(r"python:(3\.\d+)-slim-([a-z]+)", base).groups()  # type: ignore[union-attr]
+    assert f"Programming Language :: Python :: {python}" in PROJECT["project"]["classifiers"]
+    assert system  # a release of Debian, not the newest one on the day of the build
+    assert [rest for word, rest in lines if word == "COPY"] == [". ."]
+    (install,) = [rest for word, rest in lines if word == "RUN" and "pip install" in rest]
+    (extra,) = re.findall(r"\.\[(\w+)\]", install)
+    assert extra in PROJECT["project"]["optional-dependencies"]
+    (pins,) = re.findall(r"-c (\S+)", install)
+    for needed in (pins, "pyproject.toml", PROJECT["project"]["readme"], "negbench", "strategies", "backbones"):
+        assert (ROOT / needed).exists()
+        assert needed not in ignored
+    assert "!runs/recipes" in ignored  # the demo's recipe is in the wheel
+    (made,) = re.findall(r"useradd .*--uid (\d+)", " ".join(rest for _, rest in lines))
+    assert [rest for word, rest in lines if word == "USER"] == [made]
+    assert int(made) > 0
+    assert json.loads(next(rest for word, rest in lines if word == "ENTRYPOINT")) == [*PROJECT["project"]["scripts"]]
+
+
+def test_hadolint_finds_nothing_in_the_docker_file() -> None:
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("hadolint is not installed: pip install '.[dev]'")
+    for text, found in (((ROOT / "Dockerfile").read_text(encoding="utf-8"), False), ("FROM python\n", True)):
+        done = subprocess.run([program, "-"], input=text, capture_output=True, text=True, check=False)
+        assert bool(done.stdout) == bool(done.returncode) == found, done.stdout

@@ -60,6 +60,7 @@ def verify(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the data set.")
     ] = None,
     plugin: options.Plugins = None,
+    annotations: Annotated[bool, typer.Option("--annotations", help="Counts and targets alone, no images.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that decode images; 0 decodes here.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file for everything found, with a manifest of hashes.")] = None,
     as_json: Annotated[
@@ -86,6 +87,7 @@ def verify(
             section.pop("name"),
             section,
             splits=tuple(split or ()),
+            images=not annotations,
             workers=workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,7 +88,7 @@ def _recipes(name: str | None) -> None:
     for each, file in found.items():
         comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
         text = " ".join(line.removeprefix("# ") for line in comment)
-        typer.echo(f"  {each:{width}}  {re.split(r'[.] (?=[A-Z`])', text)[0].removesuffix('.')}")
+        _print(f"  {each:{width}}  ", re.split(r"[.] (?=[A-Z`])", text)[0].removesuffix("."))
 
 
 def _systems(name: str | None) -> None:
@@ -98,16 +99,17 @@ def _systems(name: str | None) -> None:
     found = systems().values() if name is None else [system(name)]
     width = max(len(each.name) for each in found)
     for each in found:
-        typer.echo(f"  {each.name:{width}}  {each.title}: {each.summary}")
-        typer.echo(f"  {'':{width}}  source: {each.paper}")
+        rest = " " * (width + 4)
+        _print(f"  {each.name:{width}}  ", f"{each.title}: {each.summary}")
+        _print(rest, f"source: {each.paper}")
         if name is None:
             continue
         for factor, layer in (("negatives", each.negatives), ("objective", each.objective)):
             for key, value in flattened(layer):
-                typer.echo(f"  {'':{width}}  {factor}: {key} = {value}")
+                _print(rest, f"{factor}: {key} = {value}")
         for part in each.parts:
             settings = ", ".join(f"{key} = {value}" for key, value in flattened(part.layer))
-            typer.echo(f"  {'':{width}}  {part.factor}, where it can be carried: {part.what}: {settings}")
+            _print(rest, f"{part.factor}, where it can be carried: {part.what}: {settings}")
 
 
 def _all(kind: str) -> None:
@@ -117,10 +119,18 @@ def _all(kind: str) -> None:
     width = max((len(d.name) for d in described), default=0)
     for d in described:
         origin = "" if d.origin == "built-in" else f"  [{d.origin}]"
-        typer.echo(f"  {d.name:{width}}  {d.summary}{origin}")
-        typer.echo(f"  {'':{width}}  source: {d.paper or 'none named'}")
+        _print(f"  {d.name:{width}}  ", f"{d.summary}{origin}")
+        _print(" " * (width + 4), f"source: {d.paper or 'none named'}")
         for name, text in d.ranges.items():
-            typer.echo(f"  {'':{width}}  tunable: {name} = {text}")
+            _print(" " * (width + 4), f"tunable: {name} = {text}")
+
+
+def _print(lead: str, text: str) -> None:
+    """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
+    console, line = options.console(), lead + " ".join(text.split())
+    if console.is_terminal:
+        line = textwrap.fill(line, console.width, subsequent_indent=" " * len(lead), break_on_hyphens=False)
+    typer.echo(line)
 
 
 def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
@@ -135,13 +145,12 @@ def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
 
 def _one(kind: str, name: str) -> None:
     """Every option with type, default, range and its lines of the docstring."""
-    import textwrap
-
     described, section, found = explained(kind, name)
-    typer.echo(f"{described.name}  {described.summary}\nsource: {described.paper or 'none named'}")
+    _print(f"{described.name}  ", described.summary)
+    _print("source: ", described.paper or "none named")
     typer.echo(f"\noptions, as --set {section}.NAME=VALUE or --{section} {name}:NAME=VALUE:" if found else "no options")
     for option in found:
         text = f"{option.type}, default {option.default}" + f"; tunable {option.range}" * bool(option.range)
-        typer.echo(f"  {option.name} = {text}")
-        for line in textwrap.wrap(option.text, 112):
-            typer.echo(f"      {line}")
+        _print(f"  {option.name} = ", text)
+        if option.text:
+            _print(" " * 6, option.text)

@@ -89,6 +89,7 @@ def verify(
     options: Mapping[str, Any],
     *,
     splits: Sequence[str] = (),
+    images: bool = True,
     workers: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
@@ -98,6 +99,7 @@ def verify(
         name: registry key.
         options: of its `load` (root, ...), without split, images and allow_missing.
         splits: to check; left out, train and val, as far as the data set has them.
+        images: whether image files are checked; without, counts and targets alone.
         workers: processes that decode images; 0 decodes here.
         progress: called with (images checked, images in all).
 
@@ -127,12 +129,14 @@ def verify(
             found.problems.append(Problem("load", (split,), (), str(error)))
             continue
         _check_annotations(found, split, annotated)
-        located = _locate(found, name, options, split) if annotated.has_images else None
+        located = _locate(found, name, options, split) if images and annotated.has_images else None
         if located is not None:
             lacking = located.missing(annotated.all_images)
             for image, why in lacking.items():
                 bad.setdefault(image, (why, []))[1].append(split)
             files |= {image: _file(located, image) for image in annotated.all_images if image not in lacking}
+    if not images:
+        found.notes.append("images are not checked")
     if not found.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
     for image, (why, of) in bad.items():

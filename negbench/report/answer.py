@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 
 from negbench.grid.comparison import Group
-from negbench.report.leader import equally_many, negatives_text
+from negbench.report.leader import equally_many
 from negbench.report.regime import in_words, last_card
 from negbench.report.verdicts import VerdictRow
 from negbench.report.words import label_of, listed, percent, signed
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly tell them apart
 _ENOUGH_SEEDS = 5
+_OTHERS = 4  # strategies with other numbers of negatives that are named
 
 
 def answers(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> dict[str, list[str]]:
@@ -63,13 +66,12 @@ def _overall(tables: Sequence[Sequence[VerdictRow]]) -> str:
 def _verdict(rows: Sequence[VerdictRow]) -> str:
     """Of one backbone and loss: the best of those not beaten against the baseline, then other numbers of negatives."""
     _, ranked, unbeaten = _first_block(rows)
-    others = [row for mine in list(equally_many(rows).values())[1:] for row in mine]
+    others = [(count, row) for count, mine in list(equally_many(rows).items())[1:] for row in mine][:_OTHERS]
     text = f"highest {label_of(rows[0].metric)}: {_against(ranked[0])}"
     if 1 < len(unbeaten) < len(ranked):
         text += f"; not beaten either: {listed([name for name in unbeaten if name != ranked[0].strategy])}"
-    if others:
-        told = ", ".join(f"{_against(row)} with {negatives_text(row.negatives)}" for row in others[:4])
-        text += f". At other numbers of negatives: {told}"
+    for count, same in itertools.groupby(others, key=itemgetter(0)):
+        text += f". With {count} negatives: {', '.join(_against(row) for _, row in same)}"
     return f"{text}."
 
 

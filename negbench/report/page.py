@@ -185,6 +185,16 @@ def is_number(values: Sequence[object]) -> bool:
     return any(_NUMBER.match(text) for text in texts) and all(_NUMBER.match(t) or t in ("-", "") for t in texts)
 
 
+# stays in one line: a hyphenated name (a longer one would not fit a phone), a number and its interval
+_WHOLE = re.compile(
+    r"(?<![\w-])(?=[\w-]{1,30}(?![\w-]))\w+(?:-\w+)+"
+    r"|[+-]?[\d.]+ \[[+-]?[\d.]+, [+-]?[\d.]+\]"
+)
+_JOINT = re.compile(r"(?:(?<=\w)|(?<=</span>))([+|:]|&gt;)(?=[\w<])")  # of names put together: in-batch+qure
+
+
 def _prose(text: str) -> str:
-    """Escaped text; `code` in backticks."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    """Escaped text; `code` in backticks; names and intervals stay in one line, joined names part at their joints."""
+    whole = _WHOLE.sub(r'<span class="whole">\g<0></span>', escape(text))
+    parted = re.sub(r"(?<=\d) %", "&nbsp;%", _JOINT.sub(r"\1<wbr>", whole))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", parted)

@@ -47,6 +47,19 @@ def test_verify_clean(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.strip().endswith("clean")
 
 
+def test_verify_annotations_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for picture in file.parent.glob("*.png"):
+        picture.unlink()
+    assert negbench(["data", "verify", str(file)]) == 1
+    capsys.readouterr()
+    assert negbench(["data", "verify", str(file), "--annotations"]) == 0
+    out = capsys.readouterr().out
+    assert "2 queries" in out
+    assert "note: images are not checked" in out
+    file.write_text("{}\n", encoding="utf-8")
+    assert negbench(["data", "verify", str(file), "--annotations"]) != 0
+
+
 def test_verify_lists_problems(file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for n in range(12):
         (file.parent / f"i{n}.png").write_bytes(b"no picture")

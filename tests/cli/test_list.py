@@ -39,3 +39,19 @@ def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert negbench(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "backbones", "precomputed"], ["list", "systems", "dqe"]])
+def test_on_a_terminal_nothing_is_wider_than_that(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert negbench(arguments) == 0
+    piped = capsys.readouterr().out
+    assert max(map(len, piped.splitlines())) > 100  # one line each, for grep
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert negbench(arguments) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split() == piped.split()

@@ -154,6 +154,32 @@ def test_axe_finds_nothing_in_the_main_pages_and_none_is_wider_than_a_phone(
     context.close()
 
 
+@pytest.mark.browser
+def test_the_first_screens_of_the_main_pages(
+    site: Path, browser: Browser, first_screens: Callable[..., None], load_of: Callable[[Path], Any]
+) -> None:
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    for name in ("index", "howto/ten_minutes", "strategies/qure"):
+        page.goto((site / f"{name}.html").as_uri())
+
+        def seen(width: int, height: int) -> None:
+            for what in ("header .md-header__button", ".md-content h1", ".md-content p"):
+                box = page.locator(f"{what}:visible").first.bounding_box()
+                assert box is not None
+                assert 0 <= box["y"] < height / 2
+                assert 0 <= box["x"] < width
+
+        # loaded again: the system decides on the scheme at each visit
+        first_screens(page, f"docs-{name.rpartition('/')[2]}", seen, dress=lambda scheme: page.reload())
+    context.close()
+    found = load_of(site / "index.html")
+    assert found.elements < 2_000
+    assert found.bytes < 1_000_000
+    assert found.requests < 15
+    assert found.shift < 0.1
+
+
 @pytest.mark.parametrize(
     ("text", "page"),
     [

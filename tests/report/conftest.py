@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ import pytest
 from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.executors import executor_of
-from negbench.files import write_json
+from negbench.files import seal, write_json
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.report.build import write_report
 from negbench.report.verdicts import Rules, rows_of, tables_of
+from negbench.runfolder import RunFolder
 from negbench.scene import Scenes
 
 STRATEGIES = ("in-batch", "qure", "top-k")
@@ -29,4 +33,43 @@ def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
     ComparisonFolder(runs / "small").compute(cells, executor_of(1), tracking_uri="none")
     tables = tables_of(groups_of(runs, "small"))
     write_json(runs / "small" / "statistics.json", [r.plain() for t in tables for r in rows_of(t, Rules())])
+    return runs
+
+
+MANY = (
+    "in-batch", "in-batch-semi-hard", "sentence-transformers", "fnc-attraction", "oracle-after-target", "cirqrs", "dqe",
+    "distance-weighted", "after-target", "all-corpus", "shifted-top-k", "simans", "uniform-bins", "top-k", "qure",
+)  # fmt: skip
+_EPOCHS, _REFRESHES = 30, 6  # of a published schedule (QuRe's)
+
+
+@pytest.fixture(scope="session")
+def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs folder of the comparison 'many': 30 groups of runs as long as published ones.
+
+    Nothing is trained for it: they are copies of the runs of `compared`, with ranks that differ, whose epochs and
+    refreshes are repeated.
+    """
+    runs, cells = tmp_path_factory.mktemp("many"), []
+    trained = {(row["strategy"], row["loss"], row["seed"]): row for row in ComparisonFolder(compared / "small").cells()}
+    for number, name in enumerate(MANY):
+        for loss, seed in itertools.product(LOSSES, (0, 1)):
+            row = trained[STRATEGIES[number % 3], loss, seed]
+            folder = RunFolder(runs / f"{row['run']}-{number}")
+            shutil.copytree(compared / row["run"], folder.path)
+            points = folder.metrics()
+            folder.write_metrics([{**points[i % len(points)], "step": i, "epoch": i} for i in range(_EPOCHS)])
+            result, ranks = folder.result, folder.ranks()
+            for key in ("behaviour_by_refresh", "regime_by_refresh"):
+                rows = result.get(key) or []
+                result[key] = [{**rows[i % len(rows)], "epoch": 5 * i} for i in range(_REFRESHES * bool(rows))]
+            folder.write_result(result)
+            folder.write_ranks(ranks.assign(target_rank=ranks["target_rank"] + number // 3))  # so that they differ
+            cells.append({**row, "strategy": name, "run": folder.run_id})
+    book = ComparisonFolder(runs / "many")
+    seal(book.path)
+    book.write_rows(cells)
+    tables = tables_of(groups_of(runs, "many"))
+    write_json(book.path / "statistics.json", [r.plain() for t in tables for r in rows_of(t, Rules())])
+    write_report(runs, "many")
     return runs

@@ -9,9 +9,10 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -25,10 +26,13 @@ from negbench.report import figures
 from negbench.report.answer import answers
 from negbench.report.build import read_rows, write_report
 from negbench.report.leader import leader_tables, ordered
-from negbench.report.page import sort_key
+from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
 
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+VOID = {"meta", "link", "img", "br", "wbr", "hr", "input"}
 
 
 class Parsed(HTMLParser):
@@ -95,6 +99,11 @@ def text_of(compared: Path) -> str:
     return (compared / "small" / "report" / "index.html").read_text(encoding="utf-8")
 
 
+def unwrapped(text: str) -> str:
+    """A page without what holds names and numbers together in a line."""
+    return re.sub(r"<span[^>]*>|</span>|<wbr>", "", text).replace("&nbsp;%", " %")
+
+
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
     text = "leader behaviour regime tests training false-negatives trade-offs heat-map pools loss scores"
     want = [*text.split(), "map", "gallery", "negatives", "cells", "facts"]
@@ -108,7 +117,7 @@ def test_every_section_is_there_and_linked(page: Parsed) -> None:
 def test_the_answer_comes_first_and_detail_is_folded(page: Parsed, compared: Path) -> None:
     text, rows = text_of(compared), read_rows(compared / "small")
     (lines,) = answers(groups_of(compared, "small"), rows).values()
-    before = text[: text.index('id="leader"')]
+    before = unwrapped(text[: text.index('id="leader"')])
     for line in lines:
         assert html.escape(line, quote=False).replace("'", "&#x27;") in before
     assert lines[0].startswith("Of 2 strategies with 1 negative per query and step, ")
@@ -244,7 +253,7 @@ def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
 def test_galleries_show_what_was_drawn(page: Parsed, compared: Path) -> None:
     with Image.open(io.BytesIO(base64.b64decode(page.sources[0].split(",")[1]))) as opened:
         assert opened.format == "WEBP"
-    text = text_of(compared)
+    text = unwrapped(text_of(compared))
     run = next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir())
     mined = pd.read_parquet(run / "mining-00.parquet")
     shown = re.search(r"query (\S+)-train-(\d+) of train", text)
@@ -352,3 +361,60 @@ def test_the_command_prints_what_it_wrote(compared: Path, capsys: pytest.Capture
     assert lines[0] == str(compared / "small" / "report" / "index.html")
     assert any("files (png)" in line for line in lines)
     assert negbench(["report", "nosuch", "--runs-dir", str(compared)]) == 2
+
+
+def test_the_page_of_thirty_groups_is_light(many: Path) -> None:
+    file = many / "many" / "report" / "index.html"
+    assert file.stat().st_size < 3_000_000
+    parsed = Parsed(file.read_text(encoding="utf-8"))
+    assert len(parsed.tables["table-leader"]) - 1 == 30
+    assert len(parsed.sources) > 20  # galleries and their pictures are in it
+
+
+@pytest.mark.browser
+def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen(
+    many: Path, browser: Browser, first_screens: Callable[..., None]
+) -> None:
+    context = browser.new_context(offline=True)
+    report = context.new_page()
+    report.goto((many / "many" / "report" / "index.html").as_uri())
+
+    def seen(width: int, screen: int) -> None:
+        answer, forest = report.locator("#answer p").first, report.locator("#figure-forest svg").first
+        box, drawn = answer.bounding_box(), forest.bounding_box()
+        assert box is not None
+        assert drawn is not None
+        assert box["y"] + box["height"] < screen / 2
+        assert width == 390 or drawn["y"] < 0.8 * screen  # on a phone the answer fills the first screen
+        lines = report.locator("#answer .whole, .legend .whole").evaluate_all(
+            "names => names.map(n => [n.textContent, n.getClientRects().length])"
+        )
+        assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
+        assert [name for name, count in lines if count > 1] == []  # no name breaks at its hyphens
+
+    first_screens(report, "report", seen)
+    context.close()
+
+
+@pytest.mark.browser
+def test_the_page_of_thirty_groups_opens_at_once(many: Path, load_of: Callable[[Path], Any]) -> None:
+    found = load_of(many / "many" / "report" / "index.html")
+    assert found.requests == 1
+    assert found.elements < 40_000  # what its time grows with; docs/performance.md says how long that takes
+    assert found.shift < 0.01
+    assert found.painted > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in-batch 75.7 %", '<span class="whole">in-batch</span> 75.7&nbsp;%'),
+        ("(-0.90 [-2.10, 1.00] on", '(<span class="whole">-0.90 [-2.10, 1.00]</span> on'),
+        ("in-batch+qure", '<span class="whole">in-batch</span>+<wbr>qure'),
+        ("all-corpus:5>cirqrs", '<span class="whole">all-corpus</span>:<wbr>5&gt;<wbr>cirqrs'),
+        ("`a-b`: <b>", '<code><span class="whole">a-b</span></code>: &lt;b&gt;'),
+        ("qure-bradley-terry-tiny-synthetic-s0", "qure-bradley-terry-tiny-synthetic-s0"),  # wider than a phone
+    ],
+)
+def test_names_and_intervals_are_kept_in_one_line(text: str, shown: str) -> None:
+    assert _prose(text) == shown

@@ -272,8 +272,8 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     first, loss, sure, *_ = answers(groups, rows)["f@1"]
     assert first == "Of 2 strategies with 1 negative per query and step, strong is beaten by none of the others."
     assert loss.startswith("bradley-terry: highest average recall: strong ")
-    assert "At other numbers of negatives: in-batch" in loss
-    assert "(the baseline) with 63" in loss
+    assert ". With 63 negatives: in-batch" in loss
+    assert loss.endswith("% (the baseline).")
     assert "1 worse" in sure
 
 
