@@ -595,6 +595,7 @@ class Backbone(nn.Module, ABC):
     # True: whatever depends on a trained parameter holds under `torch.func.vmap` (no branch on a value, no buffer that
     # moves, nothing random), so that `negbench.loop.stacked` trains many models in one computation
     stackable: bool = False
+    learned_from: tuple[str, ...] = ()  # data sets whose images alone its weights know; empty: none is named
     provides_features: ClassVar[bool] = False  # True: has no image encoder, and `features_of` answers for the store
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes
     transform: Callable[[Image], Tensor]

@@ -386,6 +386,17 @@ def load_backbone(config: PluginConfig, seed: int) -> Backbone:
     return backbone
 
 
+def unfamiliar(config: RunConfig, backbone: Backbone) -> list[str]:
+    """A line where the backbone's weights know no images like those of the data set; else nothing."""
+    known, data = backbone.learned_from, config.dataset.name
+    if not known or data in known:
+        return []
+    return [
+        f"backbone '{config.backbone.name}' learned from the pictures of {' and '.join(known)} alone, and {data} has "
+        "others: for trying things out; for results take clip, blip, blip2 or your own embeddings (precomputed)"
+    ]
+
+
 def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
     """One split of the configured data set."""
     constructor = constructor_of("datasets", registry.get("datasets", config.name))

@@ -228,3 +228,16 @@ def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Pat
     assert plan_run(config, Scenes()).hash == before
     write_fashioniq(tmp_path, split, "is green")
     assert (plan_run(config, Scenes()).hash != before) == (of == "dataset" or split == "val")
+
+
+def test_images_that_a_backbone_does_not_know() -> None:
+    def said(backbone: str, dataset: str, **options: Any) -> list[str]:
+        flags = {"strategy": {"name": "qure"}, "backbone": {"name": backbone, **options}, "dataset": {"name": dataset}}
+        config = load_config(flags=flags)
+        return scene.unfamiliar(config, scene.load_backbone(config.backbone, 0))
+
+    assert said("tiny", "synthetic") == []
+    assert said("tiny", "fashioniq", weights="random") == []
+    assert said("vectors", "vectors") == []
+    (line,) = said("tiny", "fashioniq")
+    assert line.startswith("backbone 'tiny' learned from the pictures of synthetic alone, and fashioniq has others")

@@ -127,7 +127,7 @@ def audit(
         regime=card.summary(),
         rows=rows,
         curves=curves,
-        remarks=remarks,
+        remarks=[*subject.remarks, *remarks],
     )
 
 

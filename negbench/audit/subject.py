@@ -18,7 +18,7 @@ from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, images_of, offline_planes
 from negbench.mining.task import mining_task
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, Scenes, Splits, device_of, open_scene, threads
+from negbench.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.scoring.scorers import load_weights
 
 
@@ -66,6 +66,7 @@ class Subject:
         rows: [Q] int64, which queries of the data set these are.
         images: [N, D] unit-norm mean candidate token of every image, on the CPU.
         val: the run's ranks on the split that it was scored on, where its train split is audited; else None.
+        remarks: what a reader must know of the model and these images.
     """
 
     config: ResolvedConfig
@@ -75,6 +76,7 @@ class Subject:
     rows: Tensor
     images: Tensor
     val: QueryRanks | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def dataset(self) -> Dataset:
@@ -134,6 +136,7 @@ def open_subject(
         rows=rows,
         images=images,
         val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
+        remarks=tuple(unfamiliar(config, backbone)),
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from negbench.display import log, progress_console, stages
+from negbench.display import log, notes, progress_console, stages
 from negbench.errors import NegbenchError
 from negbench.signals import Stopped
 
@@ -32,6 +32,7 @@ def computed(
 
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
+    notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
     with stages("prepare") as display:
         encode_cells(todo, executor, display, SCENES)

@@ -36,6 +36,7 @@ class Cell:
     data: str
     folder: str | None = None
     alone: str = ""
+    remarks: tuple[str, ...] = ()  # what a reader must know of it
 
     @property
     def seed(self) -> int:
@@ -79,7 +80,8 @@ def plan(
             seen.add(place)
             held = best_of(runs, planned.hash)
             folder = None if held is None else held.run_id
-            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.alone))
+            told = (planned.data, folder, planned.alone, planned.remarks)
+            cells.append(Cell(planned.config, planned.hash, named, *told))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]

@@ -128,7 +128,7 @@ def details(
         "seconds": {name: round(value, 3) for name, value in run.display.seconds.items()},
         "images_encoded": run.scene.encoded,
         "peak_memory_mib": peak_memory_mib(),
-        "remarks": remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries)),
+        "remarks": [*run.remarks, *remarks_of(config, objective.loss, state, len(run.scene.train.dataset.queries))],
     }
 
 

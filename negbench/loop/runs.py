@@ -32,7 +32,7 @@ from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
-from negbench.scene import Scene, Scenes, Splits, threads
+from negbench.scene import Scene, Scenes, Splits, threads, unfamiliar
 from negbench.signals import ending_of
 from negbench.tracking import Pruned, RunLog, Tracker
 
@@ -56,6 +56,7 @@ class PlannedRun:
         data: names the splits and the frozen part of the backbone: runs of one value share features.
         hash: of the configuration, the code, and `data`.
         alone: why it is trained by itself though `train.stacked` asks for a stack; '' otherwise.
+        remarks: what a reader of its result must know, as far as it is known before.
     """
 
     config: ResolvedConfig
@@ -63,6 +64,7 @@ class PlannedRun:
     data: str
     hash: str
     alone: str
+    remarks: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -100,7 +102,8 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     planes_read(strategy, full.mining)
     check_memory(memory_needs(full, splits, backbone))
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
-    return PlannedRun(full, splits, data, config_hash(full, data=data), alone)
+    remarks = tuple(unfamiliar(full, backbone))
+    return PlannedRun(full, splits, data, config_hash(full, data=data), alone, remarks)
 
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from negbench.cli.main import run as negbench
 from negbench.config import read_recipe
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 
 
 def _standin() -> ModuleType:
@@ -69,16 +70,26 @@ def told_next(out: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
 
-def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.DataFrame:
-    """init, and the commands that it names, the comparison cut short; the negatives of the last one."""
+def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path, *, strangers: bool) -> pd.DataFrame:
+    """init, and the commands that it names, the comparison cut short; the negatives of the last one.
+
+    With `strangers` audit, comparison and run say that the backbone learned from other images.
+    """
+    warning = "note: backbone 'tiny' learned from the pictures of synthetic alone, and triplets has others"
     assert negbench(["init", str(folder)]) == 0
     audit, compare, mine = told_next(capsys.readouterr().out)
     assert (audit[0], compare[0], mine[0]) == ("audit", "compare", "mine")
     assert negbench([*audit, "--queries", "20"]) == 0
-    assert "my-strategy" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "my-strategy" in said.out
+    assert (warning in said.out + said.err) == strangers
     short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
     assert negbench([*compare, *short, "--runs-dir", str(runs), "--tracking-uri", "none"]) == 0
-    assert "answer" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "answer" in said.out
+    assert said.err.count(warning) == strangers
+    (run,) = runs.glob("my-strategy-*")
+    assert any(warning[6:] in remark for remark in RunFolder(run).result["remarks"]) == strangers
     assert negbench(mine) == 0
     return pd.read_parquet(folder / "negatives.parquet")
 
@@ -87,7 +98,7 @@ def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> pd.D
 def test_a_folder_of_images_from_init_to_negatives(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mined = follow(pictures, capsys, tmp_path / "runs")
+    mined = follow(pictures, capsys, tmp_path / "runs", strangers=True)
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
         assert len(row.negatives) == 5
@@ -108,7 +119,7 @@ def test_a_folder_of_images_from_init_to_negatives(
 @pytest.mark.slow
 def test_embeddings_from_init_to_negatives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = embeddings(tmp_path / "vectors", 2000, 600, 256)
-    mined = follow(folder, capsys, tmp_path / "runs")
+    mined = follow(folder, capsys, tmp_path / "runs", strangers=False)
     backbone = read_recipe(folder / "recipe.toml")["backbone"]
     assert backbone == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
