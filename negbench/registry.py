@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,8 +83,12 @@ class Registry:
     def plugins(self, kind: str) -> dict[str, Plugin]:
         """Name -> plug-in of one kind, sorted. Raises NegbenchError where two claim one name."""
         _check_kind(kind)
+        return self._claimed(kind, _files(kind))
+
+    def _claimed(self, kind: str, built_ins: Iterable[Path]) -> dict[str, Plugin]:
+        """`plugins`, of the built-ins only those that these files define."""
         found: dict[str, Plugin] = {}
-        for plugin in [*_built_ins(kind), *_entry_points(kind), *self._of_files(kind)]:
+        for plugin in [*_built_ins(kind, built_ins), *_entry_points(kind), *self._of_files(kind)]:
             if plugin.name in found:
                 raise NegbenchError(
                     f"two {kind} are named '{plugin.name}': {found[plugin.name].origin} and {plugin.origin}; rename one"
@@ -94,13 +98,14 @@ class Registry:
 
     def find(self, kind: str, name: str) -> Plugin:
         """Plug-in of this name. Raises UnknownNameError with the nearest right one."""
-        known = self.plugins(kind)
-        if name not in known:
-            passed_over = next((file for file in _files(kind) if _name_of(file) == name), None)
-            if passed_over is not None:
-                raise NegbenchError(f"{passed_over} defines no public {_BASES[kind][1]} class: {name} is no plug-in")
-            raise UnknownNameError(_SINGULAR[kind], name, known)
-        return known[name]
+        _check_kind(kind)
+        own = [file for file in _files(kind) if _name_of(file) == name]  # no other built-in is read for it
+        plugin = self._claimed(kind, own).get(name)
+        if plugin is None and own:
+            raise NegbenchError(f"{own[0]} defines no public {_BASES[kind][1]} class: {name} is no plug-in")
+        if plugin is None:
+            raise UnknownNameError(_SINGULAR[kind], name, self.plugins(kind))
+        return plugin
 
     def parts(self, kind: str, name: str) -> list[Plugin]:
         """The plug-ins that a name stands for: one, or those of a composite (`a+b`, `a:5>b`, `0.7*a|0.3*b`)."""
@@ -343,10 +348,10 @@ def _files(kind: str) -> list[Path]:
     return sorted(file for file in found.parent.glob("*.py") if not file.stem.startswith("_"))
 
 
-def _built_ins(kind: str) -> list[Plugin]:
+def _built_ins(kind: str, files: Iterable[Path]) -> list[Plugin]:
     return [
         Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
-        for file in _files(kind)
+        for file in files
         if _holds_plugin(kind, file)
     ]
 

@@ -18,8 +18,8 @@ from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
 
 Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "tied", "underpowered"]
@@ -209,7 +209,7 @@ def _seed_noise(parts: _Parts, resamples: int, generator: np.random.Generator) -
     steps = (np.arange(resamples) + 0.5) / resamples
     for df in np.unique(parts.df[parts.df > 0]):
         rows = np.flatnonzero(parts.df == df)
-        drawn = generator.permuted(np.tile(stats.t.ppf(steps, df), (len(rows), 1)), axis=1)
+        drawn = generator.permuted(np.tile(scipy.stats.t.ppf(steps, df), (len(rows), 1)), axis=1)
         noise[rows] = drawn * np.sqrt(parts.seed[rows])[:, None]
     return np.asarray(noise.T, dtype=np.float64)
 
@@ -280,7 +280,7 @@ def _minimum_detectable(parts: _Parts, groups: Sequence[NDArray[np.intp]], alpha
     below = parts.seed**2 / np.where(parts.df > 0, parts.df, 1) + kept**2 / query_df
     df = np.divide(total**2, below, out=np.full_like(total, query_df), where=below > 0)
     detectable = [
-        (stats.t.ppf(1 - alpha / 2, nu) + stats.t.ppf(_POWER, nu)) * np.sqrt(variance)
+        (scipy.stats.t.ppf(1 - alpha / 2, nu) + scipy.stats.t.ppf(_POWER, nu)) * np.sqrt(variance)
         for variance, nu in ((total, df), (parts.query, query_df))
     ]
     return np.asarray(np.maximum(*detectable), dtype=np.float64)
@@ -703,7 +703,7 @@ class Simulation:
     ) -> Array:
         own = self.preference_sd * generator.standard_normal(difficulty.shape)
         run = generator.standard_normal((len(difficulty), seeds, 1))
-        luck = special.logit(generator.random((len(difficulty), seeds, self.queries)))
+        luck = scipy.special.logit(generator.random((len(difficulty), seeds, self.queries)))
         values = np.zeros_like(luck)
         for recall in self.recalls:
             fixed_sd = float(np.hypot(self.difficulty_sd, self.preference_sd))
@@ -715,12 +715,12 @@ class Simulation:
 @lru_cache(maxsize=256)
 def _logits(fixed_sd: float, recall: float, seed_sd: float) -> tuple[float, float]:
     """Mean logit, and its sd over runs, that give the recall and its sd over seeds where queries add `fixed_sd`."""
-    steps = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+    steps = scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
 
     def mean_logit(sd: float) -> float:
-        return float(optimize.brentq(lambda x: special.expit(x + sd * steps).mean() - recall, -60, 60))
+        return float(scipy.optimize.brentq(lambda x: scipy.special.expit(x + sd * steps).mean() - recall, -60, 60))
 
-    hit = special.expit(mean_logit(fixed_sd) + fixed_sd * steps)
+    hit = scipy.special.expit(mean_logit(fixed_sd) + fixed_sd * steps)
     run_sd = seed_sd / float((hit * (1 - hit)).mean())
     return mean_logit(float(np.hypot(fixed_sd, run_sd))), run_sd
 

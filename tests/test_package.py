@@ -171,6 +171,14 @@ def test_one_version_and_one_import_line() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_what_a_run_and_a_report_may_need_later_is_not_imported_with_them() -> None:
+    late = ("numba", "scipy.stats", "scipy.optimize", "matplotlib", "mlflow", "optuna", "sympy", "torch._dynamo")
+    code = "import sys, negbench.api, negbench.mining.mine, negbench.report.gallery, negbench.report.page\n"
+    code += f"print([name for name in {late!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def docker_lines() -> list[tuple[str, str]]:
     """(instruction, its arguments) of the Dockerfile, continued lines joined."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -416,6 +416,13 @@ def test_the_name_of_a_built_in_is_refused(tmp_path: Path) -> None:
     assert f"two strategies are named 'qure': built-in and {path}; rename one" == _message(caught)
 
 
+def test_one_plug_in_is_found_without_reading_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("negbench.registry._holds_plugin", lambda kind, file: asked.append(file.stem) is None)
+    assert Registry().find("strategies", "top-k").module == "negbench.strategies.top_k"
+    assert asked == ["top_k"]
+
+
 @pytest.mark.parametrize("key", ["../out", "a/b", "", ".hidden", "x" * 200])
 def test_a_key_is_a_plain_name(plugin_file: Path, key: str) -> None:
     plugin_file.write_text(PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8")

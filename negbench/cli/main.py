@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import sys
 from typing import Annotated
@@ -73,8 +74,14 @@ for _group in (app, *(group.typer_instance for group in app.registered_groups)):
             _command.callback = output.with_output(_command.callback)
 
 
+# New objects before a garbage collection, and how often the young are collected before the older. Imports leave a
+# million objects that stay; at Python's own 700 the collector walks through them again and again, a tenth of a report.
+_COLLECTED = (50_000, 10, 50)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
+    gc.set_threshold(*_COLLECTED)
     stop_on_signals()
     sys.exit(run(arguments))
 

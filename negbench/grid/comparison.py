@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench import files
+from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.executors import Executor
 from negbench.grid.cells import Cell, Outcome, compute
@@ -115,6 +116,16 @@ class Group:
     def results(self) -> list[dict[str, Any]]:
         """result.json of each."""
         return [run.result for run in self.runs]
+
+    @cached_property
+    def manifests(self) -> list[dict[str, Any]]:
+        """config.json of each."""
+        return [run.manifest for run in self.runs]
+
+    @cached_property
+    def configs(self) -> list[RunConfig]:
+        """Configuration of each."""
+        return [run.config for run in self.runs]
 
     def values(self, *path: str) -> list[float]:
         """One number of every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""

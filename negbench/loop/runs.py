@@ -10,8 +10,8 @@ import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, fields, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,6 @@ class PlannedRun:
         config: complete.
         splits: its data sets.
         data: names the splits and the frozen part of the backbone: runs of one value share features.
-        hash: of the configuration, the code, and `data`.
         alone: why it is trained by itself though `train.stacked` asks for a stack; '' otherwise.
         remarks: what a reader of its result must know, as far as it is known before.
     """
@@ -62,9 +61,13 @@ class PlannedRun:
     config: ResolvedConfig
     splits: Splits
     data: str
-    hash: str
     alone: str
     remarks: tuple[str, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the configuration, the code, and `data`: made when asked for, as it takes reading all the code."""
+        return config_hash(self.config, data=self.data)
 
     @property
     def name(self) -> str:
@@ -85,7 +88,7 @@ class OpenRun(PlannedRun):
 
 
 def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
-    """Resolve a configuration and hash it.
+    """Resolve a configuration, and say what its run is made of.
 
     Raises:
         NegbenchError: a configuration that cannot run here, or data that are not there.
@@ -102,8 +105,7 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     planes_read(strategy, full.mining)
     check_memory(memory_needs(full, splits, backbone))
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
-    remarks = tuple(unfamiliar(full, backbone))
-    return PlannedRun(full, splits, data, config_hash(full, data=data), alone, remarks)
+    return PlannedRun(full, splits, data, alone, tuple(unfamiliar(full, backbone)))
 
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
@@ -128,7 +130,8 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         accelerator = accelerator_of(planned.config)
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
-        run = OpenRun(**vars(planned), backbone=backbone, scene=scene, accelerator=accelerator, display=display)
+        opened = {"backbone": backbone, "scene": scene, "accelerator": accelerator, "display": display}
+        run = OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
         check_memory(step_needs(run), accelerator.device)
     return run
 

@@ -370,21 +370,21 @@ def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
 
 def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
     """What identifies the page's runs; where they differ, each value once."""
-    runs = [run for group in groups for run in group.runs]
-    manifests = [run.manifest for run in runs]
+    configs = [config for group in groups for config in group.configs]
+    manifests = [manifest for group in groups for manifest in group.manifests]
     datasets = {m["dataset"]["val"]: m["dataset"] for m in manifests}
     backbones: dict[str, set[str]] = {}
     for manifest in manifests:
         backbones.setdefault(_backbone(manifest["backbone"]), set()).add(manifest["backbone"]["sha256"][:12])
     rows = [
-        ("runs", f"{len(runs)} finished; seeds {', '.join(map(str, sorted({run.config.seed for run in runs})))}"),
+        ("runs", f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"),
         ("data set", _joined(datasets)),
         ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
         ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),
         ("backbone", _joined(f"{name}, initial weights {', '.join(sorted(h))}" for name, h in backbones.items())),
-        ("epochs", _joined({run.config.train.epochs: 0 for run in runs})),
-        ("reported epoch", _joined({_selection(run.config.eval.select): 0 for run in runs})),
+        ("epochs", _joined({config.train.epochs: 0 for config in configs})),
+        ("reported epoch", _joined({_selection(config.eval.select): 0 for config in configs})),
         ("code", _joined({m["code"]: 0 for m in manifests})),
         ("versions", ", ".join(f"{name} {version}" for name, version in manifests[0]["versions"].items())),
     ]

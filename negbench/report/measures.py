@@ -8,8 +8,8 @@ and win rates are TabArena's (Erickson et al., 2025), ranks and the critical dif
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from negbench.statistics import Effect, Interval, Pairs
 
@@ -36,7 +36,7 @@ def scaled(scores: Array) -> Array:
 def interquartile_mean(scores: Array) -> Array:
     """[..., K]: mean of the middle half of a strategy's S x T runs (25 % trimmed at either end)."""
     flat = scores.reshape(*scores.shape[:-2], -1)
-    return np.asarray(stats.trim_mean(flat, 0.25, axis=-1), dtype=np.float64)
+    return np.asarray(scipy.stats.trim_mean(flat, 0.25, axis=-1), dtype=np.float64)
 
 
 def profile(scores: Array, thresholds: Array) -> Array:
@@ -98,19 +98,19 @@ def win_rates(won: Array) -> Array:
 
 def table_ranks(scores: Array) -> Array:
     """[T, K]: rank of each strategy's mean over seeds in each table, 1 is best; ties share their mean rank."""
-    return np.asarray(stats.rankdata(-np.round(scores.mean(axis=1), DIGITS), axis=0).T, dtype=np.float64)
+    return np.asarray(scipy.stats.rankdata(-np.round(scores.mean(axis=1), DIGITS), axis=0).T, dtype=np.float64)
 
 
 def friedman(ranks: Array) -> float:
     """p-value of "all strategies rank alike" from ranks [T, K]; NaN for fewer than 3 strategies or 2 tables."""
     if ranks.shape[1] < 3 or len(ranks) < 2 or (ranks == ranks[:, :1]).all():
         return float("nan")
-    return float(stats.friedmanchisquare(*ranks.T).pvalue)
+    return float(scipy.stats.friedmanchisquare(*ranks.T).pvalue)
 
 
 def critical_difference(strategies: int, tables: int, alpha: float) -> float:
     """Nemenyi's: average ranks that differ by more differ for all pairs at once at level alpha (Demsar, sec. 3.2.2)."""
-    quantile = float(stats.studentized_range.ppf(1 - alpha, strategies, np.inf)) / np.sqrt(2)
+    quantile = float(scipy.stats.studentized_range.ppf(1 - alpha, strategies, np.inf)) / np.sqrt(2)
     return float(quantile * np.sqrt(strategies * (strategies + 1) / (6 * tables)))
 
 
@@ -126,7 +126,7 @@ def rank_pairs(names: tuple[str, ...], ranks: Array, alpha: float) -> Pairs:
     for i in range(count):
         for j in range(i + 1, count):
             gap = float(means[j] - means[i])
-            p = float(stats.studentized_range.sf(abs(gap) / error, count, np.inf))
+            p = float(scipy.stats.studentized_range.sf(abs(gap) / error, count, np.inf))
             found[names[i], names[j]] = Effect(gap, Interval(gap - reach, gap + reach, 1 - alpha), p)
     return Pairs(names, {name: -float(mean) for name, mean in zip(names, means, strict=True)}, found)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from negbench.report.measures import DIGITS
 from negbench.report.words import percent
@@ -75,7 +75,7 @@ def selection(curves: Mapping[str, Mapping[str, Sequence[Curve]]]) -> list[Selec
         for rule in RULES:
             picks = {name: chosen(each, rule) for name, each in mine.items()}
             means = np.array([mean for mean, _ in picks.values()])
-            ranks = stats.rankdata(-means) if not np.isnan(means).any() else np.full(len(means), math.nan)
+            ranks = scipy.stats.rankdata(-means) if not np.isnan(means).any() else np.full(len(means), math.nan)
             found += [
                 Selected(table, name, rule, mean, float(rank), epoch)
                 for (name, (mean, epoch)), rank in zip(picks.items(), ranks, strict=True)
@@ -110,7 +110,7 @@ def selection_answer(rows: Sequence[Selected]) -> list[str]:
             if any(map(math.isnan, [*last, *mine])):
                 continue
             rises.append(float(np.mean(mine) - np.mean(last)))
-            taus.append(float(stats.kendalltau(last, mine).statistic) if len(mine) > 1 else math.nan)
+            taus.append(float(scipy.stats.kendalltau(last, mine).statistic) if len(mine) > 1 else math.nan)
             best += int(np.argmax(mine)) not in np.flatnonzero(np.array(last) == max(last))
         if not rises:
             lines.append(f"{rule}: its curve was not logged (--set eval.select=dev carves a dev part).")

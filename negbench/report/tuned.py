@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy
 from rich.console import Console
-from scipy import stats
 
 from negbench import statistics
 from negbench.display import Grid
@@ -144,7 +144,7 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
         ]
         tau = "-"
         if len(block) > 1:
-            tau = f"{stats.kendalltau(*([row.mean for row in each] for each in both)).statistic:.2f}"
+            tau = f"{scipy.stats.kendalltau(*([row.mean for row in each] for each in both)).statistic:.2f}"
         lines.append(
             f"{where}not beaten at published defaults: {told[0]}; after {budget} trials each: {told[1]} "
             f"(strategies with {negatives_text(first[0].negatives)} negatives; Kendall's tau of the two orders {tau})."

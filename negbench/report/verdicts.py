@@ -197,9 +197,9 @@ def negatives_of(group: Group) -> float:
     Drawn: the number of draws. Of a batch: its other members (times the slots that are corrupted).
     """
     found = []
-    for run, seen in zip(group.runs, group.values("negatives_seen"), strict=False):
-        train, evaluated = run.config.train, run.config.eval
-        queries = run.manifest.get("dataset", {}).get("train_queries", 0)
+    for config, manifest, seen in zip(group.configs, group.manifests, group.values("negatives_seen"), strict=False):
+        train, evaluated = config.train, config.eval
+        queries = manifest.get("dataset", {}).get("train_queries", 0)
         fitted = queries - (round(evaluated.dev_fraction * queries) if evaluated.select == "dev" else 0)
         if fitted and train.epochs:
             found.append(seen / (train.epochs * fitted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from negbench.cli.main import main
 from negbench.cli.main import run as negbench
 from negbench.registry import KINDS, registry
 from negbench.runfolder import RunFolder
@@ -29,6 +31,19 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("HEAVY [] 0"), done.stdout[-500:] + done.stderr
+
+
+def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, during = gc.get_threshold(), []
+    monkeypatch.setattr("negbench.cli.main.stop_on_signals", lambda: None)
+    monkeypatch.setattr("negbench.cli.main.run", lambda _: during.append(gc.get_threshold()) or 0)
+    try:
+        with pytest.raises(SystemExit):
+            main([])
+    finally:
+        gc.set_threshold(*before)
+    assert during[0][0] > 10 * before[0]
+    assert gc.isenabled()
 
 
 def test_list_prints_every_key_with_source_and_ranges(capsys: pytest.CaptureFixture[str]) -> None:
