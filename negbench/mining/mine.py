@@ -50,6 +50,7 @@ _TILE_TOKENS = 2**14
 _CACHED_TOKENS = 2**10
 _BLOCK_ENTRIES = 2**27  # a block shrinks below `block` rows where [rows, N] would exceed this: 512 MiB of float32
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
+_SHARED_ENTRIES = 2**23  # the largest block that is new memory for each: 32 MiB, beyond which malloc returns it at once
 _FEW_HOLES = 8  # images between the ends of a pool and not in it whose places are counted; with more, a row is sorted
 _COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
 
@@ -330,8 +331,8 @@ class _Scored:
 def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor, _Corpus, Tensor]]:
     """Every query once, as [b] int64 rows of one gallery group with its corpus and room for their scores [b, n].
 
-    All blocks share that memory, as new memory takes the system longer to give than a pass over it takes. `tables`
-    [b, n] are held of each block.
+    Large blocks share that memory, as new memory takes the system longer to give than a pass over it takes; small ones
+    are given what was used before by the allocator. `tables` [b, n] are held of each block.
     """
     group = task.group.cpu()
     members = [(group == index).nonzero().squeeze(1) for index in range(len(task.groups))]
@@ -340,13 +341,15 @@ def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor,
         min(len(rows), height) * len(columns)
         for rows, height, columns in zip(members, heights, task.groups, strict=True)
     )
-    table = torch.empty(most, device=task.queries.device)
+    shared = torch.empty(most if most > _SHARED_ENTRIES else 0, device=task.queries.device)
     for index, (rows, height) in enumerate(zip(members, heights, strict=True)):
         if len(rows):
             corpus = _corpus(task, index)
             width = len(corpus.columns)
             for part in torch.split(rows, height):
-                yield part, corpus, table[: len(part) * width].view(len(part), width)
+                size = len(part) * width
+                table = shared[:size] if len(shared) else torch.empty(size, device=shared.device)
+                yield part, corpus, table.view(len(part), width)
 
 
 def _block_rows(images: int, block: int, tables: int) -> int:

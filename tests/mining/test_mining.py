@@ -275,6 +275,7 @@ def test_shards_put_together_are_the_whole(strategy: Strategy) -> None:
 
 def test_large_corpora_shrink_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mining, "_BLOCK_ENTRIES", 60)
+    monkeypatch.setattr(mining, "_SHARED_ENTRIES", 0)
     done: list[int] = []
     task = toy_task()
     mined = run(task, Everything(), progress=done.append)
