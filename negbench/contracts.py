@@ -253,7 +253,8 @@ class Embedded:
 class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
 
-    A corpus strategy is one function of a score row. It never stores pools, draws, nor touches a data set, a model, a
+    A corpus strategy is one function of a score row. It never stores pools or views (the scores of a large corpus are
+    overwritten by those of the next queries), draws, nor touches a data set, a model, a
     configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all.
     A batch strategy gets the batch's own [B, B] score matrix, once for each slot it corrupts, and is used whole.
 

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView
 from negbench.errors import OptionError
+from negbench.metrics.ranks import less
 
 
 def below_target(view: ScoreView) -> Tensor:
     """[B, N] bool: allowed images that score strictly less than the target; a tie with it is not below."""
-    return view.allowed & (view.scores < view.positive[:, None])
+    return view.allowed & less(view.scores, view.positive[:, None])
 
 
 def halved(k: int, refresh: int) -> int:

@@ -9,14 +9,17 @@ Fallback: no image inside the band gives an empty pool.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.metrics.ranks import count, masked_scores
+from negbench.metrics.ranks import at_most, count, masked_scores
 from negbench.strategies._ranked import at_least_float32
 
 PAPER = "DQE-CIR eq. 3-4, table 4"
@@ -53,18 +56,27 @@ class Dqe(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
         if self.scale == "quantile":
-            return self._shares(view) & (view.scores <= view.positive[:, None])
+            return self._shares(view) & at_most(view.scores, view.positive[:, None])
         gap = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
-        inside: Tensor = view.allowed & (gap >= 0)
+        inside = view.allowed
         if self.scale == "minmax":
+            inside = inside & at_most(0.0, gap)
             low = masked_scores(gap, view.allowed, low=False).amin(1, keepdim=True)
             high = masked_scores(gap, view.allowed).amax(1, keepdim=True)
             gap = gap.sub_(low).div_(high - low)  # NaN where there is nothing to rescale
-        return inside.logical_and_(gap >= self.alpha).logical_and_(gap <= self.beta)
+        return inside & at_most(self.alpha, gap) & at_most(gap, self.beta)
 
     def _shares(self, view: ScoreView) -> Tensor:
         """[B, N] bool: allowed images whose place has its share in the band; the band is the same for equal rooms."""
         others, row = (count(view.allowed) - 1).clamp(min=1).unique(return_inverse=True)
-        share = torch.arange(view.scores.shape[1], device=others.device, dtype=torch.float32) / others[:, None]
-        pool: Tensor = view.window(view.allowed, count(share <= self.beta)[row], count(share < self.alpha)[row])
+        stop, start = (
+            torch.tensor([self._place(edge, n, cut) for n in others.tolist()], device=row.device)[row]
+            for edge, cut in ((self.beta, bisect_right), (self.alpha, bisect_left))
+        )
+        pool: Tensor = view.window(view.allowed, stop, start)
         return pool
+
+    @staticmethod
+    def _place(edge: float, others: int, cut: Callable[..., int]) -> int:
+        """How many places, of `others` + 1, have a share below `edge` (`bisect_left`) or up to it (`bisect_right`)."""
+        return cut(range(others + 1), np.float32(edge), key=lambda place: np.float32(place) / np.float32(others))

@@ -21,6 +21,8 @@ _MOST = 32  # drops of a row that are compared exactly
 _WALK = 8  # of these are wanted where neighbours must lie apart
 _CROWD = 2**13  # members of one bin that are sorted
 _CHUNK = 256  # images that are counted as one
+_AT_ONCE = 2**11  # images whose bins are held at once, in the first cache
+_GLANCE = 64  # of these, how many are passed over as one
 
 _LARGEST = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
@@ -57,21 +59,29 @@ def _ends(bits: Any, eligible: Any) -> Any:
 
 
 @_compiled
-def _range(bits: Any, eligible: Any, ends: Any) -> Any:
-    """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`."""
-    count, low, high = _ends(bits, eligible)
+def _range(bits: Any, eligible: Any, chunk: Any, maxima: Any, ends: Any) -> Any:
+    """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`.
+
+    The highest of each `chunk` images goes into `maxima`; -inf where none is eligible (if all are finite).
+    """
+    count, lowest, highest, tops = 0, _LARGEST, ~_LARGEST, maxima.view(np.int32)
+    for c in range(len(maxima)):
+        left = c * chunk
+        inside, low, high = _ends(bits[left : left + chunk], eligible[left : left + chunk])
+        tops[c] = _key(max(high, ~_INFINITE))
+        count, lowest, highest = count + inside, min(lowest, low), max(highest, high)
     keys = ends.view(np.int32)
-    keys[0], keys[1] = _key(low), _key(high)
-    finite = count > 0 and low > ~_INFINITE and high < _INFINITE
+    keys[0], keys[1] = _key(lowest), _key(highest)
+    finite = count > 0 and lowest > ~_INFINITE and highest < _INFINITE
     return count, finite and _SMALLEST < ends[1] - ends[0] < np.float32(1e30)
 
 
 @_compiled
 def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
     """The bin that each score of a row falls into, counted from the highest score down; `bins`: not eligible."""
-    scale, outside, last = np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
+    top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
     for j in range(len(scores)):
-        bin_of[j] = min(np.int32((ends[1] - scores[j]) * scale), last) if eligible[j] else outside
+        bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside
 
 
 @_compiled
@@ -100,30 +110,159 @@ def _sort(values: Any) -> None:
 
 
 @_compiled
-def _at(scores: Any, bin_of: Any, counts: Any, place: Any, members: Any) -> Any:
-    """The score at a place of a row's descending order, from how many are in each bin; NaN: its bin is too full."""
+def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
+    """How many of a row fall into each of _BINS bins; the last count is of those that are not eligible."""
+    counts[:] = 0
+    for left in range(0, len(scores), _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        for k in bin_of[: len(part)]:
+            counts[np.uint32(k)] += np.uint32(1)  # a number without a sign need not be checked for one
+
+
+@_compiled
+def _both(bin_of: Any, one: Any, other: Any) -> Any:
+    """How many are in one of two bins."""
+    found = 0
+    for j in range(len(bin_of)):
+        found += (bin_of[j] == one) | (bin_of[j] == other)
+    return found
+
+
+@_compiled
+def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
+    """The scores of two bins into `first` and `second`; of one bin twice into `first`."""
+    size, more = 0, 0
+    for left in range(0, len(scores), _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
+        for j in range(0, len(part), _GLANCE):
+            near = bin_of[j : min(j + _GLANCE, len(part))]
+            if _both(near, one, other):
+                for i in range(len(near)):
+                    if near[i] == one:
+                        first[size] = part[j + i]
+                        size += 1
+                    elif near[i] == other:
+                        second[more] = part[j + i]
+                        more += 1
+
+
+@_compiled
+def _place(counts: Any, place: Any) -> Any:
+    """The bin that a place of the descending order falls into, and how many stand before this bin."""
     found, before = 0, 0
     while before + counts[found] <= place:
         before += counts[found]
         found += 1
-    if counts[found] > _CROWD:
-        return np.float32(np.nan)
-    size = 0
+    return found, before
+
+
+@_compiled
+def _above(ranked: Any, value: Any) -> Any:
+    """How many of falling values are larger."""
+    found = 0
+    while found < len(ranked) and ranked[found] > value:
+        found += 1
+    return found
+
+
+@_compiled
+def _edges(
+    scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any, start: Any, stop: Any, count: Any, edges: Any
+) -> Any:
+    """The scores at the places start and stop - 1 into `edges` [2], low and high.
+
+    Returns how many at the low and at the high score lie outside of the window, by column: those behind the first so
+    many at the low one, and the first so many at the high one; -1: a bin is too full to be sorted.
+    """
+    _counts(scores, eligible, ends, bin_of, counts)
+    upper, before = _place(counts, start)
+    lower, ahead = _place(counts, stop - 1)
+    if (start > 0 and counts[upper] > _CROWD) or (stop < count and counts[lower] > _CROWD):
+        return -1, -1
+    edges[0], edges[1], skip, take = ends[0], ends[1], 0, count
+    if start == 0:
+        upper = lower
+    if stop == count:
+        lower = upper
+    high, low = np.empty(counts[upper], np.float32), np.empty(counts[lower] if lower != upper else 0, np.float32)
+    _gather(scores, eligible, ends, bin_of, upper, lower, high, low)
+    _sort(high)
+    _sort(low)
+    if start > 0:
+        edges[1] = high[start - before]
+        skip = start - before - _above(high, edges[1])
+    if stop < count:
+        ranked = high if lower == upper else low
+        edges[0] = ranked[stop - 1 - ahead]
+        take = stop - ahead - _above(ranked, edges[0])
+    return skip, take
+
+
+@_compiled
+def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
+    """Of the chosen at the high score let go the first `skip`, of those at the low one all behind the first `take`."""
+    highest, lowest = 0, 0
     for j in range(len(scores)):
-        members[size] = scores[j]
-        size += bin_of[j] == found
-    _sort(members[:size])
-    return members[place - before]
+        if chosen[j]:
+            highest += scores[j] == edges[1]
+            lowest += scores[j] == edges[0]
+            ahead = scores[j] == edges[1] and highest <= skip
+            chosen[j] = not ahead and not (scores[j] == edges[0] and lowest > take)
+
+
+@_compiled
+def _best(
+    scores: Any, eligible: Any, chunk: Any, maxima: Any, start: Any, stop: Any, found: Any, columns: Any, chosen: Any
+) -> Any:
+    """Choose a window near the top of a row: whether what may be in it is little.
+
+    `stop` chunks reach the `stop`-th largest maximum, so the window lies above it, and few other images do.
+    """
+    ranked = maxima.copy()
+    _sort(ranked)
+    least, size = ranked[stop - 1], 0
+    for c in range(len(maxima)):
+        if maxima[c] >= least:
+            for j in range(c * chunk, min((c + 1) * chunk, len(scores))):
+                if eligible[j] and scores[j] >= least:
+                    if size == len(found):
+                        return False
+                    found[size], columns[size] = scores[j], j
+                    size += 1
+    ranked, edges, inside = found[:size].copy(), np.empty(2, np.float32), np.ones(size, np.bool_)
+    _sort(ranked)
+    edges[0], edges[1] = ranked[stop - 1], ranked[start]
+    for k in range(size):
+        inside[k] = edges[0] <= found[k] <= edges[1]
+    _untie(found[:size], edges, start - _above(ranked, edges[1]), stop - _above(ranked, edges[0]), inside)
+    chosen[:] = False
+    for k in range(size):
+        chosen[columns[k]] = inside[k]
+    return True
+
+
+@_compiled
+def _chunk(width: Any, stop: Any) -> Any:
+    """Images of a chunk, for a window that ends at `stop`: chunks enough that few images besides reach its lowest."""
+    chunk = 1024
+    while chunk > 16 and width < 4 * stop * chunk:
+        chunk //= 2
+    return chunk
 
 
 @_compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
     width = scores.shape[1]
-    bin_of, members = np.empty(width, np.int32), np.empty(width + 1, np.float32)
-    ends, counts = np.empty(2, np.float32), np.empty(_BINS + 1, np.int64)
+    bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + 1, np.uint32)
+    found, columns, maxima = np.empty(_CROWD, np.float32), np.empty(_CROWD, np.int64), np.empty(width, np.float32)
+    ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
     for i in range(len(scores)):
-        count, spread = _range(bits[i], eligible[i], ends)
+        chunk = _chunk(width, stop[i])
+        tops = maxima[: (width + chunk - 1) // chunk]
+        count, spread = _range(bits[i], eligible[i], chunk, tops, ends)
         first, stopped = start[i], min(stop[i], count)
         if stopped <= first:
             chosen[i] = False
@@ -131,26 +270,33 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
             chosen[i] = eligible[i]
         elif not spread:
             left[i] = True
-        else:
-            _bins(scores[i], eligible[i], ends, _BINS, bin_of)
-            counts[:] = 0
-            for j in range(width):
-                counts[bin_of[j]] += 1
-            high = ends[1] if first == 0 else _at(scores[i], bin_of, counts, first, members)
-            low = ends[0] if stopped == count else _at(scores[i], bin_of, counts, stopped - 1, members)
-            left[i] = _fill(scores[i], eligible[i], low, high, chosen[i]) != stopped - first
+        elif 2 * stopped > len(tops) or not _best(
+            scores[i], eligible[i], chunk, tops, first, stopped, found, columns, chosen[i]
+        ):
+            skip, take = _edges(scores[i], eligible[i], ends, bin_of, counts, first, stopped, count, edges)
+            left[i] = skip < 0
+            if skip >= 0 and _fill(scores[i], eligible[i], edges[0], edges[1], chosen[i]) != stopped - first:
+                _untie(scores[i], edges, skip, take, chosen[i])
 
 
 @_compiled
-def _wide_runs(bin_of: Any, bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
-    """The longest runs of empty bins, `wanted` or more, each as the bins before and behind it, in falling order.
+def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
+    """Mark the bins that hold a score of a row, and the last if one is not eligible."""
+    marks[: bins + 1] = 0
+    for left in range(0, len(scores), _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+        for k in bin_of[: len(part)]:
+            marks[np.uint32(k)] = 1
+
+
+@_compiled
+def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
+    """The longest runs of unmarked bins, `wanted` or more, each as the bins before and behind it, in falling order.
 
     Returns how many there are (0: too few or too many), and the number of bins that no drop outside them exceeds. A
     drop over n empty bins is more than n - 1 bins and less than n + 2, roundings included.
     """
-    marks[: bins + 1] = 0
-    for j in range(len(bin_of)):
-        marks[bin_of[j]] = 1
     lengths, longest, last = np.zeros(bins, np.int32), 0, 0
     for k in range(1, bins):
         if marks[k]:
@@ -174,18 +320,39 @@ def _wide_runs(bin_of: Any, bins: Any, wanted: Any, marks: Any, runs: Any) -> An
 
 
 @_compiled
-def _drops(scores: Any, bin_of: Any, runs: Any, found: Any, marks: Any, edges: Any, order: Any) -> None:
+def _outer(bin_of: Any, low: Any, high: Any, bins: Any) -> Any:
+    """How many are in the bins up to `low`, or in those from `high` on."""
+    found = 0
+    for j in range(len(bin_of)):
+        found += (bin_of[j] <= low) | ((bin_of[j] >= high) & (bin_of[j] < bins))
+    return found
+
+
+@_compiled
+def _drops(
+    scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
+) -> None:
     """The scores at both ends of each run into `edges` [found, 2], and the runs in falling order of their drops."""
+    found = len(runs)
     edges[:found, 0], edges[:found, 1] = np.inf, -np.inf
+    low, high = -1, bins  # where runs lie: most have both ends near one end of the row, where few images are
     for c in range(found):
-        marks[runs[c, 0]], marks[runs[c, 1]] = 2, 2
-    for j in range(len(scores)):
-        if marks[bin_of[j]] == 2:
-            for c in range(found):
-                if runs[c, 0] == bin_of[j]:
-                    edges[c, 0] = min(edges[c, 0], scores[j])
-                if runs[c, 1] == bin_of[j]:
-                    edges[c, 1] = max(edges[c, 1], scores[j])
+        for k in runs[c]:
+            marks[k] = 2
+            low, high = (max(low, k), high) if 2 * k < bins else (low, min(high, k))
+    for left in range(0, len(scores) if found else 0, _AT_ONCE):
+        part = scores[left : left + _AT_ONCE]
+        _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
+        for at in range(0, len(part), _GLANCE):
+            near = bin_of[at : min(at + _GLANCE, len(part))]
+            if _outer(near, low, high, bins):
+                for j in range(len(near)):
+                    if marks[near[j]] == 2:
+                        for c in range(found):
+                            if runs[c, 0] == near[j]:
+                                edges[c, 0] = min(edges[c, 0], part[at + j])
+                            if runs[c, 1] == near[j]:
+                                edges[c, 1] = max(edges[c, 1], part[at + j])
     for c in range(found):
         at, drop = c, edges[c, 0] - edges[c, 1]
         while at > 0 and edges[order[at - 1], 0] - edges[order[at - 1], 1] < drop:
@@ -212,19 +379,20 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     drops can be at most is known from the bins.
     """
     width = scores.shape[1]
-    bin_of, ends = np.empty(width, np.int32), np.empty(2, np.float32)
+    bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
+    tops = np.empty((width + _AT_ONCE - 1) // _AT_ONCE, np.float32)
     marks, runs = np.empty(_MORE_BINS + 1, np.uint8), np.empty((_MOST, 2), np.int64)
     edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
     for i in range(len(scores)):
-        count, spread = _range(bits[i], eligible[i], ends)
+        count, spread = _range(bits[i], eligible[i], _AT_ONCE, tops, ends)
         if count < 3:
             chosen[i] = False
             continue
         done, bins = False, _BINS
         while spread and not done and bins <= _MORE_BINS:
-            _bins(scores[i], eligible[i], ends, bins, bin_of)
-            found, other = _wide_runs(bin_of, bins, _WALK if apart else 2, marks, runs)
-            _drops(scores[i], bin_of, runs, found, marks, edges, order)
+            _mark(scores[i], eligible[i], ends, bins, bin_of, marks)
+            found, other = _wide_runs(bins, _WALK if apart else 2, marks, runs)
+            _drops(scores[i], eligible[i], ends, bins, bin_of, runs[:found], marks, edges, order)
             limit, certain = other * (np.float64(ends[1] - ends[0]) / bins), 0
             while certain < found and edges[order[certain], 0] - edges[order[certain], 1] > limit:
                 certain += 1
@@ -263,22 +431,47 @@ def reach(scores: Any, bits: Any, counted: Any, own: Any, lengths: Any, found: A
 
 
 @_compiled
+def _count(inside: Any) -> Any:
+    """How many are True (of a slice: compilers make vector code of a loop over all of an array only)."""
+    found = 0
+    for j in range(len(inside)):
+        found += inside[j]
+    return found
+
+
+@_compiled
+def _slot(keys: Any, place: Any) -> Any:
+    """Where a place stands in a table of places, or may be put (-1 is none; its length is a power of two)."""
+    last = len(keys) - 1
+    at = (place * 0x9E3779B1 >> 15) & last
+    while keys[at] != -1 and keys[at] != place:
+        at = (at + 1) & last
+    return at
+
+
+@_compiled
 def shuffle(pool: Any, here: Any, there: Any, drawn: Any) -> None:
     """Swap members `here` and `there` ([B, D] each, counted in their pool) in turn; the columns that come to `here`."""
     rows, width = pool.shape
-    order, before = np.arange(width), np.empty(width // _CHUNK + 2, np.int64)
+    before, room = np.empty(width // _CHUNK + 2, np.int64), 4
+    while room < 4 * here.shape[1]:
+        room *= 2
+    keys, moved = np.empty(room, np.int64), np.empty(room, np.int64)  # the member at each place that was swapped
     for i in range(rows):
-        before[0] = 0
+        before[0], keys[:] = 0, -1
         for c in range(len(before) - 1):
-            inside = 0
-            for j in range(c * _CHUNK, min((c + 1) * _CHUNK, width)):
-                inside += pool[i, j]
-            before[c + 1] = before[c] + inside
+            before[c + 1] = before[c] + _count(pool[i, c * _CHUNK : (c + 1) * _CHUNK])
         for t in range(here.shape[1]):
             a, b = here[i, t], there[i, t]
-            member = order[b]
-            order[b] = order[a]
-            order[a] = member
+            one = _slot(keys, a)
+            if keys[one] == -1:
+                keys[one], moved[one] = a, a
+            other = _slot(keys, b)
+            if keys[other] == -1:
+                keys[other], moved[other] = b, b
+            member = moved[other]
+            moved[other] = moved[one]
+            moved[one] = member
             c, end = 0, len(before) - 1
             while end - c > 1:
                 middle = (c + end) // 2
@@ -291,5 +484,3 @@ def shuffle(pool: Any, here: Any, there: Any, drawn: Any) -> None:
                 j += 1
                 ahead -= pool[i, j]
             drawn[i, t] = j
-        for t in range(here.shape[1]):
-            order[here[i, t]], order[there[i, t]] = here[i, t], there[i, t]

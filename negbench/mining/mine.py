@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from negbench.contracts import DEFAULT_TEMPERATURE, Embedded, ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
-from negbench.metrics.ranks import Tally, count, descending, masked_scores, tally
+from negbench.metrics.ranks import Tally, at_most, count, descending, less, places_of, tally, window
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written
 from negbench.ragged import Ragged
@@ -43,11 +43,15 @@ if TYPE_CHECKING:
     from negbench.mining.planes import Plane
 
 # A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller, against as many
-# images as have 2^14 tokens together: 16 MiB of float32 before the maximum over an image's tokens.
+# images as have 2^14 tokens together; where it is written to its place in a second step, 2^10 on a CPU: what a product
+# of these reads and writes stays in the second cache.
 _TILE_QUERIES = 256
 _TILE_TOKENS = 2**14
+_CACHED_TOKENS = 2**10
 _BLOCK_ENTRIES = 2**27  # a block shrinks below `block` rows where [rows, N] would exceed this: 512 MiB of float32
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
+_SHARED_ENTRIES = 2**23  # the largest block that is new memory for each: 32 MiB, beyond which malloc returns it at once
+_FEW_HOLES = 8  # images between the ends of a pool and not in it whose places are counted; with more, a row is sorted
 _COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
 
 _STALE = (
@@ -225,7 +229,7 @@ def mine(
         draws: negatives per query: negatives per epoch times epochs of the interval.
         generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
         per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
-        block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^25 entries.
+        block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^27 entries.
         previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
         pools: file to write this refresh's pools to (`negbench.mining.pool_file`); it appears only when complete.
             Give each refresh its own file, else a refresh that is repeated compares with itself.
@@ -248,19 +252,21 @@ def mine(
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
     with written(pools, shape) as write:
-        for rows, corpus in _blocks(task, block, 1 + len(strategy.reads)):
-            for scored in _scored(task, rows, corpus, refresh, strategy):
+        for rows, corpus, table in _blocks(task, block, 1 + len(strategy.reads)):
+            for scored in _scored(task, rows, corpus, table, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), _inside(answer)
                 found = _statistics(scored, pool, drawn) | {"fallback": fallback}
                 found["negatives"] = corpus.columns[drawn.cpu()]
-                bits = packed(pool.cpu().numpy(), shape[1])
-                found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
+                found["overlap"] = torch.full((len(pool),), torch.nan)
+                if previous is not None or pools is not None:
+                    bits = packed(pool.cpu().numpy(), shape[1])
+                    found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
+                    write(scored.rows, bits)
                 _put(columns, found, scored.rows, len(task.queries))
-                write(scored.rows, bits)
                 free = free and torch.equal(found["pool_size"], scored.room)
-                del scored, answer, pool  # else the next block would be scored while this one is held
+                del scored, answer, pool  # else the planes of the next block would be made while these are held
             if progress is not None:
                 progress(len(rows))
     stale = refresh > 0 and not free and bool((columns["overlap"] == 1).all())
@@ -322,17 +328,34 @@ class _Scored:
     known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
 
 
-def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
-    """Every query once, as [b] int64 rows of one gallery group with its corpus; `tables` [b, n] are held of each."""
+def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor, _Corpus, Tensor]]:
+    """Every query once, as [b] int64 rows of one gallery group with its corpus and room for their scores [b, n].
+
+    Large blocks share that memory, as new memory takes the system longer to give than a pass over it takes; small ones
+    are given what was used before by the allocator. `tables` [b, n] are held of each block.
+    """
     group = task.group.cpu()
-    for index in range(len(task.groups)):
-        rows = (group == index).nonzero().squeeze(1)
+    members = [(group == index).nonzero().squeeze(1) for index in range(len(task.groups))]
+    heights = [_block_rows(len(columns), block, tables) for columns in task.groups]
+    most = max(
+        min(len(rows), height) * len(columns)
+        for rows, height, columns in zip(members, heights, task.groups, strict=True)
+    )
+    shared = torch.empty(most if most > _SHARED_ENTRIES else 0, device=task.queries.device)
+    for index, (rows, height) in enumerate(zip(members, heights, strict=True)):
         if len(rows):
             corpus = _corpus(task, index)
-            most = max(1, min(block, _BLOCK_ENTRIES // (tables * len(corpus.columns))))
-            height = _tile_rows(len(corpus.columns))
-            for part in torch.split(rows, most // height * height or most):
-                yield part, corpus
+            width = len(corpus.columns)
+            for part in torch.split(rows, height):
+                size = len(part) * width
+                table = shared[:size] if len(shared) else torch.empty(size, device=shared.device)
+                yield part, corpus, table.view(len(part), width)
+
+
+def _block_rows(images: int, block: int, tables: int) -> int:
+    """Queries of a block: whole tiles, if it holds one."""
+    most, height = max(1, min(block, _BLOCK_ENTRIES // (tables * max(1, images)))), _tile_rows(max(1, images))
+    return most // height * height or most
 
 
 def _tile_rows(images: int) -> int:
@@ -365,10 +388,12 @@ def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
     return (table, rows) if large else (table[rows], None)
 
 
-def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[_Scored]:
-    """Score a block, and hand it out in parts."""
+def _scored(
+    task: MiningTask, rows: Tensor, corpus: _Corpus, scores: Tensor, refresh: int, strategy: Strategy
+) -> Iterator[_Scored]:
+    """Score a block into `scores` [b, n], and hand it out in parts."""
     device, width = task.queries.device, len(corpus.columns)
-    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered)
+    tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered, scores)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)
@@ -394,7 +419,7 @@ def _part(
             f"query {int(task.ids[rows[bad[0]]])}: its scores hold NaN or infinity; the model diverged: "
             "lower the learning rate or turn mixed precision off"
         )
-    allowed, relevant = torch.ones_like(scores, dtype=torch.bool), None
+    allowed = relevant = None
     if task.excluded is not None:
         allowed = ~task.excluded.select(rows).mask(corpus.local, width).to(device)
     known = torch.zeros(len(rows), dtype=torch.bool)
@@ -405,7 +430,7 @@ def _part(
     view = ScoreView(
         scores=scores,
         target=target,
-        allowed=allowed,
+        allowed=allowed,  # type: ignore[arg-type]  # None: all but the target
         refresh=refresh,
         relevant=relevant if strategy.reads_truth else None,
         temperature=task.temperature,
@@ -434,21 +459,27 @@ def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> Sc
 
 
 @torch.no_grad()
-def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = None) -> Tensor:
+def tiled_relevance(
+    queries: Tensor, tokens: Tensor, gathered: Tensor | None = None, scores: Tensor | None = None
+) -> Tensor:
     """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape (the module's docstring: why).
 
     Args:
         queries: on the tokens' device.
         tokens: of any precision.
         gathered: int64 rows of `tokens` that are scored; None: all of them.
+        scores: [b, n] float32, filled and returned; None: a new one.
     """
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
-    step, height = min(images, max(1, _TILE_TOKENS // each)), _tile_rows(images)
-    scores = torch.empty(len(queries), images, device=queries.device)
+    # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
+    alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
+    step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
+    height = _tile_rows(images)
+    if scores is None:
+        scores = torch.empty(len(queries), images, device=queries.device)
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
-    # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
-    whole = each == 1 and images == step and len(queries) % height == 0
+    whole = alone and len(queries) % height == 0
     product = scores.new_empty(0 if whole else height * step * each)
     queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
     with torch.autocast(queries.device.type, enabled=False):
@@ -542,13 +573,10 @@ def _fall_back(scored: _Scored, answer: Tensor) -> tuple[Tensor, Tensor]:
     if view.relevant is not None:  # an oracle's ceiling must not be lowered by its fallbacks
         clean = allowed & ~view.relevant[empty]
         allowed = torch.where(clean.any(1, keepdim=True), clean, allowed)
-    below = allowed & (scores < view.positive[empty, None])
-    some = count(below) > 0
-    nearest = masked_scores(scores, below).argmax(1)  # of equal scores the first column
-    allowed &= ~some[:, None]
-    allowed[some, nearest[some]] = True
+    nearest = window(scores, allowed & less(scores, view.positive[empty, None]), 0, 1)  # of equal ones the first column
+    some = count(nearest) > 0
     answer = answer.clone()
-    answer[empty] = allowed.to(answer.dtype)
+    answer[empty] = torch.where(some[:, None], nearest, allowed).to(answer.dtype)
     code[empty] = torch.where(some, BELOW_TARGET, ANY_ALLOWED).to(code.dtype)
     return answer, code
 
@@ -592,7 +620,15 @@ def _band(scored: _Scored, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, T
         end = ((room - 1) / last_rank).float()
         return torch.zeros_like(end), end / 2, end
     total = size * (first + last) // 2  # where every allowed image between the two is in the pool
-    for_row = (last - first + 1 != size).nonzero().squeeze(1)
+    holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
+    for row in ((holes > 0) & (holes <= _FEW_HOLES)).nonzero().squeeze(1).tolist():
+        place = _holes(view, pool, row)
+        total[row] = int((first[row] + last[row]) * (last[row] - first[row] + 1)) // 2 - sum(place)
+        while int(first[row]) in place:
+            first[row] += 1
+        while int(last[row]) in place:
+            last[row] -= 1
+    for_row = (holes > _FEW_HOLES).nonzero().squeeze(1)
     if len(for_row):
         order = descending(view.scores[for_row])
         inside = pool[for_row].gather(1, order)
@@ -601,6 +637,15 @@ def _band(scored: _Scored, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, T
         first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
         last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
     return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
+
+
+def _holes(view: ScoreView, pool: Tensor, row: int) -> list[int]:
+    """Places, among the allowed images of a row, of those between the ends of its pool that are not in it."""
+    scores, allowed, inside = view.scores[row], view.allowed[row], pool[row]
+    own = scores[inside]
+    between = at_most(own.amin(), scores).logical_and_(at_most(scores, own.amax()))
+    columns = (between & allowed & ~inside).nonzero().squeeze(1)
+    return places_of(scores, allowed, columns).tolist()
 
 
 def _put(columns: dict[str, Tensor], found: dict[str, Tensor], rows: Tensor, count: int) -> None:

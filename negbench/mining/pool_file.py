@@ -51,7 +51,7 @@ def packed(pool: NDArray[np.bool_], room: int) -> Bytes:
     found = np.zeros((len(pool), room), np.uint8)
     found[:, _HEAD : _HEAD + bits.shape[1]] = bits
     if images > _MOST:
-        for row in np.flatnonzero(pool.sum(1) <= _LISTED):
+        for row in np.flatnonzero([np.count_nonzero(row) <= _LISTED for row in pool]):
             columns = np.flatnonzero(pool[row]).astype(np.int32)
             found[row] = 0
             found[row, : _HEAD + columns.nbytes] = np.append(np.int32(len(columns) + 1), columns).view(np.uint8)

@@ -243,10 +243,13 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
         assert torch.equal(parts, whole), size
 
 
-def test_a_corpus_of_several_tiles_is_scored_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = toy_task(tokens=3)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_corpus_of_several_tiles_is_scored_like_one(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = toy_task(tokens=tokens)
     whole = mining.tiled_relevance(task.queries, task.candidates)
     monkeypatch.setattr(mining, "_TILE_QUERIES", 4)
+    monkeypatch.setattr(mining, "_TILE_TOKENS", 11)
+    monkeypatch.setattr(mining, "_CACHED_TOKENS", 7)
     torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
 
@@ -272,6 +275,7 @@ def test_shards_put_together_are_the_whole(strategy: Strategy) -> None:
 
 def test_large_corpora_shrink_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mining, "_BLOCK_ENTRIES", 60)
+    monkeypatch.setattr(mining, "_SHARED_ENTRIES", 0)
     done: list[int] = []
     task = toy_task()
     mined = run(task, Everything(), progress=done.append)

@@ -18,9 +18,20 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.metrics import compiled
+from negbench.metrics import compiled, ranks
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ranks import descending, places, ranked_scores, relevant_ranks, tally, top_columns, window
+from negbench.metrics.ranks import (
+    at_most,
+    descending,
+    less,
+    places,
+    places_of,
+    ranked_scores,
+    relevant_ranks,
+    tally,
+    top_columns,
+    window,
+)
 from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import MiningTask, mine
 from negbench.ragged import Ragged
@@ -292,6 +303,34 @@ def test_drops_that_hardly_differ(apart: int, monkeypatch: pytest.MonkeyPatch) -
         want = between_drops(scores, scores < 0, apart)
         by("compiled", monkeypatch)
         assert torch.equal(between_drops(scores, scores < 0, apart), want)
+
+
+@needs_numba
+@pytest.mark.parametrize(("start", "stop"), [(0, 5), (3, 9), (0, 400), (100, 300), (101, 102)])
+def test_compiled_windows_cut_ties_without_a_sort(start: int, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of("tied")
+    place = places(view.scores, view.allowed)
+    by("compiled", monkeypatch)
+    monkeypatch.setattr(ranks, "places", None)
+    assert torch.equal(view.window(view.allowed, stop, start), view.allowed & (place >= start) & (place < stop))
+
+
+def test_places_of_a_few_images() -> None:
+    view = view_of("tied")
+    for row, place in enumerate(places(view.scores, view.allowed)):
+        columns = view.allowed[row].nonzero().squeeze(1)[::7]
+        assert torch.equal(places_of(view.scores[row], view.allowed[row], columns), place[columns])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
+    one = torch.tensor([[0.2, 0.0, torch.nan], [-1.0, torch.inf, 0.3]]).to(dtype)
+    other = torch.tensor([[-0.0], [0.3]]).to(dtype)
+    for compared, plain in ((less, torch.lt), (at_most, torch.le)):
+        assert torch.equal(compared(one, other), plain(one, other))
+        assert torch.equal(compared(other, one), plain(other, one))
+        assert torch.equal(compared(one, 0.2), plain(one, 0.2))
+        assert torch.equal(compared(0.2, one), plain(torch.full_like(one, 0.2), one))
 
 
 @pytest.mark.usefixtures("path")
