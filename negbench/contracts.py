@@ -289,19 +289,19 @@ class Strategy(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """UnknownNameError or OptionError where a class declares a scope, slot, plane or schedule that there is not."""
         super().__init_subclass__(**options)
-        declared: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-            ("scope", cls.scope, get_args(Scope)),
-            ("corrupts", cls.corrupts, get_args(Slot)),
-            ("reads", cls.reads, PLANES),
-            ("schedule", cls.schedule, ("multiples", "equal")),
+        declared: tuple[tuple[str, str, Any, tuple[str, ...]], ...] = (
+            ("scope", "scope", cls.scope, get_args(Scope)),
+            ("corrupts", "slot", cls.corrupts, get_args(Slot)),
+            ("reads", "plane", cls.reads, PLANES),
+            ("schedule", "schedule", cls.schedule, ("multiples", "equal")),
         )
-        for name, value, known in declared:
+        for name, kind, value, known in declared:
             said = (value,) if name in ("scope", "schedule") else value
             if not isinstance(said, tuple) or (name == "corrupts" and not said):
                 raise OptionError(f"{cls.__name__}.{name} must be a tuple of {', '.join(known)}, got {quoted(value)}")
             for each in said:
                 if each not in known:
-                    raise UnknownNameError(name, str(each), known, where=cls.__name__)
+                    raise UnknownNameError(kind, str(each), known, where=f"{cls.__name__}.{name}")
 
     @property
     def stages(self) -> tuple[tuple[int, Strategy], ...]:

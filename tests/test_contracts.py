@@ -136,13 +136,13 @@ def test_a_strategy_must_define_pool() -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"scope": "both"}, "unknown scope 'both' in Mine"),
-        ({"corrupts": ("targets",)}, "unknown corrupts 'targets' in Mine: did you mean 'target'"),
+        ({"scope": "both"}, "unknown scope 'both' in Mine.scope"),
+        ({"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
         ({"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
         ({"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
-        ({"reads": ("guides",)}, "unknown reads 'guides' in Mine: did you mean 'guide'"),
+        ({"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
         ({"reads": ["guide"]}, "Mine.reads must be a tuple of"),
-        ({"schedule": 3}, "unknown schedule '3' in Mine"),
+        ({"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
     ],
 )
 def test_what_a_strategy_declares_exists(declared: dict[str, object], message: str) -> None:

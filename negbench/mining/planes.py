@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file, plugin_section
-from negbench.contracts import PLANES, Backbone, PlaneName, Strategy, TextBatch, relevance
+from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, OptionError, UnknownNameError
+from negbench.errors import DataError, OptionError
 from negbench.mining.filters import Filters
 from negbench.mining.mine import gatherable, tiled_relevance
 from negbench.ragged import Ragged
@@ -145,13 +145,10 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     """What a run computes: the planes of its strategy and of its filters.
 
     Raises:
-        UnknownNameError: a strategy that reads a plane that there is none of.
         OptionError: a guide or a judge is read, and `mining` names none.
     """
     own = frozenset(strategy.reads) | frozenset(() if strategy.beside is None else strategy.beside.reads)
     read = own | frozenset(Filters.of(mining).reads)
-    for name in read - set(PLANES):
-        raise UnknownNameError("plane", name, PLANES, where=f"{type(strategy).__name__}.reads")
     for name in ("guide", "judge"):
         if name in read and getattr(mining, name) is None:
             raise OptionError(

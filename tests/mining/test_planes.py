@@ -16,7 +16,7 @@ from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import PLANES, Backbone, PlaneName, Scope, ScoreView, Slot, Strategy
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
-from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
 from negbench.loop.train import Loop
@@ -50,11 +50,6 @@ class WatchingBatch(Watching):
 
 
 @dataclass(frozen=True)
-class Misnamed(Watching):
-    reads: ClassVar = ("guides",)
-
-
-@dataclass(frozen=True)
 class Plain(Watching):
     reads: ClassVar[tuple[PlaneName, ...]] = ()
 
@@ -62,7 +57,7 @@ class Plain(Watching):
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
-    for cls in (Watching, WatchingBatch, Misnamed, Plain):
+    for cls in (Watching, WatchingBatch, Plain):
         name = cls.__name__.lower()
         monkeypatch.setitem(registry._classes, ("strategies", name), cls)
         monkeypatch.setitem(
@@ -211,8 +206,6 @@ def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
 def test_a_plane_that_a_run_cannot_provide_is_one_line(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"Watching reads the plane 'guide', and the run names none: --set mining.gu"):
         plan_run(config_of(vector_sets, "watching"), Scenes())
-    with pytest.raises(UnknownNameError, match=r"unknown plane 'guides' in Misnamed.reads: did you mean 'guide'"):
-        plan_run(config_of(sets, "misnamed"), Scenes())
     with pytest.raises(NegbenchError, match="did you mean 'tiny'"):
         plan_run(config_of(sets, "watching", "mining.guide=tinny"), Scenes())
     with pytest.raises(NegbenchError, match=r"file of scores .*none.trec: No such file"):
