@@ -84,7 +84,7 @@ class Registry:
         """Name -> plug-in of one kind, sorted. Raises NegbenchError where two claim one name."""
         _check_kind(kind)
         found: dict[str, Plugin] = {}
-        for plugin in [*_built_ins(kind), *_entry_points(kind), *self._of_files(kind)]:
+        for plugin in [*_built_ins(kind, _files(kind)), *_entry_points(kind), *self._of_files(kind)]:
             if plugin.name in found:
                 raise NegbenchError(
                     f"two {kind} are named '{plugin.name}': {found[plugin.name].origin} and {plugin.origin}; rename one"
@@ -335,20 +335,27 @@ def _name_of(file: Path) -> str:
     return file.stem.replace("_", "-")
 
 
-def _files(kind: str) -> list[Path]:
+def _files(kind: str) -> tuple[Path, ...]:
     """Public modules of a kind's package."""
     found = syntax.locate(_PACKAGES[kind])
     if found is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    return sorted(file for file in found.parent.glob("*.py") if not file.stem.startswith("_"))
+    return _modules(found.parent, found.parent.stat().st_mtime_ns)
 
 
-def _built_ins(kind: str) -> list[Plugin]:
-    return [
+@cache
+def _modules(folder: Path, _changed: int) -> tuple[Path, ...]:
+    """Public ones of a folder as it was then; a run looks some twenty times."""
+    return tuple(sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_")))
+
+
+@cache
+def _built_ins(kind: str, files: tuple[Path, ...]) -> tuple[Plugin, ...]:
+    return tuple(
         Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
-        for file in _files(kind)
+        for file in files
         if _holds_plugin(kind, file)
-    ]
+    )
 
 
 @cache
