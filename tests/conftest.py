@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,31 @@ CHROMIUM = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With xdist, files are handed out in the order below, not by how many tests they hold."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of slow tests first, those with the most before: at the end there is something short for each worker."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What negbench logs during the test, from INFO on."""
+    records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
+    handler, level = logging.Handler(), logger.level
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield records
+    logger.setLevel(level)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
@@ -92,16 +119,20 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def axe() -> Callable[[Page], list[str]]:
-    """What axe-core objects to in an open page, a line each: rule, what is wrong, where."""
+def axe() -> Callable[..., list[str]]:
+    """What axe-core objects to in an open page, or in the part of a selector, a line each: rule, what is wrong, where.
+
+    It writes down violations alone: most of its time would go into naming every element that passed.
+    """
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
         pytest.skip("axe is not installed: pip install '.[dev]'")
     script = (Path(spec.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
-    def violations(page: Page) -> list[str]:
+    def violations(page: Page, part: str = "html") -> list[str]:
         page.evaluate(script)
-        found = page.evaluate("axe.run(document)")["violations"]
+        options = "{resultTypes: ['violations']}"
+        found = page.evaluate(f"part => axe.run(part, {options}).then(found => found.violations)", part)
         return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in found]
 
     return violations
