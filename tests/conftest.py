@@ -6,8 +6,12 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +36,85 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of slow tests first, those with the most before: at the end there is something short for each worker."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+class Forked:
+    """A child that has imported what this process has, and does one thing; like `subprocess.Popen`, all of it text."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        read, theirs_out = os.pipe()
+        theirs_in, write = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(action, theirs_in, theirs_out)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.stdin, self.stdout = os.fdopen(write, "w", encoding="utf-8"), os.fdopen(read, encoding="utf-8")
+
+    @staticmethod
+    def _child(action: Callable[[], object], given: int, told: int) -> None:
+        """Never returns."""
+        code = 1
+        try:
+            os.dup2(given, 0)
+            os.dup2(told, 1)
+            sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+            sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # not the suite's, which would tell it twice
+            action()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else bool(end.code)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def communicate(self) -> str:
+        """What is left of its output, when it has ended."""
+        self.stdin.close()
+        out = self.stdout.read()
+        self.wait()
+        return out
+
+    def kill(self) -> None:
+        """At once."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
+    """Starts such children; those that are left at the end of the test are killed."""
+    children: list[Forked] = []
+
+    def start(action: Callable[[], object]) -> Forked:
+        children.append(Forked(action))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        with suppress(OSError):  # it no longer reads
+            child.stdin.close()
+        child.stdout.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from negbench.registry import KINDS, registry
 from negbench.systems.system import systems
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
 
