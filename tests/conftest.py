@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = (
@@ -164,6 +165,30 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new MLflow store is a copy of the first: making its tables takes longer than most tests."""
+    from negbench.tracking import Tracker, default_uri
+
+    first, client = tmp_path_factory.mktemp("store"), Tracker.client
+
+    def copied(self: Tracker) -> MlflowClient:
+        place = self.root / "mlflow.db"
+        if self.uri == default_uri(self.root) and not place.exists():
+            if not (first / place.name).exists():
+                client(Tracker.open(first))
+            with self.guard():
+                try:
+                    shutil.copy(first / place.name, place)
+                except OSError:  # no room: as if there were no copy
+                    place.unlink(missing_ok=True)
+        return client(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tracker, "client", copied)
         yield
 
 

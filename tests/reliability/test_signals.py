@@ -26,17 +26,10 @@ from negbench.tracking import Tracker
 LONG = ("train.epochs=2000",)
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow store without a run: making its tables takes longer than the tests."""
-    runs = tmp_path_factory.mktemp("store")
-    Tracker.open(runs).client()
-    return runs / "mlflow.db"
-
-
 @pytest.fixture
-def runs(empty_store: Path, tmp_path: Path) -> Path:
-    shutil.copy(empty_store, tmp_path)
+def runs(tmp_path: Path) -> Path:
+    """Runs folder with an MLflow store: making its tables would take longer than the tests."""
+    Tracker.open(tmp_path).client()
     return tmp_path
 
 
