@@ -20,6 +20,7 @@ install: $(STAMP) ## make .venv and install negbench with all it needs
 demo: $(STAMP) ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
+test: export PYTHONDONTWRITEBYTECODE = # compiled once: tests start many interpreters, and pytest rewrites their files
 test: $(STAMP) ## the whole suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 

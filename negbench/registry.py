@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -85,7 +85,7 @@ class Registry:
         _check_kind(kind)
         return self._claimed(kind, _files(kind))
 
-    def _claimed(self, kind: str, built_ins: Iterable[Path]) -> dict[str, Plugin]:
+    def _claimed(self, kind: str, built_ins: tuple[Path, ...]) -> dict[str, Plugin]:
         """`plugins`, of the built-ins only those that these files define."""
         found: dict[str, Plugin] = {}
         for plugin in [*_built_ins(kind, built_ins), *_entry_points(kind), *self._of_files(kind)]:
@@ -99,7 +99,7 @@ class Registry:
     def find(self, kind: str, name: str) -> Plugin:
         """Plug-in of this name. Raises UnknownNameError with the nearest right one."""
         _check_kind(kind)
-        own = [file for file in _files(kind) if _name_of(file) == name]  # no other built-in is read for it
+        own = tuple(file for file in _files(kind) if _name_of(file) == name)  # no other built-in is read for it
         plugin = self._claimed(kind, own).get(name)
         if plugin is None and own:
             raise NegbenchError(f"{own[0]} defines no public {_BASES[kind][1]} class: {name} is no plug-in")
@@ -340,15 +340,21 @@ def _name_of(file: Path) -> str:
     return file.stem.replace("_", "-")
 
 
-def _files(kind: str) -> list[Path]:
+def _files(kind: str) -> tuple[Path, ...]:
     """Public modules of a kind's package."""
     found = syntax.locate(_PACKAGES[kind])
     if found is None:
         raise NegbenchError(f"{_PACKAGES[kind]} is not installed: run `pip install -e .` in the checkout")
-    return sorted(file for file in found.parent.glob("*.py") if not file.stem.startswith("_"))
+    return _modules(found.parent, found.parent.stat().st_mtime_ns)
 
 
-def _built_ins(kind: str, files: Iterable[Path]) -> list[Plugin]:
+@cache
+def _modules(folder: Path, _changed: int) -> tuple[Path, ...]:
+    """Public ones of a folder as it was then; a run looks some twenty times."""
+    return tuple(sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_")))
+
+
+def _built_ins(kind: str, files: tuple[Path, ...]) -> list[Plugin]:
     return [
         Plugin(kind, _name_of(file), f"{_PACKAGES[kind]}.{file.stem}", None, "built-in")
         for file in files

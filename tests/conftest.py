@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
+import signal
+import sys
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -15,6 +21,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
@@ -23,6 +30,110 @@ CHROMIUM = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With xdist, files are handed out in the order below, not by how many tests they hold."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of slow tests first, those with the most before: at the end there is something short for each worker."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+class Forked:
+    """A child that has imported what this process has, and does one thing; like `subprocess.Popen`, all of it text."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        read, theirs_out = os.pipe()
+        theirs_in, write = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._child(action, theirs_in, theirs_out)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.stdin, self.stdout = os.fdopen(write, "w", encoding="utf-8"), os.fdopen(read, encoding="utf-8")
+
+    @staticmethod
+    def _child(action: Callable[[], object], given: int, told: int) -> None:
+        """Never returns."""
+        code = 1
+        try:
+            os.dup2(given, 0)
+            os.dup2(told, 1)
+            sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+            sys.stderr = os.fdopen(2, "w", encoding="utf-8")  # not the suite's, which would tell it twice
+            action()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else bool(end.code)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def communicate(self) -> str:
+        """What is left of its output, when it has ended."""
+        self.stdin.close()
+        out = self.stdout.read()
+        self.wait()
+        return out
+
+    def kill(self) -> None:
+        """At once."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
+    """Starts such children; those that are left at the end of the test are killed."""
+    children: list[Forked] = []
+
+    def start(action: Callable[[], object]) -> Forked:
+        children.append(Forked(action))
+        return children[-1]
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        with suppress(OSError):  # it no longer reads
+            child.stdin.close()
+        child.stdout.close()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What negbench logs during the test, from INFO on."""
+    records, logger = list[logging.LogRecord](), logging.getLogger("negbench")
+    handler, level = logging.Handler(), logger.level
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield records
+    logger.setLevel(level)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +170,30 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new MLflow store is a copy of the first: making its tables takes longer than most tests."""
+    from negbench.tracking import Tracker, default_uri
+
+    first, client = tmp_path_factory.mktemp("store"), Tracker.client
+
+    def copied(self: Tracker) -> MlflowClient:
+        place = self.root / "mlflow.db"
+        if self.uri == default_uri(self.root) and not place.exists():
+            if not (first / place.name).exists():
+                client(Tracker.open(first))
+            with self.guard():
+                try:
+                    shutil.copy(first / place.name, place)
+                except OSError:  # no room: as if there were no copy
+                    place.unlink(missing_ok=True)
+        return client(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tracker, "client", copied)
         yield
 
 
@@ -180,16 +315,20 @@ def load_of(browser: Browser) -> Callable[[Path], Load]:
 
 
 @pytest.fixture(scope="session")
-def axe() -> Callable[[Page], list[str]]:
-    """What axe-core objects to in an open page, a line each: rule, what is wrong, where."""
+def axe() -> Callable[..., list[str]]:
+    """What axe-core objects to in an open page, or in the part of a selector, a line each: rule, what is wrong, where.
+
+    It writes down violations alone: most of its time would go into naming every element that passed.
+    """
     spec = importlib.util.find_spec("axe_playwright_python")
     if spec is None or spec.origin is None:
         pytest.skip("axe is not installed: pip install '.[dev]'")
     script = (Path(spec.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
-    def violations(page: Page) -> list[str]:
+    def violations(page: Page, part: str = "html") -> list[str]:
         page.evaluate(script)
-        found = page.evaluate("axe.run(document)")["violations"]
+        options = "{resultTypes: ['violations']}"
+        found = page.evaluate(f"part => axe.run(part, {options}).then(found => found.violations)", part)
         return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in found]
 
     return violations

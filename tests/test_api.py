@@ -150,7 +150,7 @@ def test_backbones_and_data_sets_are_taken_for_the_options_they_were_made_with()
 
 
 def test_progress_goes_to_the_logger(
-    vector_sets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Counting(Here):
         """An executor of one's own."""
@@ -161,17 +161,16 @@ def test_progress_goes_to_the_logger(
             Counting.tasks += len(tasks)
             return super().run(function, tasks)
 
-    with caplog.at_level(logging.INFO, logger="negbench"):
-        negbench.compare(
-            "qure,in-batch",
-            seeds=1,
-            executor=Counting(),
-            sets=vector_sets,
-            audit=False,
-            report=False,
-            runs_dir=tmp_path,
-            tracking_uri="none",
-        )
+    negbench.compare(
+        "qure,in-batch",
+        seeds=1,
+        executor=Counting(),
+        sets=vector_sets,
+        audit=False,
+        report=False,
+        runs_dir=tmp_path,
+        tracking_uri="none",
+    )
     assert Counting.tasks == 2
-    assert any("[2/2]" in record.getMessage() for record in caplog.records)
+    assert any("[2/2]" in record.getMessage() for record in logged)
     assert capsys.readouterr().out == ""

@@ -175,7 +175,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     import negbench.strategies
 
     files = _files
-    monkeypatch.setattr("negbench.registry._files", lambda kind: [*files(kind), *_public(tmp_path, kind)])
+    monkeypatch.setattr("negbench.registry._files", lambda kind: (*files(kind), *_public(tmp_path, kind)))
     monkeypatch.setattr(negbench.strategies, "__path__", [*negbench.strategies.__path__, str(tmp_path)])
     syntax._spec.cache_clear()
     yield tmp_path

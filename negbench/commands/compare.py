@@ -57,6 +57,8 @@ def compare_grid(
     Raises:
         NegbenchError: a user's mistake, or cells that failed (the others are finished and judged first).
     """
+    if search and tuned is None:
+        raise OptionError("--search is what trials move: add --tuned N")
     configs, cells = _plan(console, grid, runs, rules, overwrite)
     combinations = combinations_of(console, configs, cells, tuned, search)
     if dry_run:

@@ -10,7 +10,7 @@ from rich.console import Console
 from negbench.commands.cells import computed
 from negbench.config import RunConfig
 from negbench.display import log, stages
-from negbench.errors import NegbenchError, OptionError
+from negbench.errors import NegbenchError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
@@ -28,8 +28,6 @@ def combinations_of(
 ) -> list[Combination]:
     """What is tuned, said in a line; none without `--tuned`."""
     if trials is None:
-        if search:
-            raise OptionError("--search is what trials move: add --tuned N")
         return []
     found = combinations(configs, cells, search)
     tuned = [each for each in found if each.spec is not None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -43,6 +44,14 @@ def toy_view(
     """
     if not 1 <= columns <= _STEPS:
         raise ValueError(f"columns must lie in 1..{_STEPS}, got {columns}")
+    made = _made(rows, columns, seed, sign, ties, dtype)
+    tables = {name: getattr(made, name).clone() for name in ("scores", "target", "allowed", "relevant")}
+    return replace(made, **tables, planes={name: plane.clone() for name, plane in made.planes.items()})
+
+
+@lru_cache(256)
+def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: torch.dtype) -> ScoreView:
+    """Every check of the suites looks at the same few tables; each gets a copy, which a faulty plug-in may spoil."""
     generator = torch.Generator().manual_seed(seed)
     steps = 4 if ties else _STEPS
     low, high = {"mixed": (-steps, steps), "negative": (-steps, -1), "positive": (1, steps)}[sign]

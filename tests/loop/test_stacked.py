@@ -204,6 +204,7 @@ def test_the_cost_of_a_turn_is_shared_evenly(tmp_path: Path, vector_sets: list[s
         ("qure", ("hybrid.temperature='own'",), "temperatures of its own"),
         ("in-batch-cube", (), "takes all triples of a batch"),
         ("qure", ("train.precision='bf16'",), "a stack is trained in fp32"),
+        ("in-batch", ("mining.margin=0.1",), "planes and filters of a batch are made in every step"),
     ],
 )
 def test_what_cannot_be_stacked_is_the_run_that_it_would_be(
@@ -215,6 +216,13 @@ def test_what_cannot_be_stacked_is_the_run_that_it_would_be(
     assert asked.hash == plain.hash
     assert why in asked.alone
     assert plain.alone == ""
+
+
+def test_a_filter_of_a_corpus_strategy_can_be_stacked(vector_sets: list[str]) -> None:
+    asked = plan_run(
+        config_of("qure", 0, "info-nce", [*vector_sets, "mining.margin=0.1", "train.stacked=true"]), Scenes()
+    )
+    assert (asked.config.train.stacked, asked.alone) == (True, "")
 
 
 def test_stacks_hold_what_fits_together(tmp_path: Path, vector_sets: list[str], toy_sets: list[str]) -> None:

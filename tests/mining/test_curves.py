@@ -108,6 +108,23 @@ def test_the_sample_is_seeded_and_bounded() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize(("sample", "kept"), [(3, 3), (3, 0), (1, 1)])
+def test_as_many_curves_as_the_sample_or_none_may_be_kept(sample: int, kept: int) -> None:
+    found = score_curves(task_of(), None, sample=sample, kept=kept)
+    assert (len(found.queries), found.kept) == (sample, kept)
+
+
+def test_by_default_500_queries_are_sampled_and_8_curves_kept() -> None:
+    found = score_curves(task_of(queries=501), None)
+    assert (len(found.queries), found.kept) == (500, 8)
+
+
+@pytest.mark.parametrize(("sample", "kept", "name"), [(3, 4, "kept"), (3, -1, "kept"), (0, 0, "sample")])
+def test_bad_sizes_are_quoted(sample: int, kept: int, name: str) -> None:
+    with pytest.raises(NegbenchError, match=f"{name} must be"):
+        score_curves(task_of(), None, sample=sample, kept=kept)
+
+
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
     found = score_curves(task_of(), make_strategy("qure"))
     found.save(tmp_path / "a.npz")

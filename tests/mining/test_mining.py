@@ -401,6 +401,17 @@ def test_splitmix_gives_the_published_stream() -> None:
             assert value % 2**64 == z ^ z >> 31
 
 
+def _seed_of(output: int) -> int:
+    """Seed whose first output this is: every step of SplitMix64 can be undone."""
+    z = output ^ output >> 31 ^ output >> 62
+    z = z * pow(0x94D049BB133111EB, -1, 2**64) % 2**64
+    z ^= z >> 27 ^ z >> 54
+    z = z * pow(0xBF58476D1CE4E5B9, -1, 2**64) % 2**64
+    z ^= z >> 30 ^ z >> 60
+    seed = (z - 0x9E3779B97F4A7C15) % 2**64
+    return seed - (seed >> 63 << 64)
+
+
 @pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])
 def test_no_repeat_until_the_pool_is_used_up(draw: Callable[..., Tensor]) -> None:
     pool = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5

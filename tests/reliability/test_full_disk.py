@@ -60,7 +60,7 @@ def leftovers(disk: Path) -> list[Path]:
 
 def test_features(toy_root: Path, disk: Path) -> None:
     """What is stored is whole; with room again the rest is encoded, to the same values."""
-    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:40]
+    paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:120]
     images = {path.stem: path for path in paths}
     backbone = registry.make("backbones", "tiny", weights="random")
     straight = store_of(backbone, root=disk.parent / "straight")

@@ -26,17 +26,10 @@ from negbench.tracking import Tracker
 LONG = ("train.epochs=2000",)
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow store without a run: making its tables takes longer than the tests."""
-    runs = tmp_path_factory.mktemp("store")
-    Tracker.open(runs).client()
-    return runs / "mlflow.db"
-
-
 @pytest.fixture
-def runs(empty_store: Path, tmp_path: Path) -> Path:
-    shutil.copy(empty_store, tmp_path)
+def runs(tmp_path: Path) -> Path:
+    """Runs folder with an MLflow store: making its tables would take longer than the tests."""
+    Tracker.open(tmp_path).client()
     return tmp_path
 
 
@@ -89,24 +82,48 @@ main.main([])
 """
 
 
-@pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_exit_codes_and_a_second_signal(number: signal.Signals, code: int, again: signal.Signals | None) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITING],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hears_all,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    if again is not None:
-        time.sleep(0.1)
-        process.send_signal(again)
-    out, told = process.communicate(timeout=60)
-    assert (process.returncode, out) == (code, "closed\n")
+FIRST = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
+CASES = list(itertools.product(FIRST, [None, *FIRST]))
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]]:
+    """Exit code, output and errors of a command that got the first signal, and the second, if there is one, soon after.
+
+    All at once: each waits most of its time.
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WAITING],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=hears_all,
+        )
+        for _ in CASES
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process, (number, _) in zip(processes, CASES, strict=True):
+        process.send_signal(number)
+    time.sleep(0.1)
+    for process, (_, again) in zip(processes, CASES, strict=True):
+        if again is not None:
+            process.send_signal(again)
+    told = [process.communicate(timeout=60) for process in processes]
+    codes = [process.returncode for process in processes]
+    return {case: (code, *texts) for case, code, texts in zip(CASES, codes, told, strict=True)}
+
+
+@pytest.mark.parametrize(("number", "again"), CASES)
+def test_exit_codes_and_a_second_signal(
+    number: signal.Signals,
+    again: signal.Signals | None,
+    ended: dict[tuple[signal.Signals, signal.Signals | None], tuple[int, str, str]],
+) -> None:
+    code, out, told = ended[number, again]
+    assert (code, out) == (FIRST[number], "closed\n")
     (line,) = told.splitlines()
     assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
 

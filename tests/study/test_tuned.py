@@ -115,6 +115,7 @@ def test_a_comparison_at_equal_tuning(
     page = (tmp_path / "c" / "report" / "index.html").read_text(encoding="utf-8")
     assert "At equal tuning" in page
     assert "Nothing to tune: all-corpus." in page
+    command.insert(1, "--no-report")
     assert negbench([*command, "3"]) == 0
     again = capsys.readouterr().err
     assert "trial 0" not in again
