@@ -323,6 +323,8 @@ class FeatureStore:
             hashes, features = file.get_tensor("hashes"), file.get_tensor("features")
         if metadata.get("format") != _FORMAT or metadata.get("hashes") != _sha256(hashes):
             raise ValueError("its hashes do not match their checksum")
+        if metadata.get("key") != self.key:
+            raise ValueError("its features are of another backbone, or of another preprocessing")
         if features.shape != (len(hashes), *self.shape) or features.dtype != self.dtype:
             raise NegbenchError(
                 f"{path} holds features {list(features.shape[1:])} {features.dtype}, the backbone gives "

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from negbench.contracts import PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.mining import mine as mining
-from negbench.mining.draws import draw_uniform, draw_weighted, splitmix
+from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import Mined, MiningTask, batch_statistics, mine
 from negbench.mining.planes import EmbeddedPlane
@@ -410,6 +410,13 @@ def _seed_of(output: int) -> int:
     z ^= z >> 30 ^ z >> 60
     seed = (z - 0x9E3779B97F4A7C15) % 2**64
     return seed - (seed >> 63 << 64)
+
+
+@pytest.mark.parametrize(("output", "want"), [(0, 2.0**-53), (2**64 - 1, 1 - 2.0**-53), (1 << 63, 0.5 + 2.0**-53)])
+def test_uniform_is_never_0_and_never_1(output: int, want: float) -> None:
+    seed = torch.tensor(_seed_of(output))
+    assert int(splitmix(seed, torch.tensor(0))) % 2**64 == output
+    assert float(uniform(seed, torch.tensor(0))) == want
 
 
 @pytest.mark.parametrize("draw", [draw_uniform, lambda pool, *rest: draw_weighted(pool.float(), *rest)])

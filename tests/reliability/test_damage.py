@@ -220,6 +220,25 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
             assert all(path.read_bytes() != wrong for path in file.parent.glob("*.safetensors"))
 
 
+def test_every_bit_of_a_shards_header_is_checked(toy_root: Path, tmp_path: Path) -> None:
+    from negbench.features.store import store_of
+    from negbench.registry import registry
+
+    images = {path.stem: path for path in sorted(toy_root.rglob("*.png"))[:2]}
+    backbone = registry.make("backbones", "tiny", weights="random")
+    store_of(backbone, root=tmp_path).ensure(images, backbone)
+    (shard,) = tmp_path.rglob("*.safetensors")
+    content = shard.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    for at in range(0, 8 * header, 1 if TIMES > 6 else 29):
+        wrong = bytearray(content)
+        wrong[at // 8] ^= 1 << at % 8
+        shard.write_bytes(wrong)
+        assert len(store_of(backbone, root=tmp_path).missing(images)) == 2, (
+            f"bit {at % 8} of {content[:header]!r}[{at // 8}]"
+        )
+
+
 def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_path: Path) -> None:
     """Damaged in place, with the size, inode and modification time of the shard that was just found whole."""
     from negbench.features.store import store_of
