@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -229,6 +231,17 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM.split())
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def words_of() -> Callable[[Path], str]:
+    """A page's content as one reads it: without what keeps names in one line, and with its characters unescaped."""
+
+    def read(page: Path) -> str:
+        text = re.sub(r"<wbr>|</?span[^>]*>", "", page.read_text(encoding="utf-8"))
+        return html.unescape(text).replace("\xa0", " ")
+
+    return read
 
 
 @pytest.fixture(scope="session")

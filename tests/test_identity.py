@@ -68,7 +68,7 @@ RANKED = "negbench.strategies._ranked"
     [
         (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
         (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
-        (RANKED, "return view.allowed & (", "return (\n        view.allowed\n    ) & ("),
+        (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
         ("negbench.loop.checkpoint", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
         ("negbench.contracts", "    from PIL.Image import Image", "    from PIL import Image"),  # for type checkers
     ],
@@ -82,7 +82,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit, module: str, old: str, new: str
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [
-        ("negbench.strategies._ranked", "view.scores < view.positive", "view.scores <= view.positive"),
+        ("negbench.strategies._ranked", "less(view.scores", "at_most(view.scores"),
         ("negbench.strategies.qure", "consecutive_threshold: int = 1", "consecutive_threshold: int = 2"),
         ("negbench.strategies.all_corpus", "view.allowed.clone()", "view.allowed"),  # the pool of the warm-up
         ("negbench.contracts", "DEFAULT_TEMPERATURE = 0.07", "DEFAULT_TEMPERATURE = 0.08"),

@@ -118,7 +118,7 @@ def _all(kind: str) -> None:
     described = registry.describe(kind)
     width = max((len(d.name) for d in described), default=0)
     for d in described:
-        origin = "" if d.origin == "built-in" else f"  [{d.origin}]"
+        origin = "" if d.origin == "built-in" else f" [{d.origin}]"
         _print(f"  {d.name:{width}}  ", f"{d.summary}{origin}")
         _print(" " * (width + 4), f"source: {d.paper or 'none named'}")
         for name, text in d.ranges.items():

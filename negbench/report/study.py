@@ -504,7 +504,7 @@ def read_final(folder: Path) -> Final | None:
 
 def dashboard_command(book: Book) -> str:
     """What opens the study in optuna's own pages."""
-    return f"optuna-dashboard {shlex.quote(without_secrets(book.url))}"
+    return f"optuna-dashboard --host 127.0.0.1 {shlex.quote(without_secrets(book.url))}"
 
 
 # --- MLflow ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import platform
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -270,7 +270,7 @@ def memory() -> Iterator[list[float]]:
         thread.join()
 
 
-def large(sizes: tuple[int, ...], queries: int) -> None:
+def large(sizes: Sequence[int], queries: int) -> None:
     """Tables of growing corpora, and how cost grows with them."""
     found: dict[int, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -301,7 +301,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=6_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--large", action="store_true", help="also 10^4, 10^5 and 10^6 images in half precision")
+    parser.add_argument(
+        "--large", type=int, nargs="*", default=[10**4, 10**5, 10**6], help="corpora in half precision, once each"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(machine())
@@ -310,7 +312,7 @@ def main() -> None:
     report(task_of(many), options.repetitions, others=False)
     ranking(options.repetitions, options.queries)
     if options.large:
-        large((10**4, 10**5, 10**6), 256)
+        large(options.large, options.queries)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def changed(source: Path, out: Path, ending: str, change: Callable[[Any], Any], 
 
 
 def test_a_merged_comparison_says_what_the_whole_one_says(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words_of: Callable[[Path], str]
 ) -> None:
     packs = [str(runs / "a.zip"), str(runs / "b.zip")]
     assert negbench(["merge", *packs, "--name", "both", "--runs-dir", str(tmp_path)]) == 0
@@ -92,7 +92,7 @@ def test_a_merged_comparison_says_what_the_whole_one_says(
     assert sorted(p.name for p in (tmp_path / cells[0]["run"]).iterdir()) == [
         "SHA256SUMS", "config.json", "metrics.jsonl", "ranks.parquet", "result.json",
     ]  # fmt: skip
-    page = (tmp_path / "both" / "report" / "index.html").read_text(encoding="utf-8")
+    page = words_of(tmp_path / "both" / "report" / "index.html")
     assert "top-k: no weights" in page
     assert "not finished" not in page
     assert negbench(["report", "both", "--runs-dir", str(tmp_path)]) == 0

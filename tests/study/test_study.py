@@ -292,7 +292,7 @@ def test_the_command_from_start_to_test(
     assert "  trial 0: " in told.err
     assert "val stays closed" in out
     assert "sampler tpe(multivariate=True, constant_liar=True" in out
-    assert f"optuna-dashboard {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
+    assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
     book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 4)
     counts = book.counts()
     assert counts["finished"] + counts["pruned"] == 4

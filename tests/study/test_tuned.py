@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_a_range_for_all_is_searched_by_all(
 
 @pytest.mark.slow
 def test_a_comparison_at_equal_tuning(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], words_of: Callable[[Path], str]
 ) -> None:
     sets = [part for text in vector_sets for part in ("--set", text)]
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c", "--no-audit"]
@@ -112,7 +113,7 @@ def test_a_comparison_at_equal_tuning(
             assert kept["dataset"]["scored"] == "dev"  # the reported split is not even loaded
     _check_tuned_runs(tmp_path, searched)
     _check_gains(tmp_path)
-    page = (tmp_path / "c" / "report" / "index.html").read_text(encoding="utf-8")
+    page = words_of(tmp_path / "c" / "report" / "index.html")
     assert "At equal tuning" in page
     assert "Nothing to tune: all-corpus." in page
     command.insert(1, "--no-report")
