@@ -129,7 +129,10 @@ def _print(lead: str, text: str) -> None:
     """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
     console, line = options.console(), lead + " ".join(text.split())
     if console.is_terminal:
-        line = textwrap.fill(line, console.width, subsequent_indent=" " * len(lead), break_on_hyphens=False)
+        rest = " " * len(lead)  # names and paths are copied: they stay whole
+        line = textwrap.fill(
+            line, console.width, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        )
     typer.echo(line)
 
 
