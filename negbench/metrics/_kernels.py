@@ -245,11 +245,13 @@ def _best(
 
 @_compiled
 def _chunk(width: Any, stop: Any) -> Any:
-    """Images of a chunk, for a window that ends at `stop`: chunks enough that few images besides reach its lowest."""
-    chunk = 1024
-    while chunk > 16 and width < 4 * stop * chunk:
-        chunk //= 2
-    return chunk
+    """Images of a chunk, for a window that ends at `stop`: chunks enough that few images besides reach its lowest.
+
+    All of a row where they would have to be smaller than 512: then bins are sooner counted than maxima sorted.
+    """
+    if width >= 4096 * stop:
+        return 1024
+    return 512 if width >= 2048 * stop else max(width, 1)
 
 
 @_compiled

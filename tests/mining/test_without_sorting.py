@@ -42,7 +42,7 @@ from negbench.strategies.qure import Qure
 from negbench.strategies.shifted_top_k import ShiftedTopK
 from negbench.strategies.top_k import TopK
 
-ROWS, COLUMNS = 12, 700  # wide enough for the selection by maxima of chunks
+ROWS, COLUMNS = 12, 700
 NUMBA = importlib.util.find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not NUMBA, reason="numba is not installed")
 
@@ -313,6 +313,21 @@ def test_compiled_windows_cut_ties_without_a_sort(start: int, stop: int, monkeyp
     by("compiled", monkeypatch)
     monkeypatch.setattr(ranks, "places", None)
     assert torch.equal(view.window(view.allowed, stop, start), view.allowed & (place >= start) & (place < stop))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 2), (1, 2), (2, 4), (0, 4), (3, 5), (0, 9000)])
+@pytest.mark.parametrize("steps", [7, 3000, 2**20])
+def test_compiled_windows_near_the_top_of_wide_rows(
+    steps: int, start: int, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of chunks by their maxima: 1,024 images a chunk up to two places, 512 up to four, then the whole row."""
+    generator = torch.Generator().manual_seed(steps)
+    scores = torch.randint(-steps, steps, (9, 9000), generator=generator) / steps
+    allowed = torch.rand(9, 9000, generator=generator) > 0.1
+    view = ScoreView(scores, scores.masked_fill(~allowed, -2).argmax(1), allowed)
+    place = places(scores, allowed)
+    by("compiled", monkeypatch)
+    assert torch.equal(view.window(allowed, stop, start), allowed & (place >= start) & (place < stop))
 
 
 def test_places_of_a_few_images() -> None:
