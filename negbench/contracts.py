@@ -254,8 +254,8 @@ class Strategy(ABC):
     """Chooses which images may be drawn as negatives. A frozen dataclass whose fields are its hyperparameters.
 
     A corpus strategy is one function of a score row. It never stores pools or views (the scores of a large corpus are
-    overwritten by those of the next queries), draws, nor touches a data set, a model, a
-    configuration or a global random generator: `negbench.mining` streams, draws, falls back and counts for all.
+    overwritten by those of the next queries), draws, nor touches a data set, a model, a configuration or a global
+    random generator: `negbench.mining` streams, draws, falls back and counts for all.
     A batch strategy gets the batch's own [B, B] score matrix, once for each slot it corrupts, and is used whole.
 
     The slot "triple" is every (r_a, m_b, t_c) of the batch, a, b, c not all equal. Its scores do not depend on the

@@ -130,6 +130,8 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
         negbench.compare("qure", executor="roy")
     with pytest.raises(NegbenchError, match="--address is a Ray cluster's"):
         negbench.study("qure", address="head:6379")
+    with pytest.raises(NegbenchError, match="an executor of your own knows its workers"):
+        negbench.compare("qure", executor=Here(), workers=2)
     with pytest.raises(NegbenchError, match="workers must be at least 1, got 0"):
         negbench.compare("qure", workers=0)
     with pytest.raises(NegbenchError, match="there is no run 'nothing'"):

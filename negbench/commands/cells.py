@@ -132,7 +132,7 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
 
     Raises:
         UnknownNameError: another name, or another option.
-        OptionError: an option's value, or an address without Ray.
+        OptionError: an option's value, an address without Ray, or workers or an address beside an executor.
         NegbenchError: Ray is not installed, or its cluster cannot be reached.
     """
     from negbench import executors, files
@@ -142,8 +142,9 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
     if workers is not None and workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
     if not isinstance(given, str):
+        if workers is not None or address is not None:
+            raise OptionError("an executor of your own knows its workers and address: leave both out")
         return given
-
     chosen = parse_plugin(given)
     name = chosen.pop("name")
     if name not in ("pool", "ray"):

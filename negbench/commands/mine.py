@@ -10,7 +10,7 @@ import pandas as pd
 from negbench.audit.subject import AuditOptions, open_subject
 from negbench.config import ResolvedConfig
 from negbench.contracts import Strategy, check_option
-from negbench.display import stages
+from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.files import atomic_write
 from negbench.mining.mine import mine
@@ -66,6 +66,7 @@ def mine_dataset(
     with stages("mine") as display:
         reads = planes_read(strategy, config.mining)
         subject = open_subject(config, split, options, display, folder, reads=reads)
+        notes(subject.remarks)
         queries, images = subject.dataset.queries, subject.dataset.images
         with threads(config.compute.threads), display.stage("mine", total=len(queries)) as advance:
             mined = mine(

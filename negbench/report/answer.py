@@ -45,16 +45,21 @@ def _first_block(rows: Sequence[VerdictRow]) -> tuple[str, list[VerdictRow], lis
     return negatives, ranked, [row.strategy for row in ranked if not names & set(row.beaten_by)]
 
 
+def _negatives(count: str) -> str:
+    """'1 negative', '62.9 negatives'."""
+    return f"{count} negative{'s' * (count != '1')}"
+
+
 def _overall(tables: Sequence[Sequence[VerdictRow]]) -> str:
     """Who is not beaten, under every loss and backbone."""
     blocks = [_first_block(rows) for rows in tables]
     negatives, ranked, first = blocks[0]
     always = [name for name in first if all(name in unbeaten for _, _, unbeaten in blocks)]
-    count = f"{len(ranked)} strategies with {negatives} negative{'s' * (negatives != '1')} per query and step"
+    count = f"{len(ranked)} strategies with {_negatives(negatives)} per query and step"
     where = ", under any loss" if len(tables) > 1 else ""
     if len(ranked) == 1:
         return (
-            f"{ranked[0].strategy} alone has {negatives} negatives per query and step: nothing equal to compare with."
+            f"{ranked[0].strategy} alone has {_negatives(negatives)} per query and step: nothing equal to compare with."
         )
     if not always:
         return f"Of {count}, each is beaten by another under some loss."
@@ -71,7 +76,7 @@ def _verdict(rows: Sequence[VerdictRow]) -> str:
     if 1 < len(unbeaten) < len(ranked):
         text += f"; not beaten either: {listed([name for name in unbeaten if name != ranked[0].strategy])}"
     for count, same in itertools.groupby(others, key=itemgetter(0)):
-        text += f". With {count} negatives: {', '.join(_against(row) for _, row in same)}"
+        text += f". With {_negatives(count)}: {', '.join(_against(row) for _, row in same)}"
     return f"{text}."
 
 

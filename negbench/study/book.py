@@ -26,7 +26,7 @@ from negbench.study.spec import StudySpec, distributions, pruner_of, sampler_of
 from negbench.study.storage import open_storage, storage_url
 from negbench.tracking import Pruned
 
-_NOTED: dict[str, type] = {
+_NOTED: dict[str, type] = {  # what is kept beside a trial
     "error": str,
     "runs": list,
     "seconds": float,

@@ -73,7 +73,7 @@ def told_next(out: str) -> list[list[str]]:
 def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path, *, strangers: bool) -> pd.DataFrame:
     """init, and the commands that it names, the comparison cut short; the negatives of the last one.
 
-    With `strangers` audit, comparison and run say that the backbone learned from other images.
+    With `strangers` audit, comparison, run and mining say that the backbone learned from other images.
     """
     warning = "note: backbone 'tiny' learned from the pictures of synthetic alone, and triplets has others"
     assert negbench(["init", str(folder)]) == 0
@@ -91,6 +91,7 @@ def follow(folder: Path, capsys: pytest.CaptureFixture[str], runs: Path, *, stra
     (run,) = runs.glob("my-strategy-*")
     assert any(warning[6:] in remark for remark in RunFolder(run).result["remarks"]) == strangers
     assert negbench(mine) == 0
+    assert capsys.readouterr().err.count(warning) == strangers
     return pd.read_parquet(folder / "negatives.parquet")
 
 

@@ -348,6 +348,19 @@ def test_candidates_beside_mixed_negatives(opened: OpenRun, over: str) -> None:
     assert torch.equal(plain.beside.mask, beside.beside.mask)
 
 
+def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened: OpenRun) -> None:
+    objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
+
+    class Longer(type(objective.strategy)):  # type: ignore[misc]
+        def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+            tokens, there = super().synthetic(embedded)
+            return 2 * tokens, there
+
+    objective.take(Longer(**dataclasses.asdict(objective.strategy)))
+    with pytest.raises(NegbenchError, match=r"^Longer\.synthetic must return finite tokens of unit norm"):
+        step(objective, seed=torch.arange(5))
+
+
 def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
     """`train.num_negatives` counts all that stand in the loss."""
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=8, with_query=8)

@@ -273,6 +273,11 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
     assert first == "Of 2 strategies with 1 negative per query and step, strong is beaten by none of the others."
     assert loss.startswith("bradley-terry: highest average recall: strong ")
     assert ". With 63 negatives: in-batch" in loss
+    others = [groups[0], counted(group_of(tmp_path, "other", 0.5), 63), groups[1]]
+    _, told, *_ = answers(others, [row for table in tables_of(others) for row in rows_of(table, Rules())])["f@1"]
+    assert ". With 1 negative: weak" in told
+    alone = [row for row in rows if row.strategy == "weak"]
+    assert answers([groups[1]], alone)["f@1"][0].startswith("weak alone has 1 negative per query and step")
     assert loss.endswith("% (the baseline).")
     assert "1 worse" in sure
 
