@@ -130,7 +130,8 @@ class StudySpec:
         Raises:
             KeyError, TypeError, ValueError: it is not what `dump` gives.
         """
-        TypeAdapter(cls).validate_json(json.dumps(value), strict=True)  # types alone: it makes whole numbers floats
+        text = json.dumps(value, allow_nan=False)
+        TypeAdapter(cls).validate_json(text, strict=True)  # types alone: it makes whole numbers floats
         space = value["space"]
         knobs = tuple(Knob(**{**knob, "choices": tuple(knob["choices"])}) for knob in space["knobs"])
         band = Band(**space["band"]) if space["band"] else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import pwd
@@ -98,7 +99,15 @@ def claimed(book: Book) -> Claim:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"first_refresh": {}}, {"epochs": "4"}, {"base": []}, {"space": {"knobs": 3}}, {"claims": None}]
+    "changes",
+    [
+        {"first_refresh": {}},
+        {"epochs": "4"},
+        {"base": []},
+        {"space": {"knobs": 3}},
+        {"claims": None},
+        {"base": {"seed": -math.inf}},
+    ],
 )
 def test_settings_of_another_form_are_damage(changes: dict[str, Any], tmp_path: Path) -> None:
     toy_book(tmp_path).study.set_user_attr("negbench", toy_spec().dump() | changes)
