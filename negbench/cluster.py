@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from negbench.errors import NegbenchError, OptionError, quoted
-from negbench.executors import Event, Function, outcome_of
+from negbench.executors import GRACE, Event, Function, outcome_of
 from negbench.files import locked
 from negbench.signals import Stopped
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
-_GRACE = 15.0  # seconds for tasks to end in order; Slurm kills after 30
 _REACHED = 5.0  # seconds for the head to answer
 # what workers take over of our environment: where things lie, and how servers are reached
 _PASSED = ("NEGBENCH_", "MLFLOW_", "PG", "HF_", "AWS_")
@@ -218,7 +217,7 @@ def _cancel(references: list[Any]) -> None:
         return
     for reference in references:
         ray.cancel(reference)
-    _, left = ray.wait(references, num_returns=len(references), timeout=_GRACE)
+    _, left = ray.wait(references, num_returns=len(references), timeout=GRACE)
     for reference in left:
         ray.cancel(reference, force=True)
 

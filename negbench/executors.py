@@ -25,7 +25,7 @@ Function = Callable[[Any, Report], Any]
 _RUNS = ("accelerate", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
 _PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.study.work": _RUNS}
 
-_GRACE = 2.0  # seconds for workers to end in order
+GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30
 _STARTING = 600  # seconds for a worker to import what it needs
 
 
@@ -97,11 +97,13 @@ class Processes:
         workers: processes at once.
         retries: of a task whose process died or hung.
         silence: seconds without a sign of life after which a process is taken to hang.
+        grace: seconds for processes to end in order, when this one ends early.
     """
 
     workers: int
     retries: int = 1
     silence: int = 120
+    grace: float = GRACE
     elsewhere: ClassVar[bool] = False
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
@@ -153,7 +155,7 @@ class Processes:
         finally:
             for worker in active.values():
                 worker.process.terminate()
-            deadline = time.monotonic() + _GRACE
+            deadline = time.monotonic() + self.grace
             for worker in active.values():
                 worker.process.join(max(0.0, deadline - time.monotonic()))
                 worker.process.kill()

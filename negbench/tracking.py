@@ -465,10 +465,9 @@ class RunLog:
         named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
         with self.tracker.guard():
             run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
-            self.run_id = run.info.run_id
+            self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
+            write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
             log_params(client, self.run_id, params)
-        write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
-        self._client = client
 
     def _flush(self) -> None:
         if self._opening is not None:

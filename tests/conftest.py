@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
+    from negbench.tracking import Tracker
+
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 CHROMIUM = (
@@ -176,8 +178,8 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A new MLflow store is a copy of the first: making its tables takes longer than most tests."""
+def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
+    """A new MLflow store is a copy of the first: making its tables takes longer than most tests; gives the method."""
     from negbench.tracking import Tracker, default_uri
 
     first, client = tmp_path_factory.mktemp("store"), Tracker.client
@@ -189,14 +191,15 @@ def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 client(Tracker.open(first))
             with self.guard():
                 try:
-                    shutil.copy(first / place.name, place)
+                    if not place.exists():  # still
+                        shutil.copy(first / place.name, place)
                 except OSError:  # no room: as if there were no copy
                     place.unlink(missing_ok=True)
         return client(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tracker, "client", copied)
-        yield
+        yield client
 
 
 @pytest.fixture(scope="session")

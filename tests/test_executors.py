@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.executors import Processes, Report, executor_of
+from negbench.executors import GRACE, Processes, Report, executor_of
 
 
 def task(value: Any, report: Report) -> Any:
@@ -78,13 +78,22 @@ def cling(pid_file: str, report: Report) -> None:
             continue
 
 
+def close(file: str, report: Report) -> None:
+    """A task that takes its time to end in order, as with a store on a busy machine."""
+    try:
+        hang(file, report)
+    finally:
+        time.sleep(3)
+        Path(file).write_text("closed", encoding="utf-8")
+
+
 def parent(task: str, pid_file: str) -> None:
-    list(Processes(1).run({"hang": hang, "cling": cling}[task], [pid_file]))
+    grace = 1.0 if task == "cling" else GRACE
+    list(Processes(1, grace=grace).run({"hang": hang, "cling": cling, "close": close}[task], [pid_file]))
 
 
-@pytest.mark.parametrize("task", ["hang", "cling"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: signal.Signals, task: str) -> None:
+def started(task: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process whose worker computes the task, and the file in which the worker is named."""
     pid_file = tmp_path / "pid"
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as t\n"
     code += f"from negbench.signals import stop_on_signals; stop_on_signals(); t.parent({task!r}, {str(pid_file)!r})"
@@ -94,6 +103,13 @@ def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: 
     while not (pid_file.exists() and pid_file.read_text(encoding="utf-8")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
+    return process, pid_file
+
+
+@pytest.mark.parametrize("task", ["hang", "cling"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: signal.Signals, task: str) -> None:
+    process, pid_file = started(task, tmp_path)
     worker = int(pid_file.read_text(encoding="utf-8"))
     process.send_signal(number)
     process.wait(timeout=60)  # after SIGTERM it waits for its workers, and kills those that do not end
@@ -104,6 +120,13 @@ def test_workers_end_within_two_seconds_of_their_parent(tmp_path: Path, number: 
     _, told = process.communicate()
     assert "BrokenPipe" not in told
     assert "Process Spawn" not in told  # a traceback of a worker begins so
+
+
+def test_workers_have_time_to_end_in_order(tmp_path: Path) -> None:
+    process, pid_file = started("close", tmp_path)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert pid_file.read_text(encoding="utf-8") == "closed"
 
 
 def is_alive(pid: int) -> bool:

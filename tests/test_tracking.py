@@ -113,7 +113,10 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_start_on_an_empty_store(tmp_path: Path) -> None:
+def test_eight_processes_start_on_an_empty_store(
+    tmp_path: Path, one_new_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracker, "client", one_new_store)  # no copy: they make its tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
     processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(8)]

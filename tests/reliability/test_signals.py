@@ -200,6 +200,19 @@ def test_a_copy_that_was_cut_off_is_made_again(vector_sets: list[str], runs: Pat
     assert tracker.export(folder)
 
 
+def test_a_signal_while_the_copy_is_made_ends_it(
+    vector_sets: list[str], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: Any) -> None:
+        raise Stopped(signal.SIGTERM)
+
+    flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
+    monkeypatch.setattr("negbench.tracking.log_params", cut_off)
+    with pytest.raises(Stopped):
+        run_config(load_config(flags=flags, sets=vector_sets), Bench.open(runs))
+    assert statuses(runs) == {"KILLED": 1}
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
 def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
     stop: BaseException, vector_sets: list[str], runs: Path, monkeypatch: pytest.MonkeyPatch
