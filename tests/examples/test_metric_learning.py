@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 import torch
 
-pml = pytest.importorskip("pytorch_metric_learning")
+pytest.importorskip("pytorch_metric_learning", reason="PyTorch Metric Learning is not installed: pip install '.[dev]'")
 
 
 def _triplets(*found: torch.Tensor) -> set[tuple[int, ...]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,8 +11,10 @@ import torch
 
 import negbench
 
-pytest.importorskip("datasets")
-st = pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("datasets", "sentence_transformers")),
+    reason="sentence-transformers or datasets is not installed: pip install '.[dev]'",
+)
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -54,6 +57,8 @@ def _pairs(count: int, pairs: int) -> Any:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_same_negatives_as_the_original(example: Callable[[str], ModuleType], options: dict[str, Any]) -> None:
+    import sentence_transformers as st
+
     model, dataset = _Vectors(16, 150, 200), _pairs(150, 200)
     kept = {"num_negatives": options.get("num_negatives", 3)}
     want = st.util.mine_hard_negatives(dataset, model, output_format="n-tuple", verbose=False, **options)
