@@ -429,7 +429,7 @@ def read_config(config: str | Mapping[str, Any] | None) -> dict[str, Any]:
         return dict(config or {})
     try:
         values = json.loads(Path(config).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"backbone.config {str(config)!r}: want a JSON file or a table ({error})") from error
     if not isinstance(values, dict):
         raise OptionError(f"backbone.config {str(config)!r}: want a JSON object, got {type(values).__name__}")

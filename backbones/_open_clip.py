@@ -178,7 +178,7 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
         told = json.loads(config_file.read_text(encoding="utf-8"))
         config = dict(told["model_cfg"])
         pixels = _pixels(told.get("preprocess_cfg") or {})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(
             f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
         ) from error

@@ -216,7 +216,7 @@ def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor
                 f"{folder} holds a model of type {model_type}, want {model_class.config_class.model_type}"
             )
         model, info = _strictly_loaded(model_class, folder, None if path.is_dir() else path)
-    except (OSError, ValueError, RuntimeError, AttributeError) as error:
+    except (OSError, ValueError, RuntimeError, AttributeError) as error:  # RecursionError is a RuntimeError
         raise WeightsError(
             f"{path} cannot be loaded by transformers: {(str(error).splitlines() or ['?'])[0]}"
         ) from error

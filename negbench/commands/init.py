@@ -156,7 +156,7 @@ def _columns(file: Path) -> set[str]:
             return {name.strip().strip('"') for name in first.split(",")}
         entry = json.loads(first)
         return set(entry) if isinstance(entry, dict) else set()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return set()
 
 

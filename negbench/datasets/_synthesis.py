@@ -393,7 +393,7 @@ def check(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         make = f"`negbench data synthesize --out {folder}`"
         raise DataError(f"{folder} has no {MANIFEST}: make it with {make} (delete a damaged one first)") from error
-    except (OSError, ValueError, KeyError, TypeError, OptionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
         raise DataError(f"{path} is damaged: {mend}") from error
     if generator != GENERATOR:
         raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")

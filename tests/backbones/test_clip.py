@@ -285,8 +285,10 @@ def test_a_folder_without_configuration_or_weights_says_so(tmp_path: Path) -> No
     with pytest.raises(WeightsError, match="has no weights"):
         Clip.load(weights=str(tmp_path))
     tensors(tmp_path / "open_clip_model.safetensors", weights())
-    with pytest.raises(WeightsError, match="is no configuration of open_clip"):
-        Clip.load(weights=str(tmp_path))
+    for content in ("{}", "[" * 100_000):
+        (tmp_path / "open_clip_config.json").write_text(content)
+        with pytest.raises(WeightsError, match="is no configuration of open_clip"):
+            Clip.load(weights=str(tmp_path))
 
 
 # --- the activation ------------------------------------------------------------------------------------------------

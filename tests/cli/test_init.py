@@ -154,6 +154,7 @@ def test_plain_arrays_can_be_mined_at_once(tmp_path: Path, capsys: pytest.Captur
         ),
         ({"t.csv": "reference,text,target\na,b,c\n"}, "images (.jpg, .png, .webp), or embeddings"),
         ({"t.jsonl": '{"reference": "p0", "text": 3, "target": "p1"}\n'}, "t.jsonl: line 1"),
+        ({"t.jsonl": "[" * 100_000}, "missing: triplets: a .jsonl"),
         ({"t.csv": MANY, "p0.png": "", "p1.png": ""}, "images are missing below"),
     ],
 )

@@ -476,7 +476,9 @@ def test_a_changed_or_lost_file_is_named(folder: Path, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"generator": 1, "spec": {"seed": "a"}, "files": {}, "pixels": ""}']
+    "content",
+    ["", "{}", "[]", '{"generator": 1, "spec": {"seed": "a"}, "files": {}, "pixels": ""}', "[" * 100_000],
+    ids=lambda content: content[:20],
 )
 def test_a_damaged_manifest_is_one_line(folder: Path, tmp_path: Path, content: str) -> None:
     damaged = copy(folder, tmp_path / "d")

@@ -175,6 +175,10 @@ def test_the_corpus_needs_stored_features(cell: OpenRun) -> None:
             check_objective(strategy, loss, HybridConfig(), cell.backbone, dataset)
         assert "\n" not in str(caught.value)
         check_objective(strategy, make_loss("margin-kl"), HybridConfig(), cell.backbone, dataset)
+        plain = (make_loss("info-nce"), HybridConfig(), cell.backbone, dataset)
+        with pytest.raises(OptionError, match=r"^the bank of Bank scores the whole corpus in every step"):
+            check_objective(make_strategy("bank"), *plain)
+        check_objective(make_strategy("xbm"), *plain)  # a queue of embeddings that were made before
     finally:
         cell.backbone.frozen_images = True
 
@@ -213,6 +217,19 @@ def test_rows_without_an_attribute_word_are_left_out(weighted: OpenRun) -> None:
 
 
 # --- all triples, equal budgets ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_cube_that_would_not_fit_is_refused(cell: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = Objective(
+        cell.backbone, make_strategy("in-batch-cube", k=1), make_loss("info-nce"), cell.scene, MiningConfig()
+    )
+    batch = batch_of(cell.scene, torch.arange(4), None)
+    monkeypatch.setattr("negbench.loop.slots._MOST_SCORES", 4**3)
+    objective(batch)
+    monkeypatch.setattr("negbench.loop.slots._MOST_SCORES", 4**3 - 1)
+    with pytest.raises(OptionError, match="4 x 16 = 64 numbers"):
+        objective(batch)
 
 
 @torch.no_grad()

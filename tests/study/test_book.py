@@ -306,6 +306,14 @@ def test_a_rescue_that_was_cut_short_is_gone_on_with(tmp_path: Path, monkeypatch
     none_lost_none_twice(book, 3, {1})
 
 
+def test_a_line_too_deep_to_be_read_is_damage(tmp_path: Path) -> None:
+    toy_book(tmp_path)
+    (tmp_path / ".optuna.journal.sums").unlink()
+    (tmp_path / "optuna.journal").write_text("[" * 100_000 + "\n")
+    with pytest.raises(DamagedError, match="a line of it is no record"):
+        toy_book(tmp_path)
+
+
 def test_a_torn_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
     book = toy_book(tmp_path, 5)
     work(book, at_once, silent)
