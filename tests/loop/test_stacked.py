@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from negbench.api import make_strategy
 from negbench.config import RunConfig
+from negbench.contracts import ScoreView
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import Cell, compute, plan, stacks
@@ -113,6 +116,25 @@ def test_worlds_of_vectors(tmp_path: Path) -> None:
     sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=40", "dataset.val_images=40"]
     sets += ["dataset.val_queries=20", "backbone='vectors'", "backbone.tokens=3", "backbone.hidden=16", *SHORT]
     assert_like_one_by_one(tmp_path, [("qure", 0), ("all-corpus", 1)], "bradley-terry", sets)
+
+
+@pytest.mark.parametrize("tau", [None, 0.3])
+def test_a_strategy_is_told_what_the_loss_divides_by(
+    tmp_path: Path, vector_sets: list[str], tau: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[bool, list[float]] = {}
+    for stacked in (False, True):
+        told = seen.setdefault(stacked, [])
+
+        def pool(self: Any, view: ScoreView, told: list[float] = told) -> Tensor:
+            told.append(view.temperature)
+            return view.allowed
+
+        monkeypatch.setattr(type(make_strategy("in-batch")), "pool", pool)
+        sets = [*vector_sets, *SHORT, *([] if tau is None else [f"loss.tau={tau}"])]
+        computed(tmp_path / str(stacked), [("in-batch", 0)], "info-nce", sets, stacked=stacked)
+    assert seen[True] == pytest.approx(seen[False], rel=1e-4)
+    assert len(set(seen[True])) == 1 if tau else len(set(seen[True])) > 2
 
 
 def test_one_stack_gives_the_same_bits_and_another_the_same_numbers(tmp_path: Path, vector_sets: list[str]) -> None:
@@ -248,6 +270,7 @@ def test_stacks_hold_what_fits_together(tmp_path: Path, vector_sets: list[str], 
 FAULTY = """
 from dataclasses import dataclass
 import torch
+from torch import Tensor
 from negbench.contracts import Strategy
 from negbench.errors import NegbenchError
 
