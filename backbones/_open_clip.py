@@ -54,6 +54,8 @@ class Blueprint:
         revision: of the hub, "local" or "".
         state: tensors by name; None for random weights.
         pixels: `mean`, `std` and `interpolation` of the preprocessing, where they are not CLIP's.
+        details: for the identity.
+        resize: of open_clip's own preprocessing: "shortest", "squash" or "longest".
     """
 
     name: str
@@ -63,6 +65,7 @@ class Blueprint:
     state: dict[str, Tensor] | None = None
     pixels: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+    resize: str = "shortest"
 
 
 # --- finding -----------------------------------------------------------------------------------------------------
@@ -129,7 +132,9 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
     mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
     file = hub_file(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
-    return Blueprint(name, config, hub_id, file.parent.name, read_state(file), _pixels(known), {"tag": tag})
+    return Blueprint(
+        name, config, hub_id, file.parent.name, read_state(file), _pixels(known), {"tag": tag}, _resize(known)
+    )
 
 
 def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint:
@@ -177,13 +182,14 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
     try:
         told = json.loads(config_file.read_text(encoding="utf-8"))
         config = dict(told["model_cfg"])
-        pixels = _pixels(told.get("preprocess_cfg") or {})
+        shown = told.get("preprocess_cfg") or {}
+        pixels, resize = _pixels(shown), _resize(shown)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise WeightsError(
             f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
         ) from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
-    return Blueprint(label, config, label, revision, read_state(weights), pixels)
+    return Blueprint(label, config, label, revision, read_state(weights), pixels, resize=resize)
 
 
 def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,6 +198,10 @@ def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
     if told.get("interpolation") in ("bicubic", "bilinear"):
         found["interpolation"] = told["interpolation"]
     return found
+
+
+def _resize(told: Mapping[str, Any]) -> str:
+    return str(told.get("resize_mode") or "shortest")
 
 
 def _has_twin(name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,10 +91,16 @@ def parse_weights(spec: str, advice: Advice) -> Source:
         raise WeightsError(f"backbone.weights {spec!r}: a checkpoint of LAVIS is given as lavis:{spec}")
     if path.suffix == ".safetensors":
         return Source("file", _existing(spec, spec, advice))
-    hub = _HUB_ID.fullmatch(spec)
-    if hub is None or spec.startswith((".", "/", "~")):
+    hub = hub_name(spec)
+    if hub is None:
         raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.mend}")
-    return Source("hub", hub_id=hub["id"], revision=hub["revision"])
+    return Source("hub", hub_id=hub[0], revision=hub[1])
+
+
+def hub_name(spec: str) -> tuple[str, str | None] | None:
+    """(id, revision) of ORG/NAME[@REVISION]; None where `spec` is no name of a hub."""
+    hub = None if spec.startswith((".", "/", "~")) else _HUB_ID.fullmatch(spec)
+    return None if hub is None else (hub["id"], hub["revision"])
 
 
 def _existing(name: str, spec: str, advice: Advice) -> Path:
@@ -230,27 +237,37 @@ def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor
 
 
 def _strictly_loaded(model_class: Any, folder: Path, file: Path | None) -> tuple[Any, dict[str, Any]]:
-    from logging import ERROR
-
     import torch
     from safetensors.torch import load_file
-    from transformers.utils import logging
 
     config = model_class.config_class.from_pretrained(folder, local_files_only=True)
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(ERROR)  # the keys that differ are told by our own error line
+    with quiet(), torch.random.fork_rng(devices=[]):  # transformers draws what a file lacks
+        model, info = model_class.from_pretrained(
+            folder if file is None else None,
+            config=config,
+            state_dict=None if file is None else load_file(file),
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # told below, with all the others
+            output_loading_info=True,
+        )
+    return model, info
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing of transformers' own below an error, and no bars: which keys differ is told by our own error line."""
+    from logging import ERROR
+
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(ERROR)
+    logging.disable_progress_bar()
     try:
-        with torch.random.fork_rng(devices=[]):  # transformers draws what a file lacks
-            model, info = model_class.from_pretrained(
-                folder if file is None else None,
-                config=config,
-                state_dict=None if file is None else load_file(file),
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # told below, with all the others
-                output_loading_info=True,
-            )
+        yield
     finally:
         logging.set_verbosity(verbosity)
-    return model, info
+        if bars:
+            logging.enable_progress_bar()

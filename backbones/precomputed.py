@@ -9,8 +9,8 @@ gives them (`query.text`, and `reference_text`, `target_text` where a strategy c
 * `.safetensors`: one tensor per image (text), named by its id (the text itself); or one tensor `features` of all and
   the metadata entry `ids` (`texts`), a JSON list.
 
-Vectors are [N, C], or [N, L, C] for several per image. What is trained on top of them: `_composed.GivenFeatures`, with
-HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
+Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
+trained on top of them: `_composed.GivenFeatures`, with HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
 """
 
 from __future__ import annotations

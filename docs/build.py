@@ -33,7 +33,15 @@ SOURCES = {
 }
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
 CONCEPTS = ("concepts", "regimes", "statistics", "aggregate", "field")
-HOWTO = ("ten_minutes", "own_strategy", "own_data", "own_embeddings", "reading_a_comparison", "other_trainers")
+HOWTO = (
+    "ten_minutes",
+    "own_strategy",
+    "own_data",
+    "own_encoder",
+    "own_embeddings",
+    "reading_a_comparison",
+    "other_trainers",
+)
 RESULTS = ("findings", "performance", "scaling", "reliability", "architecture", "by-hand")  # those that exist
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 

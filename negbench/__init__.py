@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from negbench.api import (
         audit,
         compare,
+        embed,
         list_plugins,
         load,
         load_dataset,
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "negbench.api": (
         "compare",
+        "embed",
         "list_plugins",
         "load",
         "load_dataset",
@@ -65,6 +67,7 @@ __all__ = [
     "__version__",
     "audit",
     "compare",
+    "embed",
     "list_plugins",
     "load",
     "load_dataset",

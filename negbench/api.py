@@ -22,6 +22,7 @@ from negbench.registry import SECTIONS, checked_options, constructor_of, option_
 
 if TYPE_CHECKING:
     from negbench.audit.audit import Audit
+    from negbench.commands.embed import Embedded
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
@@ -391,6 +392,47 @@ def audit(
         folder=folder,
         threshold=threshold,
         skip_oracles=strategies is None,
+    )
+
+
+def embed(
+    folder: Path | str,
+    encoder: Any,
+    *,
+    batch_size: int = 32,
+    device: str | None = None,
+    gallery: Path | str | None = None,
+    overwrite: bool = False,
+) -> Embedded:
+    """Embed every image and text that the triplets of a folder name, as `negbench embed` does, for `precomputed`.
+
+    Args:
+        folder: with the images and a .jsonl, .csv or .parquet of triplets; images.npz and texts.npz are written there.
+        encoder: an object with `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors an
+            image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats, as they
+            are to be stored. A `torch.nn.Module` is in evaluation mode meanwhile; there are no gradients. Or a text, as
+            for the flag: open_clip:MODEL[:PRETRAINED], transformers:NAME, sentence-transformers:NAME, FILE.py:NAME.
+        batch_size: n at most.
+        device: of the model, a torch module's too; left out, CUDA where there is a device, and an object is not moved.
+        gallery: text file with one image a line, to be embedded, too.
+        overwrite: files that are there.
+
+    Returns:
+        What was written; its `backbone` and `dataset` are for `audit`, `compare` and `run`.
+
+    Raises:
+        NegbenchError: a user's mistake: triplets or images that are missing, an encoder that cannot be loaded or that
+            returns something else. What an object of yours raises is left as it is.
+    """
+    from negbench.commands.embed import embed_folder
+
+    return embed_folder(
+        Path(folder),
+        encoder,
+        batch_size=batch_size,
+        device=device,
+        gallery=None if gallery is None else Path(gallery),
+        overwrite=overwrite,
     )
 
 

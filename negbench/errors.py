@@ -80,19 +80,20 @@ class RunError(NegbenchError):
     """A run that cannot be found, resumed or reused."""
 
 
-def out_of_memory(error: BaseException) -> str | None:
+def out_of_memory(error: BaseException, mend: str = "lower train.batch_size or what else is large") -> str | None:
     """One line where the machine or the GPU had no memory left; None where something else is wrong."""
     told = str(error).split("\n")[0]
     allocators = ("can't allocate memory", "not enough memory", "out of memory")
     refused = isinstance(error, RuntimeError) and any(words in told for words in allocators)
     if refused or isinstance(error, MemoryError):
-        return f"out of memory ({told or type(error).__name__}): lower train.batch_size or what else is large"
+        return f"out of memory ({told or type(error).__name__}): {mend}"
     return None
 
 
 # modules of the extra [full]
 _FULL = ("cmaes", "matplotlib", "mlflow", "open_clip", "optuna", "sklearn", "transformers")
-_EXTRAS = {**dict.fromkeys(_FULL, "full"), "ray": "ray"}  # module -> extra that brings it
+_OWN = {"ray": "ray", "sentence_transformers": "sentence-transformers"}
+_EXTRAS = {**dict.fromkeys(_FULL, "full"), **_OWN}  # module -> extra that brings it
 
 
 def missing_package(error: ImportError) -> str | None:

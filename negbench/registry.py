@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -145,9 +145,7 @@ class Registry:
 
         The file may hold several classes of any kind; a class's name is its attribute `key`, or the file's name.
         """
-        if not path.is_file():
-            raise NegbenchError(f"--plugin {path}: there is no such file")
-        module = _import_file(path)
+        module = import_file(path, "--plugin")
         names = []
         for kind in KINDS:
             for cls in _classes_of(kind, module):
@@ -179,17 +177,29 @@ registry = Registry()
 def blamed(error: BaseException) -> str | None:
     """One line for an error that arose in a plug-in of somebody else's, with its place there; None for any other."""
     foreign = {each.module: each for kind in KINDS for each in (*registry._of_files(kind), *_entry_points(kind))}
-    trace, line = error.__traceback__, 0
-    blamed_on: Plugin | None = None
-    while trace is not None:
-        plugin = foreign.get(str(trace.tb_frame.f_globals.get("__name__")))
-        if plugin is not None:
-            blamed_on, line = plugin, trace.tb_lineno
-        trace = trace.tb_next
-    if blamed_on is None:
+    place = place_in(error, foreign)
+    if place is None:
         return None
-    problem = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{_SINGULAR[blamed_on.kind]} '{blamed_on.name}' of {blamed_on.origin} failed in line {line}: {problem}"
+    plugin = foreign[place[0]]
+    return (
+        f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} failed in line {place[1]}: {on_one_line(error)}"
+    )
+
+
+def place_in(error: BaseException, modules: Container[str]) -> tuple[str, int] | None:
+    """Module and line of the innermost frame of an error that lies in one of `modules`."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module in modules:
+            found = module, trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def on_one_line(error: BaseException) -> str:
+    """'ValueError: what it says'."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def is_composite(kind: str, name: str) -> bool:
@@ -388,7 +398,10 @@ def _entry_points_on(kind: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
     )
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path, flag: str) -> ModuleType:
+    """Module of a user's Python file; NegbenchError, which names the flag, where there is none or it fails."""
+    if not path.is_file():
+        raise NegbenchError(f"{flag} {path}: there is no such file")
     # the name holds the path's hash: two files of one name stay apart, one file imported twice is one module
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"negbench_plugin_{path.stem}_{digest}"
@@ -396,15 +409,14 @@ def _import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise NegbenchError(f"--plugin {path}: not a Python file")
+        raise NegbenchError(f"{flag} {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        raise NegbenchError(f"--plugin {path} cannot be imported: {problem}") from error
+        raise NegbenchError(f"{flag} {path} cannot be imported: {on_one_line(error)}") from error
     return module
 
 
@@ -426,8 +438,7 @@ def _plugin_class(plugin: Plugin) -> type:
     try:
         module = importlib.import_module(plugin.module)
     except Exception as error:  # whatever a plug-in's file does when it is read is told in one line
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
-        problem = (missing_package(error) if isinstance(error, ImportError) else None) or problem
+        problem = (missing_package(error) if isinstance(error, ImportError) else None) or on_one_line(error)
         raise NegbenchError(
             f"{_SINGULAR[plugin.kind]} '{plugin.name}' of {plugin.origin} cannot be imported: {problem}"
         ) from error

@@ -50,6 +50,14 @@ def size(count: float) -> str:
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes < 1024**2 else f"{mebibytes / 1024**2:,.1f} TiB"
 
 
+def device_named(name: str) -> torch.device:
+    """A device of this machine as torch calls it: cpu, cuda, cuda:1, ... Raises OptionError where there is none."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"--device {name}: {str(error).splitlines()[0]}") from error
+
+
 def machine_memory() -> int:
     """Bytes of this machine's memory, or of the container's share of it."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]

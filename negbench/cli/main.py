@@ -44,6 +44,7 @@ def _root(
 # one file each; every file has `register(app)`
 _COMMANDS = (
     "init",
+    "embed",
     "run",
     "compare",
     "map",

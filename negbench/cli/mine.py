@@ -139,6 +139,7 @@ def _mine_files(
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """A row a query, and means over the queries."""
     from negbench.miner import Miner
+    from negbench.room import device_named
 
     miner = Miner(
         settings.strategy,
@@ -146,7 +147,7 @@ def _mine_files(
         seed=settings.seed,
         refreshes=settings.refresh,
         normalize=not settings.dot,
-        device=_device(settings.device),
+        device=device_named(settings.device),
     )
     table = _targets(targets)
     known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
@@ -163,19 +164,6 @@ def _mine_files(
     frame = found.statistics
     frame.insert(0, "target", table["target"].to_numpy())
     return frame, found.summary()
-
-
-def _device(name: str) -> str:
-    """`name`, if torch has such a device here."""
-    import torch
-
-    from negbench.errors import OptionError
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"--device {name}: {str(error).splitlines()[0]}") from error
-    return name
 
 
 def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:

@@ -27,6 +27,11 @@ _VECTORS = (".npz", ".parquet", ".safetensors")
 _NAMES = {"images": ("ids", "id"), "texts": ("texts", "text")}
 _FEW = 200  # val queries below which two strategies are hardly ever told apart
 _COUNTED = 100_000  # files looked at
+_LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
+
+NO_TRIPLETS = (
+    "triplets: a .jsonl, .csv or .parquet file with a row a query: reference and target (names of images), text"
+)
 
 _SKELETON = '''"""My strategy: images that score below the target by less than `margin`.
 
@@ -97,6 +102,13 @@ def look(folder: Path) -> Found:
     Raises:
         NegbenchError: no such folder.
     """
+    found = survey(folder)
+    _check(found)
+    return found
+
+
+def survey(folder: Path) -> Found:
+    """What lies in a folder, each file by itself. Raises NegbenchError where there is no such folder."""
     if not folder.is_dir():
         raise OptionError(f"{folder}: there is no such folder")
     found = Found(folder.resolve())
@@ -110,7 +122,6 @@ def look(folder: Path) -> Found:
     for file in files:
         _vectors(found, file)
     _arrays(found, [file for file in files if file.suffix == ".npy"])
-    _check(found)
     return found
 
 
@@ -238,9 +249,7 @@ def _check(found: Found) -> None:
     if found.minable and found.triplets is None:
         return
     if found.triplets is None:
-        found.missing.append(
-            "triplets: a .jsonl, .csv or .parquet file with a row a query: reference and target (names of images), text"
-        )
+        found.missing.append(NO_TRIPLETS)
     if not found.images and not found.vectors and not found.arrays:
         found.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
@@ -256,7 +265,7 @@ def _check(found: Found) -> None:
     if found.missing:
         return
     try:
-        data = [_split(found, split) for split in ("train", "val")]
+        data = [load_split(found, split, images=not found.vectors) for split in ("train", "val")]
         found.train, found.val = (len(each.queries) for each in data)
         if found.vectors:
             backbone = registry.make("backbones", "precomputed", **_backbone(found))
@@ -267,6 +276,10 @@ def _check(found: Found) -> None:
         found.missing.append(str(error))
         return
     found.said.append(f"{found.train:,} train and {found.val:,} val queries, {len(data[1].images):,} images in val")
+    if not found.vectors:
+        found.said.append(
+            f"no embeddings: `negbench embed {shell(found.folder)} --encoder ...` makes them by an encoder of yours"
+        )
     if found.val < _FEW:
         found.said.append(
             f"{found.val:,} val queries are few: intervals will be wide, and strategies seldom told apart; take five "
@@ -274,13 +287,19 @@ def _check(found: Found) -> None:
         )
 
 
-def _split(found: Found, split: str) -> Dataset:
+def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dataset:
+    """One split of the triplets, as a run loads it. Raises NegbenchError where it would, of missing images, too."""
     assert found.triplets is not None
-    dataset: Dataset = registry.make(
-        "datasets", "triplets", file=found.triplets[0], split=split, images=not found.vectors
-    )
+    file = found.triplets[0]
+    try:
+        dataset: Dataset = registry.make(
+            "datasets", "triplets", root=found.folder, file=file, split=split, images=images, **options
+        )
+    except DataError as error:
+        told = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
+        raise DataError(told) from error
     if not dataset.queries:
-        raise DataError(f"{found.triplets[0].name}: there is no query in split {split}")
+        raise DataError(f"{file.name}: there is no query in split {split}")
     return dataset
 
 
@@ -328,10 +347,10 @@ def recipe(found: Found) -> str:
         "",
         "[dataset]",
         'name = "triplets"',
-        f"file = {_toml(file)}",
+        f"file = {toml(file)}",
     ]
     if not found.vectors:
-        lines.append(f"root = {_toml(found.folder)} # where the images lie")
+        lines.append(f"root = {toml(found.folder)} # where the images lie")
     if not split:
         lines.append("# val_fraction = 0.2 # the file has no column `split`: this share of its targets becomes val")
     lines += [
@@ -342,7 +361,7 @@ def recipe(found: Found) -> str:
     ]
     if found.vectors:
         lines += ['name = "precomputed" # projections and a fusion are trained on top of your embeddings']
-        lines += [f"{name} = {_toml(value)}" for name, value in _backbone(found).items()]
+        lines += [f"{name} = {toml(value)}" for name, value in _backbone(found).items()]
     else:
         lines += [
             "# `tiny` ships with negbench and is quick, but learned from garments: for the first hour, not for results",
@@ -363,13 +382,14 @@ def recipe(found: Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A string as TOML writes it."""
     return json.dumps(str(value), ensure_ascii=False)  # a TOML basic string is written alike
 
 
 def commands(found: Found) -> list[str]:
     """What to do next, in this order."""
-    folder = _shell(found.folder)
+    folder = shell(found.folder)
     if found.comparable:
         own = f"--recipe {folder}/{RECIPE}"
         plugin = f"--plugin {folder}/{PLUGIN}"
@@ -379,12 +399,13 @@ def commands(found: Found) -> list[str]:
             f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
         ]
     if found.minable:
-        files = " ".join(f"--{role} {_shell(found.arrays[role])}" for role in ("queries", "images", "targets"))
+        files = " ".join(f"--{role} {shell(found.arrays[role])}" for role in ("queries", "images", "targets"))
         return [f"negbench mine {files} --strategy qure --draws 5 --out {folder}/negatives.parquet"]
     return []
 
 
-def _shell(path: Path) -> str:
+def shell(path: Path) -> str:
+    """A path as a shell reads it."""
     import shlex
 
     return shlex.quote(str(path))

@@ -57,6 +57,7 @@ def test_every_notebook_has_a_test() -> None:
 def test_the_commands_of_the_ten_minutes_are_those_that_init_prints() -> None:
     found = Found(Path("my-data"), triplets=(Path("my-data/triplets.jsonl"), TripletTable([], (), "")))
     (block,) = re.findall(r"```sh\n(.*?)```", (HOWTO / "ten_minutes.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
+    embed, first, *rest = (line.partition("  #")[0].strip() for line in block.splitlines())
+    assert embed == "negbench embed my-data --encoder open_clip:ViT-B-32:openai"  # tests/cli/test_embed.py runs it
     assert first == "negbench init my-data"
     assert rest == commands(found)

@@ -7,7 +7,7 @@
 | `docker ...` | the Dockerfile exists: tests/test_package.py reads it |
 | with `--data-root DIR`, or on a run named RUN | whole, on an empty folder: it ends at the missing data, exit code 2 |
 | `negbench ui` | up to the server's own command; tests/report/test_browser.py opens it |
-| `negbench init` | tests/cli/test_init.py runs it, on images and on embeddings |
+| `negbench init`, `embed` | tests/cli/test_init.py and test_embed.py run them, on images and on embeddings |
 | all others of `negbench` | whole, on a toy data set, with fewer seeds, trials, systems and claims |
 """
 
@@ -46,7 +46,7 @@ def commands() -> list[list[str]]:
 COMMANDS = commands()
 OURS = [words[1:] for words in COMMANDS if words[0] == "negbench"]
 DATA = [words for words in OURS if "DIR" in words]
-WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "doctor", "init")]
+WHOLE = [words for words in OURS if words not in DATA and words[0] not in ("ui", "report", "doctor", "init", "embed")]
 
 
 def test_there_are_commands_of_every_sort() -> None:

@@ -1,0 +1,268 @@
+"""Published dual encoders for `negbench embed`: models of open_clip, transformers and sentence-transformers.
+
+An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`, a list of strings -> [n, C], without
+gradients where its caller sees to that. Both are what the library itself computes, with its own preprocessing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer
+from negbench.backbones._preprocess import _eight_bit
+from negbench.backbones._weights import fetch, hub_name, quiet, refuse
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+
+_MOST_TOKENS = 100_000  # a tokenizer that names more has no limit
+_BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # of the weights in a hub repository: configuration, vocabulary
+
+
+class Encoder(Protocol):
+    """What `load` returns."""
+
+    def encode_image(self, images: Sequence[Image]) -> Tensor:
+        """N RGB images -> [n, C] float32."""
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """N strings -> [n, C] float32."""
+
+
+def rgb(image: Image) -> Image:
+    """What encoders are given of an image of any mode: 8-bit RGB, as `Preprocess` sees it.
+
+    Transparency is dropped, 16-bit grey taken by its upper byte; EXIF orientation is not applied.
+    """
+    return _eight_bit(image).convert("RGB")
+
+
+def load(library: str, name: str, device: torch.device) -> Encoder:
+    """A library's model in evaluation mode on `device`.
+
+    Args:
+        library: one of `LIBRARIES`.
+        name: for open_clip MODEL, MODEL:PRETRAINED or hf-hub:ORG/NAME[@REVISION], then :OPTION=VALUE of model, weights
+            and activation, which are backbone `clip`'s; for the others a folder, or ORG/NAME[@REVISION] of the hub.
+        device: where it computes.
+
+    Raises:
+        WeightsError: nothing there, nothing that fits, or a hub that cannot be reached; says what to download.
+        OptionError: a model that does not encode both images and texts.
+        UnknownNameError: a model, tag or option that does not exist.
+    """
+    return LIBRARIES[library](name, device)
+
+
+# --- open_clip -----------------------------------------------------------------------------------------------------
+
+_OPTIONS = ("model", "weights", "activation")
+_SPELLINGS = (  # how the backbone is told something, and how an encoder is
+    (r"backbone\.weights=(\S+) backbone\.model=(\S+) backbone\.activation=(\w+)", r"open_clip:\2:\1:activation=\3"),
+    (r"backbone\.weights=", "open_clip:"),
+    (r"backbone\.", ""),
+)
+
+
+class _OpenClip:
+    def __init__(self, model: Any, tokenizer: Any, transform: Callable[[Image], Tensor], device: torch.device) -> None:
+        self._model, self._device = model.to(device), device
+        self._tokenizer, self._transform = tokenizer, transform
+
+    def encode_image(self, images: Sequence[Image]) -> Tensor:
+        pixels = torch.stack([self._transform(image) for image in images])
+        found: Tensor = self._model.encode_image(pixels.to(self._device))
+        return found
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        found: Tensor = self._model.encode_text(self._tokenizer(list(texts)).to(self._device))
+        return found
+
+
+def _open_clip(name: str, device: torch.device) -> Encoder:
+    from open_clip import image_transform
+
+    options = {"model": None, "weights": "openai", "activation": "auto"} | _open_clip_options(name)
+    with _told_of_encoders():
+        blueprint = find(options["model"], options["weights"], options["activation"])
+        tokenizer = make_tokenizer(blueprint)
+        model: Any = build(blueprint.config, 0)
+        assert blueprint.state is not None  # only random weights have none
+        load_into(model, blueprint.state, blueprint.label)
+    shown = {"resize_mode": blueprint.resize, **blueprint.pixels}
+    return _OpenClip(model, tokenizer, image_transform(model.visual.image_size, is_train=False, **shown), device)
+
+
+def _open_clip_options(name: str) -> dict[str, Any]:
+    """Options of backbone `clip` from MODEL[:PRETRAINED][:OPTION=VALUE...]; a path or hf-hub:... is all PRETRAINED."""
+    given, *more = re.split(r":(?=\w+=)", f":{name}")
+    given = given.removeprefix(":")
+    found: dict[str, Any] = {}
+    if given.startswith("hf-hub:") or (given and Path(given).expanduser().exists()):
+        found["weights"] = given
+    else:
+        model, _, weights = given.partition(":")
+        found |= {key: value for key, value in (("model", model), ("weights", weights)) if value}
+    for option in more:
+        key, _, value = option.partition("=")
+        if key not in _OPTIONS:
+            raise UnknownNameError("option", key, _OPTIONS)
+        found[key] = value
+    if not found:
+        raise OptionError("name a model, e.g. open_clip:ViT-B-32:openai")
+    if found.get("activation", "auto") not in ("auto", "quick_gelu", "gelu"):
+        raise UnknownNameError("activation", found["activation"], ("quick_gelu", "gelu"))
+    return found
+
+
+@contextmanager
+def _told_of_encoders() -> Iterator[None]:
+    """Errors about options of backbone `clip`, as those of an encoder, which has the same by the same names."""
+    try:
+        yield
+    except NegbenchError as error:
+        text = str(error).replace(f"; {WITHOUT_WEIGHTS}", "")
+        for clip, encoder in _SPELLINGS:
+            text = re.sub(clip, encoder, text)
+        raise WeightsError(text) from error
+
+
+# --- transformers --------------------------------------------------------------------------------------------------
+
+
+class _Transformers:
+    def __init__(self, model: Any, processor: Any, device: torch.device) -> None:
+        self._model, self._processor, self._device = model.eval().to(device), processor, device
+        limits = [
+            getattr(processor.tokenizer, "model_max_length", None),
+            getattr(getattr(model.config, "text_config", None), "max_position_embeddings", None),
+        ]
+        self._most = min((limit for limit in limits if limit and limit < _MOST_TOKENS), default=None)
+
+    def encode_image(self, images: Sequence[Image]) -> Tensor:
+        given = self._processor(images=list(images), return_tensors="pt").to(self._device)
+        return self._pooled(self._model.get_image_features(**given))
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        given = self._tokens(texts, "longest")
+        if "attention_mask" not in given or self._model.config.model_type.startswith("siglip"):
+            given = self._tokens(texts, "max_length")  # padding that is attended to must be what training had
+        return self._pooled(self._model.get_text_features(**given.to(self._device)))
+
+    def _tokens(self, texts: Sequence[str], padding: str) -> Any:
+        kept = {} if self._most is None else {"truncation": True, "max_length": self._most}
+        return self._processor(text=list(texts), padding=padding, return_tensors="pt", **kept)
+
+    def _pooled(self, found: Any) -> Tensor:
+        """From transformers 5 on a tower's whole output is returned, its pooled part projected; before, that alone."""
+        tensor: Tensor | None = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
+        if tensor is None:
+            raise OptionError(f"{type(self._model).__name__} gives no pooled features of images and texts")
+        return tensor
+
+
+def _transformers(name: str, device: torch.device) -> Encoder:
+    from transformers import AutoModel, AutoProcessor
+
+    folder = _folder("transformers", name, ["*.safetensors"])
+    offline: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    with _loading():
+        model, info = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **offline)
+        processor = AutoProcessor.from_pretrained(folder, **offline)
+    if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
+        raise OptionError(
+            f"a {type(model).__name__} is no dual encoder: want get_image_features and get_text_features, as CLIP and "
+            "SigLIP have them"
+        )
+    refuse(f"the weights do not fit {type(model).__name__}", missing=info["missing_keys"])
+    if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
+        raise WeightsError(f"{folder} lacks what prepares images or texts: put the files of its processor there")
+    return _Transformers(model, processor, device)
+
+
+# --- sentence-transformers -----------------------------------------------------------------------------------------
+
+
+class _SentenceTransformers:
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def encode_image(self, images: Sequence[Image]) -> Tensor:
+        return self._encoded(images)
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        return self._encoded(texts)
+
+    def _encoded(self, given: Sequence[Any]) -> Tensor:
+        found: Tensor = self._model.encode(
+            list(given), batch_size=len(given), convert_to_tensor=True, show_progress_bar=False
+        )
+        return found
+
+
+def _sentence_transformers(name: str, device: torch.device) -> Encoder:
+    from sentence_transformers import SentenceTransformer
+
+    known = name if "/" in name or Path(name).is_dir() else f"sentence-transformers/{name}"
+    folder = _folder("sentence-transformers", known, ["modules.json", "*.safetensors"])
+    with _loading():
+        model = SentenceTransformer(
+            str(folder),
+            device=str(device),
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"dtype": "float32"},
+        ).eval()
+    lacking = [kind for kind in ("image", "text") if not model.supports(kind)]
+    if lacking:
+        raise OptionError(
+            f"this model encodes no {lacking[0]}s, but {', '.join(map(str, model.modalities))} alone: take one of "
+            "both, such as clip-ViT-B-32"
+        )
+    return _SentenceTransformers(model)
+
+
+# --- both ----------------------------------------------------------------------------------------------------------
+
+
+def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
+    """A folder as given, or that of a hub repository's files: from the local cache, else fetched once."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    hub = hub_name(name)
+    if hub is None:
+        raise WeightsError("there is no such folder, and a name of the hub is ORG/NAME[@REVISION]")
+    file = fetch(hub[0], wanted, beside=(*_BESIDE, "*.safetensors"), revision=hub[1])
+    if isinstance(file, Path):
+        return file.parent
+    at = f" --revision {hub[1]}" if hub[1] else ""
+    raise WeightsError(
+        f"{name} is neither in the local cache nor to be fetched ({file}): `hf download {hub[0]}{at}`, or put its "
+        f"files into FOLDER and give {library}:FOLDER"
+    )
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Libraries raise what they like where files are missing or do not fit, and draw what a file lacks."""
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            yield
+    except ImportError:
+        raise
+    except Exception as error:
+        raise WeightsError(f"cannot be loaded: {(str(error).splitlines() or ['?'])[0]}") from error
+
+
+LIBRARIES: Mapping[str, Callable[[str, torch.device], Encoder]] = {
+    "open_clip": _open_clip,
+    "transformers": _transformers,
+    "sentence-transformers": _sentence_transformers,
+}

@@ -1,0 +1,322 @@
+"""Published encoders of `negbench embed`: what is written is what the library computes of each image and text alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from huggingface_hub import constants
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from negbench.backbones import _open_clip
+from negbench.commands.embed import embed_folder
+from negbench.errors import OptionError
+
+TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]
+COMMIT = "abc123" + 34 * "0"
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, an empty cache of the hub, and the toy architecture under names that open_clip knows."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in TWO:
+        config = {**copy.deepcopy(_open_clip.TOY), "quick_gelu": name == TWO[1]}
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+
+
+def pictures() -> dict[str, Image.Image]:
+    """Eleven images of noise: no two of a shape, several modes."""
+    rng = np.random.default_rng(0)
+    found = {
+        f"n{n}": Image.fromarray(rng.integers(0, 256, (30 + 3 * n, 50 - 2 * n, 3), dtype=np.uint8)) for n in range(7)
+    }
+    found["grey"], found["palette"] = found["n0"].convert("L"), found["n1"].convert("P")
+    found["clear"] = found["n2"].copy()
+    found["clear"].putalpha(60)
+    found["deep"] = Image.fromarray(rng.integers(0, 2**16, (33, 40)).astype(np.uint16))
+    return found
+
+
+def shown(name: str, image: Image.Image) -> Image.Image:
+    """The image in RGB."""
+    if name == "deep":
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    return image.convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images, and triplets that name each of them."""
+    out = tmp_path_factory.mktemp("data")
+    names = list(pictures())
+    for name, image in pictures().items():
+        image.save(out / f"{name}.png")
+    others = [*names[1:], names[0]]
+    rows = [
+        {"reference": a, "text": TEXTS[n % len(TEXTS)], "target": b, "split": "val" if n < 4 else "train"}
+        for n, (a, b) in enumerate(zip(names, others, strict=True))
+    ]
+    (out / "triplets.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return out
+
+
+@pytest.fixture(scope="module")
+def tower() -> dict[str, Any]:
+    return {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def save(model: Any, out: Path, *parts: Any) -> Path:
+    """A model whose random weights tell inputs apart, as transformers saves it."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3, generator=generator)
+    for part in (model, *parts):
+        part.save_pretrained(out)
+    return out
+
+
+def tokenizer(folder: Path, most: int) -> Any:
+    """Of letters, with CLIP's marks."""
+    from open_clip.tokenizer import bytes_to_unicode
+    from transformers import CLIPTokenizer
+
+    letters = list(bytes_to_unicode().values())
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.json").write_text(json.dumps({word: n for n, word in enumerate(words)}), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    return CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=most)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Path:
+    """Folder of a tiny CLIP of transformers, whose texts end after 24 tokens."""
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
+
+    out = tmp_path_factory.mktemp("models") / "clip"
+    words = tokenizer(out, 24)
+    ends = {"bos_token_id": len(words) - 2, "eos_token_id": len(words) - 1, "pad_token_id": len(words) - 1}
+    text = {**tower, **ends, "vocab_size": len(words), "max_position_embeddings": 24}
+    vision = {**tower, "image_size": 32, "patch_size": 16}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=12))
+    square = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+    return save(model, out, CLIPProcessor(CLIPImageProcessor(**square), words))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, tower: dict[str, Any]) -> Path:
+    """Folder of a tiny BERT: texts alone."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    out = tmp_path_factory.mktemp("models") / "bert"
+    out.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red"]
+    (out / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return save(BertModel(BertConfig(**tower, vocab_size=6)), out, BertTokenizer(str(out / "vocab.txt")))
+
+
+def check(
+    folder: Path,
+    spec: str,
+    image: Callable[[Image.Image], Tensor],
+    text: Callable[[str], Tensor],
+) -> None:
+    """What `spec` writes in batches of three is what the two make of one item at a time."""
+    found = embed_folder(folder, spec, batch_size=3, overwrite=True)
+    with np.load(found.images) as images, np.load(found.texts) as texts, torch.no_grad():
+        assert set(images["ids"]) == set(pictures())
+        assert sorted(texts["texts"]) == sorted(TEXTS)
+        assert images["features"].dtype == texts["features"].dtype == np.float32
+        for name, row in zip(images["ids"].tolist(), images["features"], strict=True):
+            want = image(shown(name, pictures()[name]))
+            torch.testing.assert_close(torch.from_numpy(row), want, rtol=1e-4, atol=1e-5, msg=name)
+        for name, row in zip(texts["texts"].tolist(), texts["features"], strict=True):
+            torch.testing.assert_close(torch.from_numpy(row), text(name), rtol=1e-4, atol=1e-5, msg=name)
+        rows = images["features"]
+        assert len(np.unique(rows.round(4), axis=0)) == len(pictures()) - 1  # "clear" is n2, its transparency dropped
+        assert len(np.unique(texts["features"].round(4), axis=0)) == len(TEXTS)
+
+
+# --- the libraries -------------------------------------------------------------------------------------------------
+
+
+def test_transformers(folder: Path, clip: Path) -> None:
+    from transformers import CLIPModel, CLIPProcessor
+
+    model, processor = CLIPModel.from_pretrained(clip).eval(), CLIPProcessor.from_pretrained(clip)
+    state = torch.get_rng_state()
+    check(
+        folder,
+        f"transformers:{clip}",
+        lambda image: model.get_image_features(**processor(images=image, return_tensors="pt")).pooler_output[0],
+        lambda text: model.get_text_features(
+            **processor(text=text, truncation=True, max_length=24, return_tensors="pt")
+        ).pooler_output[0],
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_name_of_the_hub_is_read_from_its_cache(folder: Path, clip: Path, tmp_path: Path) -> None:
+    home = tmp_path / "hub" / "models--org--clip"
+    (home / "snapshots").mkdir(parents=True)
+    (home / "snapshots" / COMMIT).symlink_to(clip)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(COMMIT, encoding="utf-8")
+    written = []
+    for spec in ("transformers:org/clip", f"transformers:org/clip@{COMMIT}", f"transformers:{clip}"):
+        written.append(embed_folder(folder, spec, overwrite=True).images.read_bytes())
+    assert len(set(written)) == 1
+
+
+def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: Path) -> None:
+    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel, SiglipProcessor
+
+    out = tmp_path / "siglip"
+    words = tokenizer(out, 20)
+    text = {**tower, "vocab_size": len(words), "max_position_embeddings": 20, "projection_size": 16}
+    model = SiglipModel(SiglipConfig(text_config=text, vision_config={**tower, "image_size": 32, "patch_size": 16}))
+    processor = SiglipProcessor(SiglipImageProcessor(size={"height": 32, "width": 32}), words)
+    save(model.eval(), out, processor)
+    check(
+        folder,
+        f"transformers:{out}",
+        lambda image: model.get_image_features(**processor(images=image, return_tensors="pt")).pooler_output[0],
+        lambda text: model.get_text_features(
+            **processor(text=text, padding="max_length", truncation=True, max_length=20, return_tensors="pt")
+        ).pooler_output[0],
+    )
+
+
+def test_sentence_transformers(folder: Path, clip: Path, tmp_path: Path) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    model = st.SentenceTransformer(str(clip), device="cpu", local_files_only=True)
+    model.save(str(tmp_path / "st"))
+    check(
+        folder,
+        f"sentence-transformers:{tmp_path / 'st'}",
+        lambda image: model.encode(image, convert_to_tensor=True),
+        lambda text: model.encode(text, convert_to_tensor=True),
+    )
+
+
+def state(seed: int = 1) -> dict[str, Tensor]:
+    """Tensors of the toy model in open_clip's format, each of which shows in the output."""
+    model, generator = _open_clip.build(_open_clip.TOY, seed), torch.Generator().manual_seed(seed)
+    found = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.state_dict().items()}
+    found["token_embedding.weight"] *= 10
+    return found
+
+
+def theirs(name: str, **given: Any) -> tuple[Callable[[Image.Image], Tensor], Callable[[str], Tensor]]:
+    """open_clip's own loading, preprocessing and encoding."""
+    model, preprocess = open_clip.create_model_from_pretrained(name, **given)
+    model = model.eval()
+    return (
+        lambda image: model.encode_image(preprocess(image)[None])[0],
+        lambda text: model.encode_text(open_clip.tokenize([text]))[0],
+    )
+
+
+def test_open_clip_from_a_file_of_tensors(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "toy.safetensors"
+    save_file(state(), file)
+    quick = theirs(TWO[1], pretrained=str(file))
+    check(folder, f"open_clip:{TWO[1]}:{file}", *quick)
+    check(folder, f"open_clip:{TWO[0]}:{file}:activation=quick_gelu", *quick)
+    check(folder, f"open_clip:{TWO[0]}:{file}:activation=gelu", *theirs(TWO[0], pretrained=str(file)))
+
+
+@pytest.mark.parametrize("resize", ["squash", "shortest"])
+def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Path, resize: str) -> None:
+    save_file(state(), tmp_path / "open_clip_model.safetensors")
+    seen = {"mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7], "interpolation": "bilinear", "resize_mode": resize}
+    told = {"model_cfg": _open_clip.TOY, "preprocess_cfg": seen}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(told), encoding="utf-8")
+    check(folder, f"open_clip:{tmp_path}", *theirs(f"local-dir:{tmp_path}"))
+
+
+# --- what cannot be used -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "transformers:org/clip",
+            "org/clip is neither in the local cache nor to be fetched (HF_HUB_OFFLINE is set): `hf",
+        ),
+        ("transformers:org/clip@v2", "`hf download org/clip --revision v2`, or put its files into FOLDER and give tr"),
+        ("transformers:./clip", "there is no such folder"),
+        ("sentence-transformers:clip-ViT-B-32", "`hf download sentence-transformers/clip-ViT-B-32`"),
+        (
+            "open_clip:ViT-B-32:openai",
+            "or put the file anywhere and give open_clip:ViT-B-32-quickgelu:FILE:activation=q",
+        ),
+        ("open_clip:ViT-B-32", "nor to be fetched"),
+        ("open_clip:ViT-B-33", "unknown model 'ViT-B-33'"),
+        ("open_clip:ViT-B-32:opanai", "did you mean 'openai'?"),
+        ("open_clip:ViT-B-32:x.pt", "weights: there is no file x.pt"),
+        (
+            "open_clip:hf-hub:org/x@v1",
+            "`hf download org/x --revision v1`, or put its files into FOLDER and give open_clip:F",
+        ),
+        ("open_clip:ViT-B-32:openai:activation=gelu", "was trained with quick_gelu: leave the option out"),
+        ("open_clip:ViT-B-32:activation=tanh", "unknown activation 'tanh'"),
+        ("open_clip:ViT-B-32:size=toy", "unknown option 'size': known: activation, model, weights"),
+        ("open_clip:activation=quick_gelu", "nor to be fetched"),
+    ],
+)
+def test_what_is_not_there_is_one_line(folder: Path, spec: str, message: str) -> None:
+    with pytest.raises(OptionError) as told:
+        embed_folder(folder, spec, overwrite=True)
+    assert message in str(told.value)
+    assert str(told.value).startswith(f"--encoder {spec}: ")
+    assert "backbone." not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_an_activation_that_weights_do_not_tell_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    save_file({"x": torch.zeros(1)}, file)
+    with pytest.raises(OptionError, match=r"does not tell its activation: set activation=quick_gelu"):
+        embed_folder(folder, f"open_clip:{TWO[0]}:{file}", overwrite=True)
+    with pytest.raises(OptionError, match=r"does not fit its architecture: missing"):
+        embed_folder(folder, f"open_clip:{TWO[0]}:{file}:activation=gelu", overwrite=True)
+
+
+def test_a_model_of_texts_alone(folder: Path, bert: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    with pytest.raises(OptionError, match="a BertModel is no dual encoder"):
+        embed_folder(folder, f"transformers:{bert}", overwrite=True)
+    with pytest.raises(OptionError, match=r"encodes no images, but text alone: take one of both"):
+        embed_folder(folder, f"sentence-transformers:{bert}", overwrite=True)
+
+
+def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    out = tmp_path / "clip"
+    out.mkdir()
+    for file in clip.iterdir():
+        (out / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(clip / "model.safetensors")
+    del tensors["visual_projection.weight"]
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(OptionError, match=r"do not fit CLIPModel: missing visual_projection\.weight"):
+        embed_folder(folder, f"transformers:{out}", overwrite=True)
+    (out / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(OptionError, match=r"cannot be loaded: "):
+        embed_folder(folder, f"transformers:{out}", overwrite=True)

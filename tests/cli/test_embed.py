@@ -1,0 +1,390 @@
+"""`negbench embed`: an encoder of one's own, from a folder of images and triplets to negatives; one-line errors."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import negbench as package
+from negbench.cli.main import run as negbench
+from negbench.commands.init import look
+from negbench.config import read_recipe
+from negbench.errors import NegbenchError, OptionError
+from negbench.files import atomic_write
+from negbench.registry import registry
+
+TEXTS = ["in blue", "longer", "with stripes and a zip"]
+
+ENCODER = '''
+import numpy as np
+import torch
+from torch import nn
+
+
+class Mine(nn.Module):
+    """Mean colour and height over width; lengths and letters. Random weights and dropout, which must be off."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.look, self.read, self.drop = nn.Linear(4, 6), nn.Linear(2, 5), nn.Dropout(0.5)
+
+    def encode_image(self, images):
+        assert not torch.is_grad_enabled()
+        rows = [[*np.asarray(i).mean((0, 1)) / 255, i.height / i.width] for i in images if i.mode == "RGB"]
+        return self.drop(self.look(torch.tensor(rows, dtype=torch.float32)))
+
+    def encode_text(self, texts):
+        return self.drop(self.read(torch.tensor([[len(t) / 9, t.count("e")] for t in texts])))
+
+
+class Arrays:
+    """No module: two rows an image, in double precision."""
+
+    encode_image = staticmethod(lambda images: np.ones((len(images), 2, 3)))
+    encode_text = staticmethod(lambda texts: np.array([[len(t), 0.5] for t in texts]))
+
+
+class Bad:
+    def __init__(self, image, text=lambda texts: np.ones((len(texts), 2))):
+        self.encode_image, self.encode_text = image, text
+
+
+def make():
+    return Mine()
+
+
+made = Mine()
+few = Bad(lambda images: np.ones((1, 2)))
+flat = Bad(lambda images: np.ones(len(images)))
+none = Bad(lambda images: np.ones((len(images), 0)))
+whole = Bad(lambda images: np.ones((len(images), 2), dtype=int))
+words = Bad(lambda images: "no")
+nan = Bad(lambda images: np.where(np.arange(len(images))[:, None] == 1, np.nan, 1.0))
+many = Bad(lambda images: np.ones((len(images), 2)), lambda texts: np.ones((len(texts), 1, 2)))
+widths = Bad(lambda images: np.ones((len(images), len(images))))
+large = Bad(lambda images: [].pop() if len(images) < 0 else _full())
+half = Bad(None)
+number = 7
+
+
+def _full():
+    raise RuntimeError("CUDA out of memory. Tried")
+
+
+def raises():
+    raise KeyError("no key")
+
+
+class Late(Mine):
+    def encode_text(self, texts):
+        return texts[0].nothing
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for held in ("_files", "_classes"):
+        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(ENCODER, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """24 images, one of them turned and one grey, and 60 triplets."""
+    rng, folder = np.random.default_rng(0), tmp_path / "my data"
+    (folder / "pictures").mkdir(parents=True)
+    names = [f"p{n}" for n in range(24)]
+    for n, name in enumerate(names):
+        image = Image.fromarray(np.full((8 + n % 5, 9, 3), rng.integers(256, size=3), dtype=np.uint8))
+        image = image.convert("L") if n == 3 else image
+        exif = Image.Exif()
+        exif[0x0112] = 6  # the orientation: turned by a quarter
+        image.save(folder / "pictures" / f"{name}.png", exif=exif if n == 5 else None)
+    places = (np.concatenate([rng.permutation(24) for _ in range(3)])[:60] for _ in range(2))
+    rows = [
+        {"reference": names[a], "text": TEXTS[n % 3], "target": names[b]}
+        for n, (a, b) in enumerate(zip(*places, strict=True))
+    ]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    found = []
+    for name, key in (("images.npz", "ids"), ("texts.npz", "texts")):
+        with np.load(folder / name) as arrays:
+            assert set(arrays.files) == {key, "features"}
+            found.append(dict(zip(arrays[key].tolist(), arrays["features"], strict=True)))
+    return found[0], found[1]
+
+
+class Counting(nn.Module):
+    """An encoder that says how it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.asked, self.modes = nn.Dropout(), list[int](), set[bool]()
+
+    def encode_image(self, images: Sequence[Any]) -> Tensor:
+        self.asked.append(len(images))
+        self.modes.add(self.part.training or torch.is_grad_enabled())
+        return torch.tensor([[image.height, *image.getpixel((0, 0))] for image in images], dtype=torch.bfloat16)
+
+    def encode_text(self, texts: Sequence[str]) -> list[list[float]]:
+        self.asked.append(len(texts))
+        return [[float(len(text))] for text in texts]
+
+
+@pytest.mark.slow
+def test_from_an_encoder_to_negatives(
+    pictures: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any("no embeddings: `negbench embed " in line for line in look(pictures).said)
+    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine"]) == 0
+    out = capsys.readouterr().out
+    assert "images.npz: 24 images, [24, 6]" in out
+    assert "texts.npz: 3 texts, [3, 5]" in out
+
+    def following() -> list[list[str]]:
+        return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
+
+    (init,) = following()
+    assert negbench(init) == 0
+    out = capsys.readouterr().out
+    assert "negbench embed" not in out
+    assert read_recipe(pictures / "recipe.toml")["backbone"]["name"] == "precomputed"
+    audit, compare, mining = following()
+    assert negbench([*audit, "--queries", "20"]) == 0
+    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
+    assert negbench([*compare, *short, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
+    assert "answer" in capsys.readouterr().out
+    assert negbench(mining) == 0
+    mined = pd.read_parquet(pictures / "negatives.parquet")
+    assert len(mined) > 40
+    for row in mined.itertuples():
+        assert len(row.negatives) == 5
+        assert set(row.negatives) <= {f"p{n}" for n in range(24)} - {row.target}
+    capsys.readouterr()
+    again = ["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite", "--json"]
+    assert negbench(again) == 0  # the recipe is there: what to write into it
+    told = json.loads(capsys.readouterr().out)
+    assert told["image_shape"] == [24, 6]
+    assert told["next"][1:3] == ["[backbone]", 'name = "precomputed"']
+
+
+@pytest.mark.parametrize("name", ["Mine", "make", "made"])
+def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path, name: str) -> None:
+    found = package.embed(pictures, f"{mine}:{name}", batch_size=5)
+    assert (found.image_shape, found.text_shape) == ((24, 6), (3, 5))
+    images, texts = read(pictures)
+    space: dict[str, Any] = {}
+    exec(ENCODER, space)
+    encoder = space["Mine"]().eval()
+    with torch.no_grad():
+        for image, row in images.items():
+            with Image.open(pictures / "pictures" / f"{image}.png") as opened:  # turned by no EXIF
+                want = encoder.encode_image([opened.convert("RGB")])[0]
+            torch.testing.assert_close(torch.from_numpy(row), want)
+        for text, row in texts.items():
+            torch.testing.assert_close(torch.from_numpy(row), encoder.encode_text([text])[0])
+    assert list(texts) == TEXTS
+    lines = (pictures / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+    (pictures / "queries.jsonl").write_text("\n".join(lines[::-1]), encoding="utf-8")
+    package.embed(pictures, f"{mine}:{name}", batch_size=7, overwrite=True)
+    other, _ = read(pictures)
+    assert list(other) != list(images)
+    for image, row in images.items():
+        np.testing.assert_allclose(other[image], row, rtol=1e-5)
+
+
+def test_an_object_is_asked_in_batches_and_left_as_it_was(pictures: Path) -> None:
+    encoder = Counting()
+    found = package.embed(pictures, encoder, batch_size=10)
+    assert encoder.asked == [10, 10, 4, 3]
+    assert encoder.modes == {False}
+    assert encoder.training
+    assert encoder.part.training
+    assert read(pictures)[0]["p1"].dtype == np.float32
+    rows = package.audit("qure", backbone=found.backbone, dataset=found.dataset, queries=10).rows
+    assert rows[0].pool_size > 0
+
+
+def test_what_an_object_raises_is_its_own(pictures: Path) -> None:
+    encoder = Counting()
+    encoder.encode_image = lambda images: images[0].nothing  # type: ignore[method-assign]
+    with pytest.raises(AttributeError, match="nothing"):
+        package.embed(pictures, encoder)
+    with pytest.raises(
+        OptionError, match=r"encoder object: an object of type object has no encode_image nor encode_text"
+    ):
+        package.embed(pictures, object())
+    with pytest.raises(OptionError, match=r"encoder Counting: a class; want an object of it"):
+        package.embed(pictures, Counting)
+
+
+def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, mine: Path) -> None:
+    (pictures / "queries.jsonl").unlink()
+    (pictures / "lists").mkdir()
+    (pictures / "lists" / "t.csv").write_text(
+        "reference,text,target,relevant,split\np0,a,p1,p2;p3,train\np4,b,p5,,val\npictures/p6,a,p7.png,,rest\n",
+        encoding="utf-8",
+    )
+    (pictures / "gallery.txt").write_text("p8\np0\n", encoding="utf-8")
+    gallery = ["--gallery", str(pictures / "gallery.txt")]
+    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Arrays", *gallery]) == 0
+    images, texts = read(pictures)
+    assert sorted(images) == ["p0", "p1", "p2", "p3", "p4", "p5", "p7.png", "p8", "pictures/p6"]
+    assert sorted(texts) == ["a", "b"]
+    assert images["p0"].shape == (2, 3)
+    assert texts["a"].tolist() == [1.0, 0.5]
+
+
+def line_of(text: str) -> int:
+    return ENCODER[: ENCODER.index(text)].count("\n") + 1
+
+
+ONE_LINE = {
+    "mine.py": "name the encoder in it, as mine.py:NAME",
+    "none.py:x": "--encoder none.py: there is no such file",
+    "broken.py:x": "--encoder broken.py cannot be imported: SyntaxError",
+    "mine.py:Mina": "unknown encoder 'Mina' in mine.py: did you mean 'Mine'?",
+    "mine.py:few": "encode_image must return [n, C] or [n, L, C] floats, a row for each of n = 10, got [1, 2]",
+    "mine.py:flat": "a row for each of n = 10, got [10]",
+    "mine.py:none": "got [10, 0]",
+    "mine.py:whole": "got [10, 2] torch.int64",
+    "mine.py:words": "got a str",
+    "mine.py:nan": "encode_image of 'p4' is not finite",
+    "mine.py:many": "encode_text must return [n, C] floats, a row for each of n = 3, got [3, 1, 2]",
+    "mine.py:widths": "encode_image gave [10] of one batch and [4] of the next",
+    "mine.py:large": "out of memory (CUDA out of memory. Tried): lower --batch-size",
+    "mine.py:half": "an object of type Bad has no encode_image: want",
+    "mine.py:number": "an object of type int has no encode_image nor encode_text",
+    "mine.py:raises": f"failed in line {line_of('raise KeyError')}: KeyError: 'no key'",
+    "mine.py:Late": f"failed in line {line_of('return texts[0]')}: AttributeError: 'str' object",
+    "clip:ViT-B-32": "want open_clip:MODEL[:PRETRAINED], transformers:NAME",
+    "transformers:": "want open_clip:MODEL",
+}
+
+
+@pytest.mark.parametrize("spec", ONE_LINE)
+def test_what_is_wrong_with_an_encoder_is_one_line(
+    spec: str, pictures: Path, mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(mine.parent)
+    (mine.parent / "broken.py").write_text("x = (", encoding="utf-8")
+    assert negbench(["embed", str(pictures), "--encoder", spec, "--batch-size", "10"]) == 2
+    error = capsys.readouterr().err
+    assert ONE_LINE[spec] in error
+    assert error.count("\n") == 1
+    assert not list(pictures.glob("*.npz"))
+
+
+def test_what_is_wrong_with_the_folder_is_one_line(
+    pictures: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ["--encoder", f"{mine}:Arrays"]
+
+    def fails(folder: Path, message: str, *more: str) -> None:
+        assert negbench(["embed", str(folder), *spec, *more]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+    fails(tmp_path / "nowhere", "there is no such folder")
+    fails(pictures / "pictures", "nothing to embed yet; missing: triplets: a .jsonl")
+    fails(pictures, "batch_size must be at least 1, got 0", "--batch-size", "0")
+    fails(pictures, "--device gpu9", "--device", "gpu9")
+    assert negbench(["embed", str(pictures), *spec]) == 0
+    before = (pictures / "images.npz").read_bytes()
+    capsys.readouterr()
+    fails(pictures, "images.npz is there already")
+    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite"]) == 0
+    assert (pictures / "images.npz").read_bytes() != before
+    capsys.readouterr()
+    (pictures / "images.npz").rename(pictures / "earlier.npz")
+    fails(pictures, "earlier.npz holds embeddings of images already: move it away", "--overwrite")
+    (pictures / "earlier.npz").unlink()
+    (pictures / "pictures" / "p7.png").write_bytes(b"torn")
+    fails(pictures, "p7.png cannot be decoded", "--overwrite")
+    (pictures / "pictures" / "p7.png").unlink()
+    fails(pictures, "p7 (no file); put them there, or take their rows out of queries.jsonl", "--overwrite")
+
+
+def test_a_missing_library_is_named_with_its_extra(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for spec, module, extra in (
+        ("sentence-transformers:x/y", "sentence_transformers", "sentence-transformers"),
+        ("transformers:x/y", "transformers", "full"),
+        ("open_clip:x", "open_clip", "full"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        assert negbench(["embed", str(pictures), "--encoder", spec]) == 2
+        assert f"this needs {module}: pip install 'negbench[{extra}]'" in capsys.readouterr().err
+
+
+def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path) -> None:
+    encoder = Counting()
+
+    def stop(texts: Sequence[str]) -> Tensor:
+        raise KeyboardInterrupt
+
+    encoder.encode_text = stop  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        package.embed(pictures, encoder)
+    assert {file.name for file in pictures.iterdir()} == {"pictures", "queries.jsonl"}
+
+
+def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package.embed(pictures, Counting())
+    before = (pictures / "texts.npz").read_bytes()
+    write = atomic_write
+
+    def killed(path: Path, mode: Any) -> Any:
+        if path.name == "images.npz":
+            raise KeyboardInterrupt
+        return write(path, mode)
+
+    monkeypatch.setattr("negbench.commands.embed.atomic_write", killed)
+    encoder = Counting()
+    encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        package.embed(pictures, encoder, overwrite=True)
+    assert (pictures / "texts.npz").read_bytes() != before
+    assert negbench(["init", str(pictures)]) == 2
+    assert "embeddings of images: save them beside texts.npz" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    encoder = Counting()
+    with pytest.raises(NegbenchError, match=r"cannot write .*my data: Read-only file system"):
+        package.embed(pictures, encoder)
+    assert not encoder.asked
