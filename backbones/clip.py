@@ -181,7 +181,7 @@ class Clip(TwoTowers):
             frozen: keep both encoders as they are, so that image features are stored once.
             gamma: learning rate of the encoders over that of the rest, > 0; None: HyCoLe's 0.001. Fine-tuning only.
             grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
-            pad: of images, see `Preprocess`.
+            pad: of images, see `Preprocess`, as CIR models prepare them: `resize_mode` of the weights is left aside.
             target_ratio: of the target padding.
             image_size: pixels, of open_clip's own ViT; None: the model's.
             attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
