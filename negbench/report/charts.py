@@ -186,7 +186,7 @@ def _rendered(figure: Figure, picture: FigureCanvasAgg | None, left: float, top:
     file = io.StringIO()
     renderer = PanelRenderer(figure, file, None if picture is None else picture.get_renderer(), left, top)
     figure.draw(renderer)
-    renderer.finalize()
+    renderer.finalize()  # type: ignore[no-untyped-call]
     return file.getvalue()
 
 

@@ -37,7 +37,7 @@ class PanelRenderer(RendererSVG):
             top: inches from the picture's upper edge to the figure's.
         """
         wide, tall = figure.bbox.size
-        super().__init__(wide, tall, file, metadata={"Date": None, "Creator": None})
+        super().__init__(wide, tall, file, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
         self._picture, self._left, self._top = picture, _POINTS * left, _POINTS * top
         self._scale = picture.dpi / _POINTS if picture is not None else 1.0
         below = 0.0 if picture is None else picture.height - self._scale * (self._top + tall)
@@ -45,7 +45,7 @@ class PanelRenderer(RendererSVG):
 
     def draw_path(self, gc: GraphicsContextBase, path: Path, transform: Transform, rgbFace: Any = None) -> None:
         """A line or an area."""
-        super().draw_path(gc, path, transform, rgbFace)
+        super().draw_path(gc, path, transform, rgbFace)  # type: ignore[no-untyped-call]
         if self._picture is not None:
             self._picture.draw_path(self._pen(gc), path, transform + self._place, rgbFace)
 
@@ -59,7 +59,7 @@ class PanelRenderer(RendererSVG):
         rgbFace: Any = None,
     ) -> None:
         """A marker at each point of a path."""
-        super().draw_markers(gc, marker_path, marker_trans, path, trans, rgbFace)
+        super().draw_markers(gc, marker_path, marker_trans, path, trans, rgbFace)  # type: ignore[no-untyped-call]
         if self._picture is not None:
             larger = marker_trans + Affine2D().scale(self._scale)
             self._picture.draw_markers(self._pen(gc), marker_path, larger, path, trans + self._place, rgbFace)
@@ -80,7 +80,7 @@ class PanelRenderer(RendererSVG):
         mtext: Any = None,
     ) -> None:
         """Words at a place counted from the upper left corner."""
-        super().draw_text(gc, x, y, s, prop, angle, ismath, mtext)
+        super().draw_text(gc, x, y, s, prop, angle, ismath, mtext)  # type: ignore[no-untyped-call]
         if self._picture is not None:
             at = self._scale * (x + self._left), self._scale * (y + self._top)
             self._picture.draw_text(self._pen(gc), *at, s, prop, angle, ismath, mtext)
