@@ -195,9 +195,7 @@ def _png(picture: FigureCanvasAgg) -> bytes:
 
     file = io.BytesIO()
     image = Image.fromarray(np.asarray(picture.buffer_rgba())).convert("RGB")  # nothing shines through the sheet
-    image.save(
-        file, "png", dpi=(_DPI, _DPI), compress_level=3
-    )  # 6 % larger than at 6, a third faster
+    image.save(file, "png", dpi=(_DPI, _DPI), compress_level=3)  # 6 % larger than at 6, a third faster
     return file.getvalue()
 
 
