@@ -84,7 +84,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits with 0, 2 (a user's mistake), 1 (a fault of ours) or 128 and a signal's number."""
     gc.set_threshold(*_COLLECTED)
     stop_on_signals()
-    sys.exit(run(arguments))
+    code = run(arguments)
+    gc.freeze()  # the process ends: its last collections would walk through all that was imported, for half a second
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from negbench import files
 from negbench.config import RunConfig
 from negbench.errors import RunError
-from negbench.executors import Executor
-from negbench.grid.cells import Cell, Outcome, compute
 from negbench.runfolder import Overwrite, RunFolder
-from negbench.tracking import Tracker
+
+if TYPE_CHECKING:
+    from negbench.executors import Executor
+    from negbench.grid.cells import Cell, Outcome
+    from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", *KEY)  # the first where cells are those of whole systems, the second those of a map
@@ -62,6 +64,9 @@ class ComparisonFolder:
         Returns:
             One outcome per cell, in order. A failing cell does not stop the others.
         """
+        from negbench.grid.cells import compute  # a report reads the folder, and trains nothing
+        from negbench.tracking import Tracker
+
         runs, name = self.path.parent, self.path.name
         tracker = Tracker.open(runs, tracking_uri)
         parent = self.parent(tracker)

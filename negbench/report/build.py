@@ -13,18 +13,13 @@ from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
 from negbench.grid.tuning import SUFFIX as TUNED
 from negbench.report import figures
-from negbench.report.aggregate import FILE as AGGREGATE
-from negbench.report.aggregate import aggregate_page
 from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
-from negbench.report.map import FILE as MAP
-from negbench.report.map import map_page
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
 from negbench.report.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
-from negbench.report.swap import swap_page
 from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.tuned import tuned_section
 from negbench.report.verdicts import VerdictRow
@@ -48,19 +43,26 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     Raises:
         RunError: no such comparison, study or run, or none finished yet.
     """
-    if (runs / name / "study.json").exists():
-        from negbench.report.study import study_page  # optuna
+    folder = runs / name
+    if (folder / "study.json").exists():  # each kind of page with what it imports, optuna for one
+        from negbench.report.study import study_page
         from negbench.study.book import open_book
 
-        folder, page = runs / name, study_page(open_book(runs, name))
-    elif (runs / name / "swap.json").exists():
-        folder, page = runs / name, swap_page(runs / name)
-    elif (runs / name / AGGREGATE).exists():
-        folder, page = runs / name, aggregate_page(runs / name)
-    elif (runs / name / MAP).exists():
-        folder, page = runs / name, map_page(runs / name)
-    elif (runs / name / "comparison.json").exists() or not _is_run(runs, name):
-        folder, page = runs / name, comparison_page(runs, name, galleries)
+        page = study_page(open_book(runs, name))
+    elif (folder / "swap.json").exists():
+        from negbench.report.swap import swap_page
+
+        page = swap_page(folder)
+    elif (folder / "aggregate.json").exists():
+        from negbench.report.aggregate import aggregate_page
+
+        page = aggregate_page(folder)
+    elif (folder / "answer.json").exists():
+        from negbench.report.map import map_page
+
+        page = map_page(folder)
+    elif (folder / "comparison.json").exists() or not _is_run(runs, name):
+        page = comparison_page(runs, name, galleries)
     else:
         found = find_run(runs, name)
         folder, page = found.path, run_page(found, galleries)

@@ -14,15 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from negbench.config import resolved
+from negbench.contracts import Backbone
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.loop.runs import open_run
 from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes, Split
+from negbench.scene import Scene, Scenes, Split, device_of
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
 
@@ -150,16 +151,18 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Any]:
+def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Scene]:
     """Rebuild the run's model and look at the picked queries; also returns its scene."""
-    cell = open_run(folder.config, Display(), scenes)
-    load_weights(cell.backbone, folder)
-    mapped = _sample(len(cell.scene.val.dataset.queries))
-    part = _only(cell.scene.val, mapped)
-    queries = evaluation.embed_queries(cell.backbone, cell.scene, part).cpu().numpy()
-    best = _top(cell, cell.scene.val, val.rows)
-    on_train = None if train is None else _top(cell, cell.scene.train, train.rows)
-    return View(label, folder, best, on_train, queries), cell.scene
+    config = resolved(folder.config)
+    device = device_of(config)
+    backbone = scenes.backbone(config).to(device)
+    scene = scenes.scene(config, scenes.splits(config, backbone), backbone, device, Display())
+    load_weights(backbone, folder)
+    mapped = _only(scene.val, _sample(len(scene.val.dataset.queries)))
+    queries = evaluation.embed_queries(backbone, scene, mapped).cpu().numpy()
+    best = _top(backbone, scene, scene.val, val.rows)
+    on_train = None if train is None else _top(backbone, scene, scene.train, train.rows)
+    return View(label, folder, best, on_train, queries), scene
 
 
 def _only(split: Split, rows: Sequence[int]) -> Split:
@@ -173,9 +176,9 @@ def _only(split: Split, rows: Sequence[int]) -> Split:
     )
 
 
-def _top(cell: Any, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _top(backbone: Backbone, scene: Scene, split: Split, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
     part = _only(split, rows)
-    found = evaluation.embed(cell.backbone, cell.scene, part)
+    found = evaluation.embed(backbone, scene, part)
     top = evaluation.top_k(part, found.queries, found.candidates, TOP)
     return top.columns, top.scores
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.audit.audit import Audit
 from negbench.display import Grid
 from negbench.report.regime import in_words
 from negbench.report.words import label_of, number, percent, plain
 from negbench.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from negbench.audit.audit import Audit
 
 _BASELINES = {
     "untrained": "untrained model",

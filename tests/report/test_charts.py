@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
+import pytest
+from PIL import Image
 
-from negbench.report.charts import PALETTE, Chart, Panel, heat, line_style, png, svgs, told
+from negbench.report.charts import PALETTE, Chart, Panel, drawn, heat, line_style, png, svgs, told
 from negbench.report.gallery import changes
 from negbench.report.words import label_of, latex, listed, markdown, number, percent, signed, spread
 
@@ -51,6 +55,49 @@ def test_the_same_chart_gives_the_same_bytes() -> None:
     assert png(CHART) == png(CHART)
     assert png(CHART).startswith(b"\x89PNG")
     assert svgs(CHART) == svgs(CHART)
+
+
+def test_the_file_shows_what_the_page_shows_in_its_place() -> None:
+    dots = {"#ff0000": (0.25, 0.75), "#0000ff": (0.8, 0.1), "#00c000": (0.5, 0.5)}
+
+    def dot(color: str) -> Panel:
+        def draw(axes: Any) -> None:
+            axes.plot([dots[color][0]], [dots[color][1]], "s", color=color, markersize=9)
+            axes.plot([-5, 5], [0.9, 0.9], color="#ff00ff", linewidth=3, linestyle="--")  # cut off at the axes
+            axes.text(0.5, 0.3, "MMMM", color="#00ffff", ha="center", va="center")
+            axes.fill_between([0, 1], 0.55, 0.65, color="#ffff00", linewidth=0)
+            axes.set(xlim=(0, 1), ylim=(0, 1))
+
+        return Panel("", draw, tall=1.5 if color == "#0000ff" else 2.0)
+
+    chart = Chart("k", "Title", "", tuple(map(dot, dots)), across=2)
+    both = drawn(chart)
+    assert (both.svgs, both.png) == (drawn(chart, file=False).svgs, drawn(chart, page=False).png)
+    pixels = np.asarray(Image.open(io.BytesIO(both.png)))
+    panels = {"#ff0000": (0.0, 0.35), "#0000ff": (3.9, 0.35), "#00c000": (0.0, 3.15)}  # inches from the upper left
+    assert pixels.shape == (int(110 * (0.35 + 2 * 2.8)), 2 * 429, 3)
+    for color, (left, top) in panels.items():
+        wide, tall = 3.9 - 0.55 - 0.1, 1.5 if color == "#0000ff" else 2.0
+        x, y = dots[color]
+        place = 110 * (left + 0.55 + x * wide), 110 * (top + 0.3 + (1 - y) * tall)
+        assert _middle(pixels, color) == pytest.approx(place, abs=1)
+        panel = pixels[int(110 * top) : int(110 * (top + 2.8)), int(110 * left) : int(110 * (left + 3.9))]
+        middle = 110 * (0.55 + wide / 2)
+        assert _middle(panel, "#00ffff") == pytest.approx((middle, 110 * (0.3 + 0.7 * tall)), abs=2)
+        assert _middle(panel, "#ffff00") == pytest.approx((middle, 110 * (0.3 + 0.4 * tall)), abs=1.5)
+        columns = np.flatnonzero(_of(panel, "#ff00ff").any(axis=0))
+        assert columns[0] >= 110 * 0.55 - 1.5
+        assert columns[-1] <= 110 * (0.55 + wide) + 1.5
+
+
+def _of(pixels: Any, color: str) -> Any:
+    wanted = [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+    return (np.abs(pixels.astype(int) - wanted) < 40).all(axis=2)
+
+
+def _middle(pixels: Any, color: str) -> tuple[float, float]:
+    y, x = np.nonzero(_of(pixels, color))
+    return (x.min() + x.max() + 1) / 2, (y.min() + y.max() + 1) / 2
 
 
 def test_matplotlib_is_left_as_it_was() -> None:
