@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -29,24 +26,12 @@ def report(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Build the page and print where it lies."""
-    with _seldom_collected():
-        from negbench import files
-        from negbench.report.build import write_report
+    from negbench import files
+    from negbench.report.build import write_report
 
-        page, *others = write_report(files.runs_dir(runs_dir), name, galleries)
+    page, *others = write_report(files.runs_dir(runs_dir), name, galleries)
     typer.echo(str(page))
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)
         if count:
             typer.echo(f"{page.parent / folder}: {count} files ({what})")
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Garbage is looked for after a million new objects: a report of some thirty runs makes fewer, and keeps most."""
-    before = gc.get_threshold()
-    gc.set_threshold(1_000_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
