@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib.util
 import logging
+import multiprocessing.forkserver
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -66,6 +68,7 @@ class Forked:
     def _child(action: Callable[[], object], given: int, told: int) -> None:
         """Never returns."""
         code = 1
+        multiprocessing.forkserver._forkserver._forkserver_pid = None  # that is ours: workers of its own need another
         try:
             os.dup2(given, 0)
             os.dup2(told, 1)
@@ -125,6 +128,22 @@ def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
         with suppress(OSError):  # it no longer reads
             child.stdin.close()
         child.stdout.close()
+
+
+def _command(arguments: list[str]) -> None:
+    from negbench.cli.main import main
+
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the suite may be deaf to them: nohup, a shell's `&`
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(1, 2)
+    main(arguments)
+
+
+@pytest.fixture
+def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[[list[str]], Forked]:
+    """Starts `negbench ARGUMENTS` as the leader of a process group; what it tells, errors too, is its `stdout`."""
+    return lambda arguments: forked(partial(_command, arguments))
 
 
 @pytest.fixture
