@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 CHROMIUM = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # this machine alone; Playwright's routes forbid caches
 )
 
 
@@ -244,13 +245,13 @@ def toy_sets(toy_root: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium; tests that use it skip where it is absent."""
+    """Chromium, which reaches servers of this machine alone; tests that use it skip where it is absent."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
         pytest.skip("no Chromium: `make system` installs one")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM.split())
+        chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM)
         yield chromium
         chromium.close()
 
