@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import json
 import logging
 import multiprocessing.forkserver
 import os
@@ -112,9 +113,9 @@ class Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
-    """Starts such children; those that are left at the end of the test are killed."""
+    """Starts such children; those that are left at the end of the file are killed."""
     children: list[Forked] = []
 
     def start(action: Callable[[], object]) -> Forked:
@@ -131,19 +132,22 @@ def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
         child.stdout.close()
 
 
-def _command(arguments: list[str]) -> None:
+def _command(arguments: list[str] | None) -> None:
     from negbench.cli.main import main
 
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the suite may be deaf to them: nohup, a shell's `&`
         signal.signal(number, signal.SIG_DFL)
     os.dup2(1, 2)
-    main(arguments)
+    main(json.loads(sys.stdin.readline()) if arguments is None else arguments)
 
 
-@pytest.fixture
-def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[[list[str]], Forked]:
-    """Starts `negbench ARGUMENTS` as the leader of a process group; what it tells, errors too, is its `stdout`."""
+@pytest.fixture(scope="module")
+def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[[list[str] | None], Forked]:
+    """Starts `negbench ARGUMENTS` as the leader of a process group; what it tells, errors too, is its `stdout`.
+
+    Without arguments it waits until it reads them: a line of JSON.
+    """
     return lambda arguments: forked(partial(_command, arguments))
 
 
