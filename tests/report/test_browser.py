@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +39,21 @@ def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def server(runs: Path) -> Iterator[str]:
+def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterator[str]:
     """Address of `negbench ui`, which is killed with all its children in the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "negbench", "ui", "--runs-dir", str(runs), "--port", str(port)]
-    log = (runs / "ui.log").open("w", encoding="utf-8")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    log = runs / "ui.log"
+
+    def serve() -> None:
+        os.setsid()
+        with log.open("w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(1, 2)
+        negbench(["ui", "--runs-dir", str(runs), "--port", str(port)])
+
+    process = forked(serve)
     try:
         for _ in range(1200):
             if process.poll() is not None:
@@ -57,12 +63,12 @@ def server(runs: Path) -> Iterator[str]:
                     break
             except OSError:
                 time.sleep(0.25)
-        assert process.poll() is None, (runs / "ui.log").read_text(encoding="utf-8")
+        assert process.poll() is None, log.read_text(encoding="utf-8")
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it never was a group
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        log.close()
 
 
 @pytest.fixture(scope="module")
