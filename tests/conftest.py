@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import sys
 import traceback
 from collections import Counter
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -196,8 +197,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
     """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
+    connect = sqlite3.dbapi2.connect
+
+    def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
+        connection = connect(*place, **how)
+        with suppress(sqlite3.Error):  # no database, as it will turn out
+            connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(sqlite3, "connect", unsynchronised)
+        patch.setattr(sqlite3.dbapi2, "connect", unsynchronised)  # SQLAlchemy's
         yield
 
 
