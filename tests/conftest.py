@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
+    from negbench.config import RunConfig
+    from negbench.loop.runs import Bench
     from negbench.tracking import Tracker
 
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
@@ -256,6 +258,29 @@ def toy_sets(toy_root: Path) -> list[str]:
         "train.batch_size=16",
         "schedule.n_def=2",
     ]
+
+
+@pytest.fixture(scope="session")
+def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
+    """Computes a run in a runs folder until Ctrl-C at the beginning of an epoch; gives the folder's bench."""
+    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.train import Loop
+
+    def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
+        train, bench = Loop.train_epoch, Bench.open(where, "none")
+
+        def until(self: Loop) -> None:
+            if self.state.epoch == epoch:
+                raise KeyboardInterrupt
+            train(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "train_epoch", until)
+            with pytest.raises(KeyboardInterrupt):
+                run_config(config, bench)
+        return bench
+
+    return compute
 
 
 @pytest.fixture(scope="module")
