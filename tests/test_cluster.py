@@ -35,6 +35,7 @@ from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, files_of, load_backbone, load_split
 from negbench.tracking import Tracker
 
+pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
 
 from negbench import cluster  # noqa: E402

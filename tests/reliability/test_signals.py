@@ -144,6 +144,7 @@ def living(group: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable[..., Any], tmp_path: Path) -> None:
     process = start(*GRID, "--seeds", "2", "--workers", "2")
     wait_for_checkpoints(tmp_path, 2, process)
