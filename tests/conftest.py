@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import json
 import logging
+import multiprocessing.forkserver
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -26,13 +30,16 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
     from playwright.sync_api import Browser, Page
 
+    from negbench.config import RunConfig
+    from negbench.loop.runs import Bench
     from negbench.tracking import Tracker
 
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 CHROMIUM = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # this machine alone; Playwright's routes forbid caches
 )
 
 
@@ -66,6 +73,7 @@ class Forked:
     def _child(action: Callable[[], object], given: int, told: int) -> None:
         """Never returns."""
         code = 1
+        multiprocessing.forkserver._forkserver._forkserver_pid = None  # that is ours: workers of its own need another
         try:
             os.dup2(given, 0)
             os.dup2(told, 1)
@@ -108,9 +116,9 @@ class Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
-    """Starts such children; those that are left at the end of the test are killed."""
+    """Starts such children; those that are left at the end of the file are killed."""
     children: list[Forked] = []
 
     def start(action: Callable[[], object]) -> Forked:
@@ -125,6 +133,25 @@ def forked() -> Iterator[Callable[[Callable[[], object]], Forked]]:
         with suppress(OSError):  # it no longer reads
             child.stdin.close()
         child.stdout.close()
+
+
+def _command(arguments: list[str] | None) -> None:
+    from negbench.cli.main import main
+
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the suite may be deaf to them: nohup, a shell's `&`
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(1, 2)
+    main(json.loads(sys.stdin.readline()) if arguments is None else arguments)
+
+
+@pytest.fixture(scope="module")
+def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[[list[str] | None], Forked]:
+    """Starts `negbench ARGUMENTS` as the leader of a process group; what it tells, errors too, is its `stdout`.
+
+    Without arguments it waits until it reads them: a line of JSON.
+    """
+    return lambda arguments: forked(partial(_command, arguments))
 
 
 @pytest.fixture
@@ -172,8 +199,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
     """Tests kill processes, never the machine: what is written need not reach the disk (but see test_protocol.py)."""
+    connect = sqlite3.dbapi2.connect
+
+    def unsynchronised(*place: Any, **how: Any) -> sqlite3.Connection:
+        connection = connect(*place, **how)
+        with suppress(sqlite3.Error):  # no database, as it will turn out
+            connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(sqlite3, "connect", unsynchronised)
+        patch.setattr(sqlite3.dbapi2, "connect", unsynchronised)  # SQLAlchemy's
         yield
 
 
@@ -223,15 +260,38 @@ def toy_sets(toy_root: Path) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="session")
+def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
+    """Computes a run in a runs folder until Ctrl-C at the beginning of an epoch; gives the folder's bench."""
+    from negbench.loop.runs import Bench, run_config
+    from negbench.loop.train import Loop
+
+    def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
+        train, bench = Loop.train_epoch, Bench.open(where, "none")
+
+        def until(self: Loop) -> None:
+            if self.state.epoch == epoch:
+                raise KeyboardInterrupt
+            train(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "train_epoch", until)
+            with pytest.raises(KeyboardInterrupt):
+                run_config(config, bench)
+        return bench
+
+    return compute
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium; tests that use it skip where it is absent."""
+    """Chromium, which reaches servers of this machine alone; tests that use it skip where it is absent."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
         pytest.skip("no Chromium: `make system` installs one")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM.split())
+        chromium = playwright.chromium.launch(executable_path=found, args=CHROMIUM)
         yield chromium
         chromium.close()
 

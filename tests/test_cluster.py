@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+import json
 import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, files_of, load_backbone, load_split
 from negbench.tracking import Tracker
 
+pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
 
 from negbench import cluster  # noqa: E402
@@ -44,10 +44,11 @@ from tests.cluster_tasks import meet, span, task  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Any]:
+def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]:
     """Two nodes of one CPU each; this process is connected to them as long as the module runs.
 
-    The second one says that it has a GPU: Ray only counts.
+    The second one says that it has a GPU: Ray only counts. `command` is a process that waits for its command line: one
+    forked later would take itself to be connected.
     """
     from ray.cluster_utils import Cluster
 
@@ -57,8 +58,9 @@ def two_nodes() -> Iterator[Any]:
     environment.setenv("RAY_AUTH_MODE", "disabled")  # where a token of the user's lies, Ray would ask for it
     environment.setenv("RAY_TMPDIR", folder)  # where the cluster's address is written, into a folder that must be there
     (Path(folder) / "ray").mkdir()
+    command = start_command(None)
     made = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
-    made.second = made.add_node(num_cpus=1, num_gpus=1)
+    made.second, made.command = made.add_node(num_cpus=1, num_gpus=1), command
     try:
         yield made
     finally:
@@ -245,27 +247,16 @@ def test_a_folder_that_is_not_shared_is_noticed(
 
 
 def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tmp_path: Path) -> None:
-    sets = [*vector_sets, "train.epochs=20000"]
+    sets = itertools.chain(*(["--set", text] for text in [*vector_sets, "train.epochs=20000"]))
     grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "3"]
     more = ["--executor", "ray:gpus=0", "--address", two_nodes.address, "--runs-dir", str(tmp_path)]
-    client = Tracker.open(tmp_path).client()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from negbench.cli.main import main; main()", *grid, *more),
-            *itertools.chain(*(["--set", text] for text in sets)),
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hears_sigterm,
-    )
-    try:
-        while len(found := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    process = two_nodes.command
+    print(json.dumps([*grid, *more, *sets]), file=process.stdin, flush=True)
+    while len(found := list(tmp_path.glob("*/checkpoint.pt"))) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    told = process.communicate()
     assert process.returncode == 143, told
     assert "Traceback" not in told
     assert "0 of 3 cells are finished and kept" in told
@@ -273,13 +264,10 @@ def test_a_signal_ends_tasks_in_order(two_nodes: Any, vector_sets: list[str], tm
         with RunFolder(path.parent).lock():
             assert RunFolder(path.parent).status == "interrupted"
     assert len(list(tmp_path.glob("*/config.json"))) == 2
+    client = Tracker.open(tmp_path).client()
     places = [experiment.experiment_id for experiment in client.search_experiments()]
     statuses = [run.info.status for run in client.search_runs(places)]
     assert statuses == ["KILLED"] * 3  # two cells and their parent
-
-
-def hears_sigterm() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,16 +152,17 @@ def test_a_plugin_file_runs_like_a_built_in(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_ends_with_the_same_bits(vector_sets: list[str], tmp_path: Path) -> None:
-    base = [sys.executable, "-m", "negbench", "run"]
+def test_killed_and_resumed_ends_with_the_same_bits(
+    vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+) -> None:
     more = ("train.epochs=40",)
-    process = subprocess.Popen([*base, "--strategy", "qure", *flags(vector_sets, tmp_path / "killed", *more)])
+    process = start_command(["run", "--strategy", "qure", *flags(vector_sets, tmp_path / "killed", *more)])
     deadline = time.monotonic() + 120
     while not list((tmp_path / "killed").glob("*/checkpoint.pt")):
         assert time.monotonic() < deadline, "no checkpoint appeared"
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     (killed,) = (RunFolder(p.parent) for p in (tmp_path / "killed").glob("*/config.json"))
     assert killed.status == "interrupted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from negbench.errors import NegbenchError
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, plan_run, resume, run_config
-from negbench.loop.train import Loop
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scene import Scenes
@@ -63,26 +63,10 @@ def tables(opened: OpenRun) -> tuple[Tensor, Tensor, Tensor]:
     return scores, images_of(found.candidates), opened.scene.train.dataset.target_columns
 
 
-def stopped(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch, epoch: int = 2) -> Bench:
-    """The bench of a run that was stopped in this epoch."""
-    real, bench = Loop.train_epoch, Bench.open(where, "none")
-
-    def until(self: Loop) -> None:
-        if self.state.epoch == epoch:
-            raise KeyboardInterrupt
-        real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "train_epoch", until)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(config, bench)
-    return bench
-
-
-def resumes_to_the_bit(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch) -> RunResult:
+def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[..., Bench]) -> RunResult:
     """A run, equal to itself interrupted and resumed."""
     whole = run_config(config, Bench.open(where / "whole", "none"))
-    again = resume(whole.run_id, stopped(config, where / "halves", monkeypatch))
+    again = resume(whole.run_id, interrupted(config, where / "halves", 2))
     left, right = whole.folder.weights(), again.folder.weights()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -273,10 +257,10 @@ def test_what_a_bank_holds_is_no_candidate_again(opened: OpenRun) -> None:
     ],
 )
 def test_a_queue_is_resumed_to_the_bit(
-    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     config = config_of(vector_sets, name)
-    whole = resumes_to_the_bit(config, tmp_path, monkeypatch)
+    whole = resumes_to_the_bit(config, tmp_path, interrupted)
     without = "in-batch+top-k:k=5" if "+" in name else "in-batch"
     plain = run_config(config_of(vector_sets, without), Bench.open(tmp_path / "plain", "none"))
     assert whole.details["negatives_seen"] > plain.details["negatives_seen"]
@@ -408,9 +392,9 @@ def test_a_run_has_the_order_of_its_strategy(
 
 @pytest.mark.parametrize("name", ["ngame", "no-duplicates:2>ngame", "ngame+top-k:top_k_k=5"])
 def test_an_order_is_resumed_to_the_bit(
-    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
-    resumes_to_the_bit(config_of(vector_sets, name), tmp_path, monkeypatch)
+    resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
     assert alone(config_of([*vector_sets, "train.stacked=true"], name)) != ""
 
 
@@ -451,15 +435,15 @@ def test_a_query_without_a_negative_counts_in_no_mean_and_has_no_gradient(opened
 
 
 def test_a_loss_history_is_resumed_to_the_bit(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     """The first epoch is that of in-batch, as nothing is known; the next ones are not."""
-    whole = resumes_to_the_bit(config_of(vector_sets, "tme"), tmp_path, monkeypatch)
+    whole = resumes_to_the_bit(config_of(vector_sets, "tme"), tmp_path, interrupted)
     plain = run_config(config_of(vector_sets, "in-batch"), Bench.open(tmp_path / "plain", "none"))
     curves = [[p["train/loss"] for p in r.folder.metrics() if "train/loss" in p] for r in (whole, plain)]
     assert curves[0][0] == pytest.approx(curves[1][0], rel=1e-5)
     assert curves[0][1] < 0.95 * curves[1][1]  # the hardest are left out of the mean
-    resumes_to_the_bit(config_of(vector_sets, "in-batch:1>tme+top-k:k=4"), tmp_path / "union", monkeypatch)
+    resumes_to_the_bit(config_of(vector_sets, "in-batch:1>tme+top-k:k=4"), tmp_path / "union", interrupted)
 
 
 def test_what_a_loss_history_does_not_go_with(vector_sets: list[str]) -> None:

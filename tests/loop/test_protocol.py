@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -880,21 +880,11 @@ def test_overwrite_of_an_interrupted_run(
 
 
 def test_who_watches_is_told_the_points_of_the_checkpoint(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     """Killed after the checkpoint and before its metrics, a run shows its watcher every point once all the same."""
-    config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
-    real = Loop.train_epoch
-
-    def interrupted(self: Loop) -> None:
-        if self.state.epoch == 2:
-            raise KeyboardInterrupt
-        real(self)
-
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_config(config, bench)
-    monkeypatch.undo()
+    config = config_of(vector_sets, strategy="in-batch", loss="info-nce")
+    bench = interrupted(config, tmp_path, 2)
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     folder.write_metrics(folder.metrics()[:2])
     told: list[tuple[int, dict[str, float], bool]] = []
@@ -907,19 +897,9 @@ def test_who_watches_is_told_the_points_of_the_checkpoint(
 
 
 def test_the_time_before_an_interruption_counts(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
-    real = Loop.train_epoch
-
-    def interrupted(self: Loop) -> None:
-        if self.state.epoch == 1:
-            raise KeyboardInterrupt
-        real(self)
-
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce"), tmp_path)
-    monkeypatch.undo()
+    interrupted(config_of(vector_sets, "train.epochs=2", strategy="in-batch", loss="info-nce"), tmp_path, 1)
     folder = RunFolder(next(tmp_path.glob("in-batch*")))
     saved = folder.checkpoint()
     assert saved is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import socket
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
+from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import runs
@@ -157,23 +159,21 @@ def test_two_processes_cannot_compute_one_folder(tmp_path: Path) -> None:
         pytest.fail("both held it")
 
 
-# one interpreter for both: importing is most of what they cost
-_RANKS = """
-import os, sys
-import accelerate, negbench.loop.runs
-from negbench.cli.main import run
-other = os.fork()
-os.environ.update(RANK=str(int(other == 0)), LOCAL_RANK=str(int(other == 0)))
-code = run(sys.argv[1:])
-if other == 0:
-    sys.stdout.flush()
-    os._exit(code)
-sys.exit(code or os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
-"""
+def as_rank(rank: int, port: int, arguments: list[str]) -> None:
+    """One of two processes of a run."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):  # the suite's, which is alone
+        state._reset_state()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", ACCELERATE_USE_CPU="1")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    sys.exit(negbench(arguments))
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path, vector_sets: list[str]) -> None:
+def test_two_processes_train_as_one(
+    tmp_path: Path, vector_sets: list[str], forked: Callable[[Callable[[], object]], Any]
+) -> None:
     """Gradients are averaged over equal shares, so the weights are those of one process but for rounding."""
     config = config_of("all-corpus", vector_sets, "train.epochs=2")  # 48 queries: 3 even batches
     alone = run(config, tmp_path / "alone")
@@ -181,12 +181,12 @@ def test_two_processes_train_as_one(tmp_path: Path, vector_sets: list[str]) -> N
     place = ["--runs-dir", str(tmp_path / "two"), "--tracking-uri", "none"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "1"}
-    command = [sys.executable, "-c", _RANKS, "run", "--strategy", "all-corpus", *sets, *place]
-    done = subprocess.run(command, env={**os.environ, **world}, stdout=subprocess.PIPE, text=True, timeout=120)
-    assert done.returncode == 0
-    assert done.stdout.count(f"run    {alone.run_id}") == 1  # one of them speaks
+        port = free.getsockname()[1]
+    command = ["run", "--strategy", "all-corpus", *sets, *place]
+    processes = [forked(partial(as_rank, rank, port, command)) for rank in range(2)]
+    told = "".join(process.communicate() for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert told.count(f"run    {alone.run_id}") == 1  # one of them speaks
     (folder,) = (RunFolder(p.parent) for p in (tmp_path / "two").glob("*/result.json"))
     assert folder.run_id == alone.run_id
     assert folder.result["negatives_seen"] == alone.details["negatives_seen"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
 from negbench.loop.schedule import stages_of
-from negbench.loop.train import Loop
 from negbench.mining.mine import mine
 from negbench.mining.task import mining_task
 from negbench.registry import options_of, registry
@@ -178,7 +178,7 @@ def test_a_loss_that_ranks_the_corpus_leaves_the_members_out_of_its_candidates(v
 
 
 def test_a_run_of_a_union_counts_both_and_resumes(
-    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     config = config_of(vector_sets, "in-batch+top-k:k=5", "train.num_negatives=3")
     whole = run(config, tmp_path / "whole")
@@ -186,24 +186,8 @@ def test_a_run_of_a_union_counts_both_and_resumes(
     assert whole.details["negatives_seen"] == batch.details["negatives_seen"] + 4 * 48 * 3
     assert whole.details["behaviour"]["pool_size"] == 5  # a refresh tells of the draws
     assert whole.metrics != run(config_of(vector_sets, "top-k:k=5", "train.num_negatives=3"), tmp_path / "x").metrics
-    halves = interrupted(config, tmp_path / "halves", monkeypatch)
+    halves = interrupted(config, tmp_path / "halves", 3)
     assert resume(whole.run_id, halves).metrics == whole.metrics
-
-
-def interrupted(config: RunConfig, where: Path, monkeypatch: pytest.MonkeyPatch, epoch: int = 3) -> Bench:
-    """The bench of a run that was stopped in this epoch."""
-    real, bench = Loop.train_epoch, Bench.open(where, "none")
-
-    def until(self: Loop) -> None:
-        if self.state.epoch == epoch:
-            raise KeyboardInterrupt
-        real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "train_epoch", until)
-        with pytest.raises(KeyboardInterrupt):
-            run_config(config, bench)
-    return bench
 
 
 # --- mixtures --------------------------------------------------------------------------------------------------------
@@ -241,7 +225,7 @@ def test_draws_have_the_odds_of_a_mixture(vector_sets: list[str]) -> None:
     assert share == pytest.approx(0.75 + 0.25 / 19, abs=0.03)
 
 
-def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]) -> None:
     """`|` binds closer than `+`, `+` closer than `>`; the pools are defined as often as the part that needs it most."""
     name = "all-corpus:1>in-batch+0.7*qure|0.3*top-k"
     assert {plugin.name for plugin in registry.parts("strategies", name)} == {"all-corpus", "in-batch", "qure", "top-k"}
@@ -258,7 +242,7 @@ def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, monk
     config = config_of(vector_sets, name)
     done = run(config, tmp_path / "whole")
     assert done.run_id.startswith("all-corpus_1_in-batch+0_7_qure_0_3_top-k-")
-    halves = interrupted(config, tmp_path / "halves", monkeypatch)
+    halves = interrupted(config, tmp_path / "halves", 3)
     assert resume(done.run_id, halves).metrics == done.metrics
 
 
@@ -304,7 +288,7 @@ def test_stages_of_a_run(vector_sets: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["in-batch:2>top-k:k=5", "top-k:2>in-batch:k=5"])
 def test_a_switch_goes_on_with_what_came_before(
-    name: str, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     """Two epochs are those of the first strategy, to the bits, and the two that follow are not."""
     whole = run(config_of(vector_sets, name), tmp_path / "whole")
@@ -314,9 +298,7 @@ def test_a_switch_goes_on_with_what_came_before(
         assert [p["train/loss"] for p in curve[:2]] == [p["train/loss"] for p in want[:2]]
     assert curve[2]["train/loss"] != want[2]["train/loss"]
     assert whole.details["negatives_seen"] == seen(whole.folder, name)
-    assert resume(whole.run_id, interrupted(config_of(vector_sets, name), tmp_path / "h", monkeypatch)).metrics == (
-        whole.metrics
-    )
+    assert resume(whole.run_id, interrupted(config_of(vector_sets, name), tmp_path / "h", 3)).metrics == whole.metrics
 
 
 def seen(folder: RunFolder, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +20,6 @@ from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
-from negbench.loop.train import Loop
 from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
@@ -171,7 +171,7 @@ def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
 
 @pytest.mark.parametrize("strategy", ["watching", "watchingbatch"])
 def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
-    strategy: str, sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     config = config_of(sets, strategy)
     whole = run_config(config, Bench.open(tmp_path / "whole", "none"))
@@ -181,18 +181,7 @@ def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
         assert torch.equal(first, shown[0].scores)  # before any training they are one
         assert not torch.equal(last, shown[-1].scores)
         assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
-    real = Loop.train_epoch
-
-    def interrupted(self: Loop) -> None:
-        if self.state.epoch == 3:
-            raise KeyboardInterrupt
-        real(self)
-
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
-    bench = Bench.open(tmp_path / "halves", "none")
-    with pytest.raises(KeyboardInterrupt):
-        run_config(config, bench)
-    monkeypatch.setattr(Loop, "train_epoch", real)
+    bench = interrupted(config, tmp_path / "halves", 3)
     SEEN.clear()
     again = resume(whole.run_id, bench)
     assert again.metrics == whole.metrics

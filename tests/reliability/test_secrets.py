@@ -7,13 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
 from negbench.errors import without_secrets
 from negbench.files import read_json, write_json
 from negbench.runfolder import RunFolder
-from negbench.tracking import Tracker, default_uri
+from negbench.tracking import Tracker
 
 SECRET = "hunter2-Geheimnis"
 URI = f"http://alice:{SECRET}@127.0.0.1:9"
@@ -63,9 +62,9 @@ def found_in(folder: Path) -> list[str]:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store that answers under the address with the secret: an sqlite file."""
-    place = default_uri(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setattr(Tracker, "client", lambda tracker: MlflowClient(tracking_uri=place))
+    place, client = Tracker.open(tmp_path / "elsewhere"), Tracker.client
+    place.root.mkdir()
+    monkeypatch.setattr(Tracker, "client", lambda tracker: client(place))
     for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PGPASSWORD"):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.chdir(tmp_path)

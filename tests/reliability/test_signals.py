@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,14 @@ from negbench.systems.system import load_config
 from negbench.tracking import Tracker
 
 LONG = ("train.epochs=2000",)
+GRID = ("compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--name", "duel")
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """Runs folder with an MLflow store: making its tables would take longer than the tests."""
-    Tracker.open(tmp_path).client()
-    return tmp_path
-
-
-def start(arguments: Sequence[str], sets: Sequence[str], runs: Path, *more: str) -> Any:
-    """The command as a user starts it, as a group of its own."""
-    texts = itertools.chain(*(["--set", text] for text in [*sets, *LONG]))
-    command = [sys.executable, "-c", "from negbench.cli.main import main; main()", *arguments, *texts, *more]
-    return subprocess.Popen(
-        [*command, "--runs-dir", str(runs)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hears_all,
-    )
+def start(start_command: Callable[[list[str]], Any], vector_sets: list[str], tmp_path: Path) -> Callable[..., Any]:
+    """Starts a command that computes long; its runs are in the test's folder."""
+    sets = itertools.chain(*(["--set", text] for text in [*vector_sets, *LONG]))
+    return lambda *arguments: start_command([*arguments, *sets, "--runs-dir", str(tmp_path)])
 
 
 def hears_all() -> None:
@@ -128,19 +117,19 @@ def test_exit_codes_and_a_second_signal(
     assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
 
 
-def test_a_signal_ends_a_run_in_order(vector_sets: list[str], runs: Path) -> None:
-    process = start(["run", "--strategy", "all-corpus"], vector_sets, runs)
-    (folder,) = wait_for_checkpoints(runs, 1, process)
-    process.send_signal(signal.SIGTERM)
+def test_a_signal_ends_a_run_in_order(start: Callable[..., Any], tmp_path: Path) -> None:
+    process = start("run", "--strategy", "all-corpus")
+    (folder,) = wait_for_checkpoints(tmp_path, 1, process)
+    os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    os.kill(process.pid, signal.SIGTERM)
+    told = process.communicate()
     assert process.returncode == 143
     assert told.splitlines()[-1].startswith("negbench: stopped by SIGTERM; what was finished is kept: ")
     assert "Traceback" not in told
     assert folder.status == "interrupted"
     assert folder.checkpoint() is not None
-    assert statuses(runs) == {"KILLED": 1}
+    assert statuses(tmp_path) == {"KILLED": 1}
 
 
 def living(group: int) -> list[str]:
@@ -155,53 +144,54 @@ def living(group: int) -> list[str]:
     return found
 
 
-def test_workers_end_with_a_comparison_and_nothing_stays_running(vector_sets: list[str], runs: Path) -> None:
-    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "2", "--workers", "2"]
-    process = start(grid, vector_sets, runs, "--name", "duel")
-    wait_for_checkpoints(runs, 2, process)
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+@pytest.mark.slow
+def test_workers_end_with_a_comparison_and_nothing_stays_running(start: Callable[..., Any], tmp_path: Path) -> None:
+    process = start(*GRID, "--seeds", "2", "--workers", "2")
+    wait_for_checkpoints(tmp_path, 2, process)
+    os.kill(process.pid, signal.SIGTERM)
+    told = process.communicate()
     assert process.returncode == 143
     assert "Traceback" not in told
     deadline = time.monotonic() + 2
     while living(process.pid):
         assert time.monotonic() < deadline, living(process.pid)
         time.sleep(0.05)
-    assert statuses(runs) == {"KILLED": 3}  # two cells and their parent
+    assert statuses(tmp_path) == {"KILLED": 3}  # two cells and their parent
 
 
-def test_what_kill_9_left_running_is_ended_by_the_next_command(vector_sets: list[str], runs: Path) -> None:
-    grid = ["compare", "--strategies", "all-corpus", "--losses", "bradley-terry", "--seeds", "1"]
-    process = start(grid, vector_sets, runs, "--name", "duel")
-    (folder,) = wait_for_checkpoints(runs, 1, process)
+def test_what_kill_9_left_running_is_ended_by_the_next_command(
+    start: Callable[..., Any], vector_sets: list[str], tmp_path: Path
+) -> None:
+    process = start(*GRID, "--seeds", "1")
+    (folder,) = wait_for_checkpoints(tmp_path, 1, process)
     process.kill()
-    process.communicate()
-    assert statuses(runs) == {"RUNNING": 2}
+    process.wait()
+    assert statuses(tmp_path) == {"RUNNING": 2}
     with folder.lock():  # somebody is at it
-        assert Tracker.open(runs).mend() == ["duel"]
-    assert statuses(runs) == {"RUNNING": 1, "KILLED": 1}
+        assert Tracker.open(tmp_path).mend() == ["duel"]
+    assert statuses(tmp_path) == {"RUNNING": 1, "KILLED": 1}
     short = itertools.chain(*(["--set", text] for text in vector_sets))
-    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(runs)]) == 0
-    assert statuses(runs) == {"KILLED": 2, "FINISHED": 1}
+    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(tmp_path)]) == 0
+    assert statuses(tmp_path) == {"KILLED": 2, "FINISHED": 1}
 
 
-def test_a_copy_that_was_cut_off_is_made_again(vector_sets: list[str], runs: Path) -> None:
+def test_a_copy_that_was_cut_off_is_made_again(vector_sets: list[str], tmp_path: Path) -> None:
     short = list(itertools.chain(*(["--set", text] for text in vector_sets)))
-    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(runs)]) == 0
-    tracker, folder = Tracker.open(runs), RunFolder(next(runs.glob("all-corpus-*")))
+    assert negbench(["run", "--strategy", "all-corpus", *short, "--runs-dir", str(tmp_path)]) == 0
+    tracker, folder = Tracker.open(tmp_path), RunFolder(next(tmp_path.glob("all-corpus-*")))
     client = tracker.client()
     (made,) = client.search_runs(["1"])
     client.update_run(made.info.run_id, status="RUNNING")
-    shutil.rmtree(runs / "artifacts")
+    shutil.rmtree(tmp_path / "artifacts")
     assert tracker.mend() == [folder.run_id]
-    assert statuses(runs) == {"FINISHED": 1}
-    assert list((runs / "artifacts").rglob("result.json"))
+    assert statuses(tmp_path) == {"FINISHED": 1}
+    assert list((tmp_path / "artifacts").rglob("result.json"))
     (folder.path / "mlflow.json").write_bytes(b"{")  # a damaged note costs a second copy, never a run
     assert tracker.export(folder)
 
 
 def test_a_signal_while_the_copy_is_made_ends_it(
-    vector_sets: list[str], runs: Path, monkeypatch: pytest.MonkeyPatch
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*_: Any) -> None:
         raise Stopped(signal.SIGTERM)
@@ -209,13 +199,13 @@ def test_a_signal_while_the_copy_is_made_ends_it(
     flags = {"strategy": {"name": "all-corpus"}, "loss": {"name": "bradley-terry"}}
     monkeypatch.setattr("negbench.tracking.log_params", cut_off)
     with pytest.raises(Stopped):
-        run_config(load_config(flags=flags, sets=vector_sets), Bench.open(runs))
-    assert statuses(runs) == {"KILLED": 1}
+        run_config(load_config(flags=flags, sets=vector_sets), Bench.open(tmp_path))
+    assert statuses(tmp_path) == {"KILLED": 1}
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), Stopped(signal.SIGTERM)])
 def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
-    stop: BaseException, vector_sets: list[str], runs: Path, monkeypatch: pytest.MonkeyPatch
+    stop: BaseException, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch's zip writer, cut off, raises an error of its own in the place of the signal's."""
 
@@ -230,7 +220,7 @@ def test_a_signal_while_a_checkpoint_is_written_is_no_failure(
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_checkpoint", broken)
         with pytest.raises(type(stop)):
-            run_config(config, Bench.open(runs, "none"))
-    (folder,) = runs.glob("all-corpus*")
+            run_config(config, Bench.open(tmp_path, "none"))
+    (folder,) = tmp_path.glob("all-corpus*")
     assert RunFolder(folder).status == "interrupted"
-    assert run_config(config, Bench.open(runs, "none")).details["steps"] > 0
+    assert run_config(config, Bench.open(tmp_path, "none")).details["steps"] > 0

@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from negbench.cli.main import run as negbench
 from negbench.tracking import Tracker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -40,14 +39,21 @@ def runs(browser: Browser, toy_sets: list[str], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def server(runs: Path) -> Iterator[str]:
+def server(runs: Path, forked: Callable[[Callable[[], object]], Any]) -> Iterator[str]:
     """Address of `negbench ui`, which is killed with all its children in the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "negbench", "ui", "--runs-dir", str(runs), "--port", str(port)]
-    log = (runs / "ui.log").open("w", encoding="utf-8")
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    log = runs / "ui.log"
+
+    def serve() -> None:
+        os.setsid()
+        with log.open("w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(1, 2)
+        negbench(["ui", "--runs-dir", str(runs), "--port", str(port)])
+
+    process = forked(serve)
     try:
         for _ in range(1200):
             if process.poll() is not None:
@@ -57,26 +63,37 @@ def server(runs: Path) -> Iterator[str]:
                     break
             except OSError:
                 time.sleep(0.25)
-        assert process.poll() is None, (runs / "ui.log").read_text(encoding="utf-8")
+        assert process.poll() is None, log.read_text(encoding="utf-8")
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it never was a group
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        log.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, server: str) -> Iterator[BrowserContext]:
+    """One for all pages of MLflow: its scripts are fetched and compiled once."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    # MLflow opens its assistant over a quarter of the window on the first visit alone
+    context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def tab(window: BrowserContext) -> Page:
+    """MLflow's pages are one program: going from one to another in a tab does not start it again."""
+    opened = window.new_page()
+    opened.set_default_timeout(60_000)
+    return opened
 
 
 @pytest.fixture
-def page(browser: Browser, server: str) -> Iterator[Page]:
-    """A page that reaches the server alone."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    own = (server, "data:", "blob:")
-    context.route("**/*", lambda route: route.continue_() if route.request.url.startswith(own) else route.abort())
-    # MLflow opens its assistant over a quarter of the window on the first visit alone
-    context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
-    opened = context.new_page()
-    opened.set_default_timeout(60_000)
-    yield opened
-    context.close()
+def page(tab: Page) -> Page:
+    """The tab, as large as a desktop's."""
+    tab.set_viewport_size({"width": 1440, "height": 1000})
+    return tab
 
 
 def stored(runs: Path) -> dict[str, list[Any]]:
@@ -127,28 +144,6 @@ def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, print
     ]
     best = sorted((run.data.metrics["final/average/recall"] for run in cells), reverse=True)
     assert values == pytest.approx(best, abs=1e-3)
-
-
-def test_the_cells_look_as_they_should(
-    page: Page, printed: str, runs: Path, first_screens: Callable[..., None]
-) -> None:
-    cells = stored(runs)["cell"]
-
-    def dress(scheme: str) -> None:  # its own switch decides, not the browser
-        dark = str(scheme == "dark").lower()
-        page.add_init_script(f"localStorage.setItem('_mlflow_dark_mode_toggle_enabled', '{dark}')")
-        page.set_viewport_size({"width": 1440, "height": 900})
-        page.goto("about:blank")
-        page.goto(printed)
-        page.get_by_text(f"{len(cells)} matching runs").wait_for()
-        page.get_by_role("link", name=cells[-1].info.run_name, exact=True).wait_for()
-
-    def seen(width: int, height: int) -> None:
-        page.get_by_text("Model training", exact=True).first.wait_for()
-        if width == 1440:  # on a phone MLflow's own bars and buttons fill the first screen
-            assert {"strategy", "loss", "seed", "final/average/recall"} <= set(heads_in_sight(page))
-
-    first_screens(page, "mlflow", seen, own=False, dress=dress)
 
 
 def test_charts_are_made_ready(page: Page, printed: str, runs: Path) -> None:
@@ -209,6 +204,29 @@ def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
     report.locator("#figure-forest svg").first.wait_for()
+
+
+def test_the_cells_look_as_they_should(
+    window: BrowserContext, printed: str, runs: Path, first_screens: Callable[..., None]
+) -> None:
+    cells, page = stored(runs)["cell"], window.new_page()
+    page.set_default_timeout(60_000)
+
+    def dress(scheme: str) -> None:  # its own switch decides, not the browser
+        dark = str(scheme == "dark").lower()
+        page.add_init_script(f"localStorage.setItem('_mlflow_dark_mode_toggle_enabled', '{dark}')")
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.goto("about:blank")
+        page.goto(printed)
+        page.get_by_text(f"{len(cells)} matching runs").wait_for()
+        page.get_by_role("link", name=cells[-1].info.run_name, exact=True).wait_for()
+
+    def seen(width: int, height: int) -> None:
+        page.get_by_text("Model training", exact=True).first.wait_for()
+        if width == 1440:  # on a phone MLflow's own bars and buttons fill the first screen
+            assert {"strategy", "loss", "seed", "final/average/recall"} <= set(heads_in_sight(page))
+
+    first_screens(page, "mlflow", seen, own=False, dress=dress)
 
 
 # --- the report --------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -395,17 +394,12 @@ def test_recall_between_trials_is_shaded() -> None:
 
 
 @pytest.mark.slow
-def test_kill_of_the_command_loses_the_running_trials_only(toy_sets: list[str], tmp_path: Path) -> None:
-    arguments = command(
-        toy_sets, tmp_path, "--trials", "5", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "negbench", *arguments, "--workers", "2"],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
+def test_kill_of_the_command_loses_the_running_trials_only(
+    toy_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+) -> None:
+    more = ("--trials", "5", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none")
+    arguments = command(toy_sets, tmp_path, *more)
+    process = start_command([*arguments, "--workers", "2"])
     for line in process.stdout:
         if "trial" in line and line.startswith("[2/"):
             break
