@@ -279,7 +279,9 @@ def large(sizes: Sequence[int], queries: int) -> None:
             with memory() as grown:
                 found[images] = report(task, 1, others=False)
             print(f"memory beside the features: {grown[0]:.0f} MiB")
-    low, high = min(sizes), max(sizes)
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    if low == high:  # one says nothing of growth
+        return
     print(f"\ncost grows from {low} to {high} images as N to the power of")
     for name in found[low]:
         print(f"{name:<48}{math.log(found[high][name] / found[low][name]) / math.log(high / low):>10.3f}")
