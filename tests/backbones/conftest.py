@@ -5,6 +5,7 @@ The forward pass uses neither transformers nor torch.nn modules: an oracle that 
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import dataclass
@@ -458,3 +459,20 @@ class Lavis:
 def lavis(tmp_path: Path) -> Lavis:
     """Maker of small LAVIS checkpoints and their forward pass."""
     return Lavis(tmp_path)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, str]:
+    """No network, an empty cache of the hub, and a toy that open_clip knows by these names, with either activation."""
+    import open_clip
+    from huggingface_hub import constants
+
+    from negbench.backbones import _open_clip
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    plain, quick = "ViT-Toy", "ViT-Toy-quickgelu"
+    for name in (plain, quick):
+        config = {**copy.deepcopy(_open_clip.TOY), "quick_gelu": name == quick}
+        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+    return plain, quick

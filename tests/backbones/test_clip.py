@@ -12,7 +12,6 @@ import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
-from huggingface_hub import constants
 from open_clip import pretrained
 from PIL import Image
 from safetensors.torch import save_file
@@ -28,17 +27,12 @@ from negbench.systems.system import load_config
 TEXTS = ["is darker blue with longer sleeves", "Is a red dress, no belt.", "", "shorter"]
 REFERENCES = ["a blue dress", "a long skirt with dots", "red", "a plain tee"]
 COMMIT = "abc123" + 34 * "0"
-TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # of the fixture `offline`
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No network, an empty cache of the hub, and the toy architecture under names that open_clip knows."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    for name in TWO:
-        config = {**copy.deepcopy(_open_clip.TOY), "quick_gelu": name.endswith("quickgelu")}
-        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+def _tags(offline: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of the toy by the tags that open_clip would know."""
     mean = (0.5, 0.5, 0.5)
     tags = {
         "openai": pretrained._pcfg(hf_hub="toys/openai/", quick_gelu=True),

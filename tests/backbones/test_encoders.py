@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from huggingface_hub import constants
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,17 +21,9 @@ from negbench.errors import OptionError
 
 TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]
 COMMIT = "abc123" + 34 * "0"
-TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # an architecture that open_clip would have with either activation
+TWO = ("ViT-Toy", "ViT-Toy-quickgelu")  # of the fixture `offline`
 
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No network, an empty cache of the hub, and the toy architecture under names that open_clip knows."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    for name in TWO:
-        config = {**copy.deepcopy(_open_clip.TOY), "quick_gelu": name == TWO[1]}
-        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
+pytestmark = pytest.mark.usefixtures("offline")
 
 
 def pictures() -> dict[str, Image.Image]:
