@@ -25,9 +25,11 @@ from negbench.grid.comparison import groups_of
 from negbench.report import figures
 from negbench.report.answer import answers
 from negbench.report.build import read_rows, write_report
+from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.leader import leader_tables, ordered
 from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
+from negbench.scene import Scenes, load_split
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -267,9 +269,16 @@ def test_galleries_show_what_was_drawn(page: Parsed, compared: Path) -> None:
     assert f"{mined['scores'][row][0]:.2f}" in strip[: strip.index("</ul>")]
 
 
-def _train_queries(run: Path) -> list[str]:
-    from negbench.scene import load_split
+def test_galleries_show_what_the_trained_model_ranked(compared: Path) -> None:
+    folder = RunFolder(next(f for f in sorted(compared.glob("qure-bradley-terry*-s0-*")) if f.is_dir()))
+    ranks = folder.ranks()["target_rank"].tolist()
+    dataset = load_split(folder.config.dataset, "val", images=False)
+    columns, _ = _view("qure", folder, Scenes(), Pick(tuple(range(len(ranks))), ("all",) * len(ranks)), None)[0].val
+    for rank, target, top in zip(ranks, dataset.target_columns.tolist(), columns.tolist(), strict=True):
+        assert top.index(target) + 1 == rank if rank <= TOP else target not in top
 
+
+def _train_queries(run: Path) -> list[str]:
     return [query.id for query in load_split(RunFolder(run).config.dataset, "train", images=False).queries]
 
 
