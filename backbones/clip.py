@@ -253,7 +253,22 @@ class Clip(TwoTowers):
     def _reference(self, features: Tensor) -> Tensor:
         return self.candidates(features)[:, 0]
 
+    def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Where the encoders are frozen, with "pooled" [B, C], and "words" [B, S, C] for attribute weights."""
+        if not self.options.frozen:
+            return dict(tokens)
+        embedding, words = self._encoded(tokens)
+        return {**tokens, "pooled": embedding, **({} if self.attributes is None else {"words": words})}
+
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        if "pooled" in tokens:
+            embedding, words = tokens["pooled"], tokens.get("words", tokens["pooled"])
+        else:
+            embedding, words = self._encoded(tokens)
+        return unit(self.project_text(embedding)), words
+
+    def _encoded(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
         caught: list[Tensor] = []
         norm = final_norm(self.clip) if self.attributes is not None else None
         hook = None if norm is None else norm.register_forward_hook(lambda module, given, output: caught.append(output))
@@ -263,8 +278,8 @@ class Clip(TwoTowers):
         finally:
             if hook is not None:
                 hook.remove()
-        words = caught[0].float() if caught else embedding
-        return unit(self.project_text(embedding.float())), words
+        embedding = embedding.float()
+        return embedding, caught[0].float() if caught else embedding
 
     def _encoding(self) -> torch.set_grad_enabled:
         """Gradients within the block: as outside it, but none through frozen encoders."""

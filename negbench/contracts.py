@@ -658,9 +658,10 @@ class Backbone(nn.Module, ABC):
                 module.training = True
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tokenised texts with what no training changes of them, to be computed once; here nothing is.
+        """Tokenised texts and, by further names, what no training changes of them, computed once; here nothing is.
 
-        Rows of it are passed as `text` in the place of the tokens' own.
+        Rows of it are passed as `text` in the place of the tokens' own. Like the features, it is shared by all
+        backbones of one `feature_key` and the same options.
         """
         return dict(tokens)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
 
@@ -106,6 +107,11 @@ class Processes:
     grace: float = GRACE
     elsewhere: ClassVar[bool] = False
 
+    def prepare(self, function: Function) -> None:
+        """Let the server of workers import what `function` needs, while this process goes on; `run` then finds it."""
+        _context(function)
+        forkserver.ensure_running()
+
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
         pending = list(enumerate(tasks))[::-1]
@@ -173,8 +179,7 @@ class _Worker:
 
     @classmethod
     def start(cls, function: Function, index: int, task: Any) -> _Worker:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
+        context = _context(function)
         ours, theirs = context.Pipe()
         arguments = (function, theirs, dict(os.environ))
         process = context.Process(target=_serve, args=arguments, daemon=True)  # a daemon dies with us
@@ -208,6 +213,12 @@ class _Worker:
         if self.hung:
             return f"gave no sign of life for {self.silent:.0f} s and was killed"
         return f"died ({f'killed by signal {-code}' if code and code < 0 else f'exit code {code}'})"
+
+
+def _context(function: Function) -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
+    return context
 
 
 def outcome_of(function: Function, index: int, task: Any, report: Report) -> Event:

@@ -27,7 +27,8 @@ from negbench.room import Need, check_memory
 if TYPE_CHECKING:
     from negbench.display import Display
 
-_KEPT_BYTES = 2**30  # of backbones that are not in use
+EMBED_BATCH = 512  # texts, queries or images embedded at a time
+_KEPT_BYTES = 2**30  # of backbones that are not in use; of a split's texts
 
 Tokens = dict[str, Tensor]
 FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features (or pixels where nothing is stored)
@@ -83,6 +84,13 @@ class Split:
     images: Tensor
     references: Tensor
     tokens: Tokens
+    _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
+
+    def texts(self, backbone: Backbone) -> Tokens:
+        """`tokens` with what no training changes of them, computed by the first backbone that asks."""
+        if not self._texts:
+            self._texts.append(frozen_texts(backbone, self.tokens))
+        return self._texts[0]
 
     def excluded(self, mining: MiningConfig) -> Ragged | None:
         """Q rows of columns that the run never draws beside the target; None where that is none."""
@@ -99,7 +107,7 @@ class Split:
                 row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
         return Ragged.of(rows)
 
-    def batch_allowed(self, slot: Slot, rows: Tensor, tokens: Tokens, mining: MiningConfig) -> Tensor:
+    def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
         """[B, B] bool: which members of a batch may corrupt `slot`; one that leaves the triple as it was may not.
 
         For all triples: [B, B, B] bool, which (r_a, m_b, t_c) are negatives; one that is a query's own is none.
@@ -107,21 +115,20 @@ class Split:
         Args:
             slot: the corrupted member.
             rows: [B] int64 queries of the batch.
-            tokens: their modifications, first dimension B.
             mining: what else the run keeps out; it concerns targets only.
         """
         if slot == "reference":
             member = self.references[rows]
             return member[:, None] != member[None, :]
         if slot == "modification":
-            flat = (value.reshape(len(value), -1) for value in tokens.values())
-            return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0).cpu()
+            flat = (value[rows].reshape(len(rows), -1) for value in self.tokens.values())
+            return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0)
         targets = self.dataset.target_columns[rows]
         if slot in ("target", "query"):
             allowed = self.allowed_images(rows, targets, mining)
             return allowed if slot == "target" else allowed.T
         kept = mining.model_copy(update={"exclude_reference": False})
-        same = [~self.batch_allowed(other, rows, tokens, kept) for other in ("reference", "modification", "target")]
+        same = [~self.batch_allowed(other, rows, kept) for other in ("reference", "modification", "target")]
         allowed = allowed_triples(*same)
         if mining.exclude_reference:
             allowed &= (self.references[rows][:, None] != self.images[targets][None, :])[:, None]
@@ -167,6 +174,20 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
     count = len(reference)
     own = (reference[:, None] & modification[None]).reshape(count * count, count).float()  # (a, b) are those of query j
     return ((own @ target.float()) == 0).reshape(count, count, count)
+
+
+@torch.no_grad()
+def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
+    """Texts with `Backbone.frozen_text` of them, on the CPU; as they are where that takes more than a gibibyte."""
+    count, device = len(next(iter(tokens.values()))), backbone.temperature.device
+    parts: list[Tokens] = []
+    with backbone.evaluating():
+        for rows in batches(count, EMBED_BATCH):
+            known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
+            if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
+                return tokens
+            parts.append({name: value.cpu() for name, value in known.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else tokens
 
 
 @dataclass(frozen=True, eq=False)

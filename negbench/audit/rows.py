@@ -207,8 +207,7 @@ def _batch_view(subject: Subject, rows: Tensor, refresh: int, strategy: Strategy
     scores = relevance(task.queries[rows.to(device)].float(), task.candidates[targets.to(device)].float())
     known = split.batch_relevant(queries)
     known = None if known is None else known.to(device)
-    tokens = {name: value[queries] for name, value in split.tokens.items()}
-    allowed = split.batch_allowed("target", queries, tokens, subject.config.mining).to(device)
+    allowed = split.batch_allowed("target", queries, subject.config.mining).to(device)
     own = torch.arange(len(rows), device=device)
     view = ScoreView(
         scores=scores,

@@ -27,13 +27,16 @@ def computed(
     overwrite: Overwrite,
 ) -> list[Outcome]:
     """Compute what is not finished; tells progress and what failed. One outcome per cell."""
-    from negbench.grid.cells import SCENES, title_of
+    from negbench.executors import Processes
+    from negbench.grid.cells import SCENES, compute_tasks, title_of
     from negbench.grid.encoding import encode_cells
 
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
+    if todo and isinstance(executor, Processes):
+        executor.prepare(compute_tasks)  # it takes as long as all that comes before the first cell
     with stages("prepare") as display:
         encode_cells(todo, executor, display, SCENES)
     if executor.elsewhere or executor.workers > 1:

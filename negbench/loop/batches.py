@@ -30,7 +30,7 @@ def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batc
         scene: of the epoch.
     """
     config, streams = loop.run.config, loop.moving.streams
-    draws, tokens = loop.draws(), scene.train.tokens
+    draws, tokens = loop.draws(), scene.train.texts(loop.run.backbone)
     chunks = _order(loop, strategy, scene).split(config.train.batch_size)
     # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
     kept = config.train.num_negatives if draws is None and loop.strategy.scope == "batch" else None

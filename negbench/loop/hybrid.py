@@ -31,7 +31,7 @@ from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
-from negbench.scene import Tokens, allowed_triples
+from negbench.scene import Tokens, allowed_triples, frozen_texts
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
@@ -125,7 +125,8 @@ class _Texts:
         numbers: dict[str, int] = {}
         filled = [text or "" for text in texts]
         number = torch.tensor([numbers.setdefault(text, len(numbers)) for text in filled], dtype=torch.int64)
-        return cls(backbone.tokenize(filled), torch.tensor([bool(text) for text in filled]), number)
+        tokens = frozen_texts(backbone, backbone.tokenize(filled))
+        return cls(tokens, torch.tensor([bool(text) for text in filled]), number)
 
     def rows(self, rows: Tensor, device: torch.device) -> _Texts:
         """Those of a batch, the tokens on `device`."""

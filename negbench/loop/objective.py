@@ -51,7 +51,7 @@ class Batch:
     Attributes:
         rows: [B] int64 train queries.
         negatives: [B, M] int64 columns of the corpus drawn for them; None for batch strategies.
-        tokens: tokenised texts of the rows.
+        tokens: texts of the rows, tokenised; `Split.texts` or as they were.
         kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
         seed: [B] int64, each query's stream for that, and for synthetic negatives.
         weights: [B] float64 >= 0, how much each query counts; None: all alike.
@@ -469,7 +469,7 @@ class Objective(nn.Module):
 
     def allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """`Split.batch_allowed` of the run."""
-        return self.scene.train.batch_allowed(slot, batch.rows, batch.tokens, self.mining)
+        return self.scene.train.batch_allowed(slot, batch.rows, self.mining)
 
     # --- what some losses take beside the negatives ----------------------------------------------------------------
 

@@ -5,8 +5,7 @@ over it, and one fused AdamW takes the step. All else is each run's own and as i
 batches, draws, refreshes, records, its folder (`train.course`, with the run's weights copied into its backbone).
 
 Runs of one seed begin with one model and, while they draw the same negatives (all strategies do in the warm-up), go on
-with it: it is trained, scored, mined from and looked at once for all of them, until an epoch in which they part. What
-no training changes of the texts is computed once for all (`Backbone.frozen_text`).
+with it: it is trained, scored, mined from and looked at once for all of them, until an epoch in which they part.
 
 The numbers are those of the runs one by one but for rounding: a batched product may add in another order. The same
 stack computed twice gives the same bits; with other runs in it, a run's numbers agree to rounding. A run that fails
@@ -42,8 +41,7 @@ from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, Split, Tokens, batches, trained_state
-from negbench.scoring.evaluation import EMBED_BATCH
+from negbench.scene import Tokens, trained_state
 
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun
@@ -181,9 +179,8 @@ class Stack:
     def __init__(self, runs: Sequence[OpenRun], display: Display) -> None:
         first = runs[0]
         self.display = display
-        scene = _with_frozen_text(first.scene, first.backbone)
-        self.raw = first.scene  # texts as they are tokenised: two of them are compared by their words
-        self.runs = [replace(run, scene=scene, display=Display()) for run in runs]
+        self.scene = first.scene
+        self.runs = [replace(run, scene=self.scene, display=Display()) for run in runs]
         self.loops: dict[int, Loop] = {}
         self.epoch: dict[int, tuple[float, list[dict[str, float]]]] = {}  # mean loss, statistics of its batches
         self.models, self.trained = self._initial()  # of each model the runs that share it, and the weights of all
@@ -194,7 +191,7 @@ class Stack:
             for group in first.backbone.parameter_groups(config.train.lr, config.train.weight_decay)
         ]
         self.optimizer = AdamW(groups, fused=True)
-        queries = len(scene.train.dataset.queries)
+        queries = len(self.scene.train.dataset.queries)
         schedule = cosine(self.optimizer, config, -(-queries // config.train.batch_size))
         self.together = Together(self.optimizer, schedule)
         self.scored = _Scored(self._objective(first))
@@ -226,7 +223,7 @@ class Stack:
 
     def _objective(self, run: OpenRun) -> Objective:
         config = run.config
-        return Objective(run.backbone, _strategy(config), _loss(config), self.raw, config.mining, config.hybrid)
+        return Objective(run.backbone, _strategy(config), _loss(config), self.scene, config.mining, config.hybrid)
 
     def course(self, index: int, folder: RunFolder, log: Log) -> Generator[None, None, dict[str, Any]]:
         """All that run `index` does but train; it stops where an epoch of all is to be trained.
@@ -323,7 +320,7 @@ class Stack:
     def _pass(self, index: int) -> _Pass:
         loop = self.loops[index]
         drawn, streams, config = loop.draws(), loop.moving.streams, loop.run.config
-        order = torch.randperm(len(self.raw.train.dataset.queries), generator=streams["batches"])
+        order = torch.randperm(len(self.scene.train.dataset.queries), generator=streams["batches"])
         if drawn is not None:
             return _Pass("", order, drawn, None)
         kept = config.train.num_negatives
@@ -332,14 +329,14 @@ class Stack:
 
     def _scores(self, rows: Tensor, drawn: Tensor | None) -> dict[str, Any]:
         """What `_Scored` returns, with a first dimension M; `rows` [M, B], `drawn` [M, Q, K]."""
-        scene = self.runs[0].scene
+        scene = self.scene
         split, device = scene.train, next(iter(self.trained.values())).device
         columns = split.dataset.target_columns[rows][..., None]
         if drawn is not None:
             columns = torch.cat([columns, drawn[torch.arange(len(rows))[:, None], rows]], dim=-1)
         images = scene.source(split.images[columns].flatten()).unflatten(0, columns.shape)
         reference = scene.source(split.references[rows].flatten()).unflatten(0, rows.shape)
-        tokens = {name: value[rows].to(device) for name, value in split.tokens.items()}
+        tokens = {name: value[rows].to(device) for name, value in split.texts(self.runs[0].backbone).items()}
         parameters = {f"objective.backbone.{name}": value for name, value in self.trained.items()}
 
         def of_one(own: dict[str, Tensor], reference: Tensor, tokens: Tokens, images: Tensor) -> dict[str, Any]:
@@ -392,10 +389,9 @@ class Stack:
         statistics: list[dict[str, float]],
     ) -> dict[Slot, Corrupted]:
         """What a batch strategy chooses for the run at `place`, as `Objective` has it."""
-        objective, split = self.loops[self.models[place][0]].moving.objective, self.raw.train
+        objective, split = self.loops[self.models[place][0]].moving.objective, self.scene.train
         kept = self.runs[0].config.train.num_negatives
-        tokens = {name: value[rows] for name, value in split.tokens.items()}
-        batch = Batch(rows, None, tokens, kept, seeds[place] if seeds else None)
+        batch = Batch(rows, None, {}, kept, seeds[place] if seeds else None)
         scores: dict[Slot, Tensor] = {slot: value[place].detach() for slot, value in found["slots"].items()}
         allowed = {slot: objective.allowed(slot, batch) for slot in objective.strategy.corrupts}
         tau = objective.loss.tau
@@ -409,7 +405,7 @@ class Stack:
 
     def _candidates(self, place: int, rows: Tensor, drawn: Tensor | None, chosen: Mapping[str, Any]) -> Tensor:
         """[B, B] bool: which of the batch's targets the run at `place` ranks the target against, each image once."""
-        split, mining = self.raw.train, self.runs[self.models[place][0]].config.mining
+        split, mining = self.scene.train, self.runs[self.models[place][0]].config.mining
         targets = split.dataset.target_columns[rows]
         same = targets[:, None] == targets
         first = ~same.tril(-1).any(1)
@@ -508,25 +504,3 @@ def train_together(stack: Stack, courses: Sequence[Generator[None, None, Any]]) 
                 continue
         raise
     return [results[index] for index in range(len(courses))]
-
-
-# --- texts -----------------------------------------------------------------------------------------------------------
-
-
-def _with_frozen_text(scene: Scene, backbone: Backbone) -> Scene:
-    """The scene with what no training changes of its texts computed."""
-    splits = {id(split): split for split in (scene.train, scene.val, scene.dev) if split is not None}
-    known = {key: replace(split, tokens=_frozen(split, backbone)) for key, split in splits.items()}
-    dev = None if scene.dev is None else known[id(scene.dev)]
-    return replace(scene, train=known[id(scene.train)], val=known[id(scene.val)], dev=dev)
-
-
-@torch.no_grad()
-def _frozen(split: Split, backbone: Backbone) -> Tokens:
-    device = backbone.temperature.device
-    backbone.eval()
-    parts = [
-        backbone.frozen_text({name: value[rows].to(device) for name, value in split.tokens.items()})
-        for rows in batches(len(split.references), EMBED_BATCH)
-    ]
-    return {name: torch.cat([part[name] for part in parts]).to("cpu") for name in parts[0]}

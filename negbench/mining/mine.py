@@ -51,7 +51,9 @@ _CACHED_TOKENS = 2**10
 _BLOCK_ENTRIES = 2**27  # a block shrinks below `block` rows where [rows, N] would exceed this: 512 MiB of float32
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
 _SHARED_ENTRIES = 2**23  # the largest block that is new memory for each: 32 MiB, beyond which malloc returns it at once
-_FEW_HOLES = 8  # images between the ends of a pool and not in it whose places are counted; with more, a row is sorted
+# Images between the ends of a pool and not in it: their places are counted where they are few, and few for the width of
+# a row; else the row is sorted, which takes as long for so many images as it takes to count one place.
+_FEW_HOLES, _SORTED_AT_ONCE = 8, 2_000
 _COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
 
 _STALE = (
@@ -621,14 +623,15 @@ def _band(scored: _Scored, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, T
         return torch.zeros_like(end), end / 2, end
     total = size * (first + last) // 2  # where every allowed image between the two is in the pool
     holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
-    for row in ((holes > 0) & (holes <= _FEW_HOLES)).nonzero().squeeze(1).tolist():
+    few = min(_FEW_HOLES, pool.shape[1] // _SORTED_AT_ONCE)
+    for row in ((holes > 0) & (holes <= few)).nonzero().squeeze(1).tolist():
         place = _holes(view, pool, row)
         total[row] = int((first[row] + last[row]) * (last[row] - first[row] + 1)) // 2 - sum(place)
         while int(first[row]) in place:
             first[row] += 1
         while int(last[row]) in place:
             last[row] -= 1
-    for_row = (holes > _FEW_HOLES).nonzero().squeeze(1)
+    for_row = (holes > few).nonzero().squeeze(1)
     if len(for_row):
         order = descending(view.scores[for_row])
         inside = pool[for_row].gather(1, order)

@@ -10,9 +10,7 @@ from torch.nn import functional
 
 from negbench.contracts import Backbone, relevance
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
-from negbench.scene import Features, Split, Tokens, batches
-
-EMBED_BATCH = 512
+from negbench.scene import EMBED_BATCH, Features, Split, Tokens, batches
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def embed_queries(
     backbone: Backbone, scene: Features, split: Split, tokens: Tokens | None = None, batch: int = EMBED_BATCH
 ) -> Tensor:
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
-    texts = split.tokens if tokens is None else tokens
+    texts = split.texts(backbone) if tokens is None else tokens
     device = backbone.temperature.device
     with backbone.evaluating():
         parts = [
@@ -99,7 +97,7 @@ def embed_texts(backbone: Backbone, split: Split) -> Tensor:
     device = backbone.temperature.device
     with backbone.evaluating():
         parts = [
-            backbone.text_queries({name: value[chosen].to(device) for name, value in split.tokens.items()})
+            backbone.text_queries({name: value[chosen].to(device) for name, value in split.texts(backbone).items()})
             for chosen in batches(len(split.references), EMBED_BATCH)
         ]
     return torch.cat(parts).float()
