@@ -119,6 +119,11 @@ class Composed(Backbone):
         tokens = self._tokens(text)
         return self.attributes(*self._compose(features, tokens), tokens)
 
+    def _frozen(self, tokens: Mapping[str, Tensor], pooled: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """`frozen_text` of texts [B, C] and token features [B, S, C], the latter where there are sub-queries."""
+        masks = {name: value for name, value in tokens.items() if name != "ids"}
+        return {"pooled": pooled, **({} if self.attributes is None else {**masks, "words": words})}
+
     def _with_sub_queries(self, query: Tensor, words: Tensor, tokens: Mapping[str, Tensor]) -> Tensor:
         if self.attributes is None:
             return query
@@ -127,7 +132,7 @@ class Composed(Backbone):
     def _tokens(self, text: TextBatch) -> dict[str, Tensor]:
         """Tokenised batch on the model's device."""
         batch = text if isinstance(text, Mapping) else self.tokenize(text)
-        return {name: tensor.to(self.temperature.device) for name, tensor in batch.items()}
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
 
 class TwoTowers(Composed):

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, normalize
+from torch.nn.functional import gelu
 
 from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
@@ -23,7 +23,9 @@ _CHUNK_VALUES = 2**24  # values in one temporary of `cross`: 64 MiB in float32
 
 def unit(x: Tensor) -> Tensor:
     """Vectors x / |x| along the last dimension, in float32 or wider: unit norm under autocast too."""
-    return normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    # `functional.normalize` without its wrappers, which take as long as the arithmetic of a small batch
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
 def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:

@@ -254,11 +254,8 @@ class Clip(TwoTowers):
         return self.candidates(features)[:, 0]
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Where the encoders are frozen, with "pooled" [B, C], and "words" [B, S, C] for attribute weights."""
-        if not self.options.frozen:
-            return dict(tokens)
-        embedding, words = self._encoded(tokens)
-        return {**tokens, "pooled": embedding, **({} if self.attributes is None else {"words": words})}
+        """Of frozen encoders {"pooled": [B, C]}, and for attribute weights their masks and "words" [B, S, C]."""
+        return self._frozen(tokens, *self._encoded(tokens)) if self.options.frozen else dict(tokens)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         if "pooled" in tokens:

@@ -270,9 +270,9 @@ class Tiny(TwoTowers):
 
     @torch.no_grad()
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """With "pooled" [B, WIDTH], and "words" [B, S, WIDTH] where there are attribute weights."""
+        """{"pooled": [B, WIDTH]}, and for attribute weights their masks and "words" [B, S, WIDTH]."""
         words, pooled = self.encoders.text(tokens["ids"])
-        return {**tokens, "pooled": pooled, **({} if self.attributes is None else {"words": words})}
+        return self._frozen(tokens, pooled, words)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         known = tokens if "pooled" in tokens else self.frozen_text(tokens)

@@ -174,9 +174,9 @@ class Vectors(GivenFeatures):
         return {"ids": ids, **attribute_masks(compounds, ids.shape[1])}
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """With "pooled" [B, C], and "words" [B, S, C] where there are attribute weights."""
+        """{"pooled": [B, C]}, and for attribute weights their masks and "words" [B, S, C]."""
         words = self.text_table[tokens["ids"]]
-        return {**tokens, "pooled": words.sum(1), **({} if self.attributes is None else {"words": words})}
+        return self._frozen(tokens, words.sum(1), words)
 
     def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         known = tokens if "pooled" in tokens else self.frozen_text(tokens)

@@ -658,12 +658,17 @@ class Backbone(nn.Module, ABC):
                 module.training = True
 
     def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tokenised texts and, by further names, what no training changes of them, computed once; here nothing is.
+        """What stands for tokenised texts once all is computed that no training changes; here the tokens themselves.
 
-        Rows of it are passed as `text` in the place of the tokens' own. Like the features, it is shared by all
-        backbones of one `feature_key` and the same options.
+        Other names say that something was. Rows of it are passed as `text`, as those of the tokens are. Like the
+        features, it is shared by all backbones of one `feature_key` and the same options.
         """
         return dict(tokens)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
 
     @property
     @abstractmethod

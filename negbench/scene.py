@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,12 @@ class Split:
     tokens: Tokens
     _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
 
+    @cached_property
+    def text_number(self) -> Tensor:
+        """[Q, ...] int64, the same for two queries whose texts tokenise to the same."""
+        flat = (value.reshape(len(value), -1) for value in self.tokens.values())
+        return torch.stack([torch.unique(value, dim=0, return_inverse=True)[1] for value in flat], dim=1)
+
     def texts(self, backbone: Backbone) -> Tokens:
         """`tokens` with what no training changes of them, computed by the first backbone that asks."""
         if not self._texts:
@@ -121,8 +128,8 @@ class Split:
             member = self.references[rows]
             return member[:, None] != member[None, :]
         if slot == "modification":
-            flat = (value[rows].reshape(len(rows), -1) for value in self.tokens.values())
-            return torch.stack([(v[:, None] != v[None, :]).any(-1) for v in flat]).any(0)
+            number = self.text_number[rows]
+            return (number[:, None] != number[None, :]).any(-1)
         targets = self.dataset.target_columns[rows]
         if slot in ("target", "query"):
             allowed = self.allowed_images(rows, targets, mining)
@@ -179,7 +186,7 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
 @torch.no_grad()
 def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     """Texts with `Backbone.frozen_text` of them, on the CPU; as they are where that takes more than a gibibyte."""
-    count, device = len(next(iter(tokens.values()))), backbone.temperature.device
+    count, device = len(next(iter(tokens.values()))), backbone.device
     parts: list[Tokens] = []
     with backbone.evaluating():
         for rows in batches(count, EMBED_BATCH):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -205,7 +206,7 @@ class Objective(nn.Module):
         self.offline = offline or {}
         self.slots = hybrid.slots
         self.memory = Memory(len(scene.train.dataset.queries))
-        self.temperatures = Temperatures.of(hybrid, loss).to(backbone.temperature.device)
+        self.temperatures = Temperatures.of(hybrid, loss).to(backbone.device)
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
@@ -252,11 +253,12 @@ class Objective(nn.Module):
         count = sum(int(part.mask.sum()) for part in scores.slots.values())
         return StepResult(value, count, scores.statistics)
 
-    def _full_precision(self) -> torch.autocast:
-        return torch.autocast(self.backbone.temperature.device.type, enabled=False)
+    def _full_precision(self) -> AbstractContextManager[Any]:
+        kind = self.backbone.device.type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     def _queries(self, batch: Batch) -> _Queries:
-        device = self.backbone.temperature.device
+        device = self.backbone.device
         reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
         tokens = {name: value.to(device) for name, value in batch.tokens.items()}
         query = self.backbone.queries(reference, tokens).float()
@@ -295,8 +297,7 @@ class Objective(nn.Module):
                 if joins:
                     parts = torch.cat([parts, relevance(sub.embeddings.float(), own)], dim=1)
                 aspects.append(AspectScores(name, parts[:, 0], parts[:, 1:], sub.weight, sub.present))
-            taken = self._taken(batch.rows, found).scatter_(1, batch.negatives, True)
-            beside = self._beside(aspects, batch.rows, made.query, taken, distinct, embedded)
+            beside = self._beside(aspects, batch, made.query, found, distinct, embedded)
         allowed = {} if found is None else found.allowed
         if self.hybrid is not None and "target" not in allowed:
             allowed |= {"target": self.allowed("target", batch)}
@@ -322,8 +323,7 @@ class Objective(nn.Module):
             else:
                 columns, first = _first_of_each(targets)
                 tokens = embedded[first.to(embedded.device)]
-            taken = self._taken(batch.rows, found)
-            beside = self._beside(aspects, batch.rows, made.query, taken, columns, tokens)
+            beside = self._beside(aspects, batch, made.query, found, columns, tokens)
         members = Members(batch.rows, made.tokens, made.reference, embedded, found.allowed)
         return _Scores(found.positive, found.slots, beside, found.statistics, members)
 
@@ -488,9 +488,11 @@ class Objective(nn.Module):
         groups = self.scene.train.dataset.group_index[rows].unique()
         return self._in_group[groups].any(0).nonzero().squeeze(1)
 
-    def _taken(self, rows: Tensor, found: _Chosen | None) -> Tensor:
-        """[B, N] bool: images that a batch strategy chose as negatives, if there is one."""
-        taken = torch.zeros(len(rows), len(self.scene.train.images), dtype=torch.bool)
+    def _taken(self, batch: Batch, found: _Chosen | None) -> Tensor:
+        """[B, N] bool: images that were drawn, or that a batch strategy chose, as negatives."""
+        taken = torch.zeros(len(batch.rows), len(self.scene.train.images), dtype=torch.bool)
+        if batch.negatives is not None:
+            taken.scatter_(1, batch.negatives, True)
         if found is not None:
             for slot in found.images.keys() & found.slots.keys():
                 mask = found.slots[slot].mask[:, : len(found.images[slot])]  # no image is what is synthetic
@@ -499,22 +501,28 @@ class Objective(nn.Module):
         return taken
 
     def _beside(
-        self, aspects: list[AspectScores], rows: Tensor, query: Tensor, taken: Tensor, columns: Tensor, embedded: Tensor
+        self,
+        aspects: list[AspectScores],
+        batch: Batch,
+        query: Tensor,
+        found: _Chosen | None,
+        columns: Tensor,
+        embedded: Tensor,
     ) -> Beside:
         """The aspects with the candidates that the loss ranks the target against, beside the negatives.
 
         Args:
             aspects: scores under sub-queries.
-            rows: [B] queries.
+            batch: of B queries.
             query: [B, D].
-            taken: [B, N] bool, images that are among the query's negatives already.
+            found: what a batch strategy chose, if there is one; these images and the drawn ones are no candidates.
             columns: [C] int64 images, without repeats; of these the batch's targets, or the query's corpus, count.
             embedded: [C, T, D].
         """
-        kind, dataset = self.loss.candidate_set, self.scene.train.dataset
+        kind, dataset, rows = self.loss.candidate_set, self.scene.train.dataset, batch.rows
         if kind == "pair":
             return Beside(aspects)
-        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~taken[:, columns]
+        mask = self.scene.train.allowed_images(rows, columns, self.mining) & ~self._taken(batch, found)[:, columns]
         if kind == "batch":
             some = torch.isin(columns, dataset.target_columns[rows])
             mask, embedded = mask[:, some], embedded[some.to(embedded.device)]

@@ -126,4 +126,6 @@ class Metric:
         return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(mine.group) if several else None)
 
     def _mine(self, ranks: QueryRanks) -> QueryRanks:
-        return ranks if self.group is None and self.aspect is None else ranks.select(self.rows(ranks))
+        if self.aspect is None:
+            return ranks if self.group is None else ranks.of_group(self.group)
+        return ranks.select(self.rows(ranks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,7 @@ class QueryRanks:
     def __len__(self) -> int:
         return len(self.query)
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
         """The groups that have a query, in order of first appearance."""
         return tuple(dict.fromkeys(self.group))
@@ -63,9 +64,16 @@ class QueryRanks:
             aspects=None if self.aspects is None else tuple(self.aspects[i] for i in index.tolist()),
         )
 
+    @cached_property
+    def _of_groups(self) -> dict[str, QueryRanks]:
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self.group):
+            rows.setdefault(name, []).append(row)
+        return {name: self.select(own) for name, own in rows.items()}
+
     def of_group(self, group: str) -> QueryRanks:
-        """The queries of one gallery group."""
-        return self.select([i for i, name in enumerate(self.group) if name == group])
+        """The queries of one gallery group; parted once for all metrics."""
+        return self._of_groups[group] if group in self._of_groups else self.select(())
 
     def to_frame(self) -> pd.DataFrame:
         """One row a query, for parquet; `from_frame` gives back the same ranks."""

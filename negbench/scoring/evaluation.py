@@ -35,7 +35,7 @@ def embed_queries(
 ) -> Tensor:
     """[Q, D] composed query embeddings; `tokens` replaces the split's own texts."""
     texts = split.texts(backbone) if tokens is None else tokens
-    device = backbone.temperature.device
+    device = backbone.device
     with backbone.evaluating():
         parts = [
             backbone.queries(
@@ -94,7 +94,7 @@ def embed_references(backbone: Backbone, scene: Features, split: Split) -> Tenso
 @torch.inference_mode()
 def embed_texts(backbone: Backbone, split: Split) -> Tensor:
     """[Q, D] each query's text alone."""
-    device = backbone.temperature.device
+    device = backbone.device
     with backbone.evaluating():
         parts = [
             backbone.text_queries({name: value[chosen].to(device) for name, value in split.texts(backbone).items()})

@@ -89,9 +89,9 @@ class BackboneTestCase:
     def encoded(self, backbone: Backbone) -> Tensor:
         """[B, L, C], with a gradient where the backbone is fine-tuned."""
         if backbone.provides_features:
-            return backbone.features_of(self.image_ids).to(backbone.temperature.device)
+            return backbone.features_of(self.image_ids).to(backbone.device)
         pixels = torch.stack([backbone.preprocess(picture) for picture in self.pictures()])
-        return backbone.image_features(pixels.to(backbone.temperature.device))
+        return backbone.image_features(pixels.to(backbone.device))
 
     def pictures(self) -> list[Image.Image]:
         """Seeded pictures of several shapes: coarse colours, so that no resize makes them alike."""
@@ -352,7 +352,7 @@ class BackboneTestCase:
     @torch.no_grad()
     def embeddings(self, backbone: Backbone, tokens: Tokens) -> dict[str, Tensor]:
         """All that a training step may ask for."""
-        features = self.encoded(backbone).to(backbone.temperature.device)
+        features = self.encoded(backbone).to(backbone.device)
         found = {
             "candidates": backbone.candidates(features),
             "queries": backbone.queries(features, tokens),
