@@ -38,6 +38,11 @@ def make_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: 
     return layer
 
 
+def _added(total: Tensor, part: Tensor) -> Tensor:
+    """`total` + `part`; into a total of that precision itself, which no gradient needs: all pairs are many bytes."""
+    return total.add_(part) if torch.promote_types(total.dtype, part.dtype) == total.dtype else total + part
+
+
 class SeededDropout(nn.Module):
     """Inverted dropout whose masks come from its own seed and a count of its calls, never from the global generator.
 
@@ -149,8 +154,8 @@ class GatedFusion(Fusion):
 
     def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
         c = self.linear.weight.chunk(4, dim=1)[2]
-        h, g = ((image * text) @ c.T + of_image + of_text).chunk(2, dim=-1)
-        return image + torch.sigmoid(g) * (gelu(h) - image)
+        h, g = _added(_added((image * text) @ c.T, of_image), of_text).chunk(2, dim=-1)
+        return _added(torch.sigmoid(g) * gelu(h).sub_(image), image)
 
     def _width(self) -> int:
         return 2 * self.dim
