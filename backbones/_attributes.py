@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -65,17 +66,23 @@ def attribute_masks(words: Sequence[Sequence[str | None]], length: int) -> dict[
     Returns:
         {"colour": [B, S] bool, "shape": [B, S] bool}, on the CPU.
     """
-    masks = {aspect: torch.zeros(len(words), length, dtype=torch.bool) for aspect in ASPECTS}
+    found: dict[str, list[int]] = {aspect: [] for aspect in ASPECTS}
     for row, tokens in enumerate(words):
-        for position, word in enumerate(tokens[:length]):
-            if word is None:
-                continue
-            plain = _EDGES.sub("", word.lower())
-            # a compound counts for each of its parts: "light-blue", "long-sleeved"
-            parts = {plain, *plain.split("-")}
-            for aspect, known in _WORDS.items():
-                masks[aspect][row, position] = not parts.isdisjoint(known)
+        for place, word in enumerate(tokens[:length], start=row * length):
+            for aspect in () if word is None else _aspects_of(word):
+                found[aspect].append(place)
+    masks = {aspect: torch.zeros(len(words), length, dtype=torch.bool) for aspect in ASPECTS}
+    for aspect, places in found.items():
+        masks[aspect].view(-1)[torch.tensor(places, dtype=torch.int64)] = True
     return masks
+
+
+@lru_cache(maxsize=2**16)
+def _aspects_of(word: str) -> tuple[str, ...]:
+    plain = _EDGES.sub("", word.lower())
+    # a compound counts for each of its parts: "light-blue", "long-sleeved"
+    parts = {plain, *plain.split("-")}
+    return tuple(aspect for aspect, known in _WORDS.items() if not parts.isdisjoint(known))
 
 
 def words_of_wordpieces(pieces: Sequence[str]) -> list[str | None]:

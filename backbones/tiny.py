@@ -115,12 +115,13 @@ class Encoders(nn.Module):
         """Ids [B, S] of the texts' words (0: no word), S the longest text's count, and the words themselves."""
         known = {word: index + 1 for index, word in enumerate(self.vocabulary)}
         words = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
-        ids = torch.zeros(len(words), max((len(row) for row in words), default=1) or 1, dtype=torch.int64)
-        for row, found in enumerate(words):
-            for position, word in enumerate(found):
-                bucket = 1 + len(known) + zlib.crc32(word.encode()) % BUCKETS
-                ids[row, position] = known.get(word, bucket)
-        return ids, words
+        length = max((len(row) for row in words), default=1) or 1
+        ids = [
+            [known[word] if word in known else 1 + len(known) + zlib.crc32(word.encode()) % BUCKETS for word in row]
+            + [0] * (length - len(row))
+            for row in words
+        ]
+        return torch.tensor(ids, dtype=torch.int64).reshape(len(words), length), words
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from negbench.audit.audit import audit_cells
 from negbench.commands.cells import computed, raise_failed
-from negbench.commands.tuned import at_equal_tuning, combinations_of
 from negbench.config import RunConfig, merged, read_recipe, set_layer
 from negbench.display import notes, stages
 from negbench.errors import OptionError, UnknownNameError
@@ -19,11 +17,12 @@ from negbench.executors import Executor
 from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
 from negbench.grid.cells import SCENES, Cell, plan, stacks
 from negbench.grid.comparison import ComparisonFolder, default_name
-from negbench.report.comparison import finish
-from negbench.report.loaded import Comparison
 from negbench.report.verdicts import Rules
 from negbench.runfolder import Overwrite
 from negbench.systems.system import system
+
+if TYPE_CHECKING:  # what comes after the cells is imported after them
+    from negbench.report.loaded import Comparison
 
 
 def compare_grid(
@@ -60,11 +59,17 @@ def compare_grid(
     if search and tuned is None:
         raise OptionError("--search is what trials move: add --tuned N")
     configs, cells = _plan(console, grid, runs, rules, overwrite)
-    combinations = combinations_of(console, configs, cells, tuned, search)
+    if tuned is not None:
+        from negbench.commands.tuned import at_equal_tuning, combinations_of
+
+        combinations = combinations_of(console, configs, cells, tuned, search)
     if dry_run:
         return None
     folder = ComparisonFolder(runs / (name or default_name(cells)))
     outcomes = computed(folder, cells, executor=executor, tracking_uri=tracking_uri, overwrite=overwrite)
+    from negbench.report.comparison import finish
+    from negbench.report.loaded import Comparison
+
     if any(outcome.run_id for outcome in outcomes):
         if audit and not grid.variants:  # which differ in more than what an audit looks at
             _audit(cells, folder.path)
@@ -194,6 +199,8 @@ def _stacked(cells: list[Cell]) -> list[str]:
 
 
 def _audit(cells: list[Cell], folder: Path) -> None:
+    from negbench.audit.audit import audit_cells
+
     with stages("audit") as display:
         remarks = audit_cells(cells, folder, display, SCENES)
     notes([f"audit: {remark}" for remark in remarks])

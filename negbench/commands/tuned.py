@@ -24,11 +24,9 @@ from negbench.study.tuned import Combination, combinations, tune
 
 
 def combinations_of(
-    console: Console, configs: Sequence[RunConfig], cells: Sequence[Cell], trials: int | None, search: Sequence[str]
+    console: Console, configs: Sequence[RunConfig], cells: Sequence[Cell], trials: int, search: Sequence[str]
 ) -> list[Combination]:
-    """What is tuned, said in a line; none without `--tuned`."""
-    if trials is None:
-        return []
+    """What is tuned, said in a line."""
     found = combinations(configs, cells, search)
     tuned = [each for each in found if each.spec is not None]
     console.print(f"tuning: {trials} trials for each of {len(tuned)} strategies, on a part of train", highlight=False)
