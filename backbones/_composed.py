@@ -132,7 +132,8 @@ class Composed(Backbone):
     def _tokens(self, text: TextBatch) -> dict[str, Tensor]:
         """Tokenised batch on the model's device."""
         batch = text if isinstance(text, Mapping) else self.tokenize(text)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+        device = self.device
+        return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 class TwoTowers(Composed):

@@ -46,6 +46,29 @@ def test_failures_stop_nothing(workers: int) -> None:
     assert sorted(told) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
 
 
+def parent_of(value: int, report: Report) -> int:
+    return os.getppid()
+
+
+def test_a_server_that_was_prepared_is_the_one_that_workers_come_from() -> None:
+    """Alone in an interpreter, as it is one server for all of a process."""
+    program = "\n".join(
+        [
+            "import psutil, test_executors as t",
+            "before = {child.pid for child in psutil.Process().children()}",
+            "t.Processes(2).prepare(t.parent_of)",
+            "started = {child.pid for child in psutil.Process().children()} - before",
+            "assert started",
+            "parents = {event.value for event in t.Processes(2).run(t.parent_of, [1, 2, 3])}",
+            "assert len(parents) == 1 and parents <= started, (parents, started)",
+        ]
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 0, found.stderr
+
+
 def once(path: str, report: Report) -> str:
     """Stopped for good the first time, as by a debugger or a disk that does not answer."""
     marker = Path(path)

@@ -15,6 +15,7 @@ from negbench.api import make_strategy
 from negbench.audit.audit import audit
 from negbench.audit.subject import AuditOptions, open_subject
 from negbench.backbones.precomputed import Precomputed
+from negbench.backbones.vectors import Vectors
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.executors import executor_of
@@ -160,6 +161,48 @@ def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> 
         found.append([query.id for query in shared.queries])
         assert found[-1] == [query.id for query in alone.queries]
     assert len({tuple(ids) for ids in found}) == 3
+
+
+@pytest.mark.parametrize("aspects", [False, True])
+def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
+    aspects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    frozen = Vectors.frozen_text
+
+    def counted(self: Vectors, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        asked.append(len(tokens["ids"]))
+        return frozen(self, tokens)
+
+    monkeypatch.setattr(Vectors, "frozen_text", counted)
+    sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "dataset.val_images=40"]
+    sets += ["dataset.val_queries=20", "backbone='vectors'", "backbone.hidden=8", "train.epochs=2", "schedule.n_def=1"]
+    grid = configs(sets, "in-batch,top-k,hycole", f"backbone.attribute_weights={str(aspects).lower()}")
+    bench = Bench.open(tmp_path, "none")
+    once = [run_config(config, bench).details["metrics"] for config in grid]
+    assert sorted(asked) == [20, 70]
+    monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # each batch by itself
+    bench = Bench.open(tmp_path / "each", "none")
+    assert [run_config(config, bench).details["metrics"] for config in grid] == once
+    assert len(asked) > 20
+
+
+def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(
+    vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = Vectors.load(dim=8, attribute_weights=True)
+    tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
+    made = scene.frozen_texts(backbone, tokens)
+    assert made.keys() == {"pooled", "words", "colour", "shape"}
+    assert torch.equal(made["pooled"], torch.cat([backbone.frozen_text(t)["pooled"] for t in _halves(tokens)]))
+    monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()))
+    assert scene.frozen_texts(backbone, tokens).keys() == made.keys()
+    monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()) - 1)
+    assert scene.frozen_texts(backbone, tokens) is tokens
+
+
+def _halves(tokens: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    return [{name: value[part] for name, value in tokens.items()} for part in (slice(0, 300), slice(300, None))]
 
 
 def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,8 @@ class Objective(nn.Module):
         self.offline = offline or {}
         self.slots = hybrid.slots
         self.memory = Memory(len(scene.train.dataset.queries))
-        self.temperatures = Temperatures.of(hybrid, loss).to(backbone.device)
+        self.device = backbone.device
+        self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
         self.hybrid: HybridTerms | None = None
         if hybrid.active:
             self.hybrid = HybridTerms(hybrid, backbone, loss, scene.train.dataset, strategy)
@@ -254,13 +255,12 @@ class Objective(nn.Module):
         return StepResult(value, count, scores.statistics)
 
     def _full_precision(self) -> AbstractContextManager[Any]:
-        kind = self.backbone.device.type
+        kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     def _queries(self, batch: Batch) -> _Queries:
-        device = self.backbone.device
         reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
-        tokens = {name: value.to(device) for name, value in batch.tokens.items()}
+        tokens = {name: value.to(self.device) for name, value in batch.tokens.items()}
         query = self.backbone.queries(reference, tokens).float()
         subs = self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
         return _Queries(reference, tokens, query, subs)

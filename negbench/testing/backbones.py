@@ -289,6 +289,33 @@ class BackboneTestCase:
             assert sub.weight >= 0
             assert sub.weight.requires_grad
 
+    def test_frozen_text(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
+        """What stands for the texts gives their embeddings and gradients, row by row, and no training changes it."""
+        backbone.eval()
+        with torch.no_grad():
+            known = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
+        assert {len(value) for value in known.values()} == {len(self.texts)}
+        want = self.embeddings(backbone, tokens)
+        for name, found in self.embeddings(backbone, known).items():
+            torch.testing.assert_close(found, want[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            backbone.queries(features[[3, 1]], _rows(known, [3, 1])), want["queries"][[3, 1]], rtol=0, atol=1e-5
+        )
+        for name, sub in backbone.sub_queries(features, known).items():
+            other = backbone.sub_queries(features, tokens)[name]
+            torch.testing.assert_close(sub.embeddings, other.embeddings, rtol=0, atol=1e-6)
+            assert torch.equal(sub.present, other.present)
+        gradients = [self.gradients(backbone, texts) for texts in (tokens, known)]
+        assert gradients[0].keys() == gradients[1].keys()
+        for name, gradient in gradients[0].items():
+            torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            for parameter in backbone.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.1)
+            again = backbone.frozen_text({name: value.to(backbone.device) for name, value in tokens.items()})
+        assert all(torch.equal(again[name], value) for name, value in known.items())
+
     # --- training ---------------------------------------------------------------------------------------------------
 
     def test_parameter_groups(self, backbone: Backbone) -> None:

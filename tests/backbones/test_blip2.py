@@ -130,7 +130,9 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
     print("\n", layout, {name: f"{value:.1e}" for name, value in differences.items()})
     assert set(found) == set(expected)
     for name, value in differences.items():
-        assert value <= (5e-5 if name.endswith("temp") and name != "temp" else 1e-5), name
+        bound = 5e-5 if name.endswith("temp") and name != "temp" else 1e-5
+        # hidden states are not of unit norm, and processors add in different orders
+        assert value <= bound * max(1.0, float(np.abs(expected[name]).max())), name
     assert np.array_equal(scores.argsort(1).numpy(), torch.from_numpy(expected["scores"]).argsort(1).numpy())
 
 
