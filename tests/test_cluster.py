@@ -214,7 +214,8 @@ def test_images_are_encoded_in_parts_and_equal_one_machines(
         assert shards == (1 if name == "here" else 4 * executor.workers)  # four parts for each worker
         again = encode(config, ["val"], executor, planned=lambda plan: None, progress=advanced.append)
         assert (again.encoded, again.reused) == (0, 48)
-    assert stored[0].equal(stored[1])
+    # one step of float16: a part is another batch, and some processors then add in another order
+    torch.testing.assert_close(stored[0], stored[1], rtol=2**-10, atol=2**-10)
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "ahead of runs"))
     encode_run(config, opened(two_nodes, tmp_path), Display(), Scenes())
     every = files_of([load_split(config.dataset, split) for split in ("train", "val")])
