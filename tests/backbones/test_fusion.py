@@ -197,3 +197,18 @@ def test_dropout_masks_differ_between_seeds() -> None:
         drop = next(m for m in combiner.modules() if isinstance(m, SeededDropout)).train()
         masks.append(drop(torch.ones(64)) > 0)
     assert not torch.equal(*masks)
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["float32", "bf16"])
+def test_sums_in_place_keep_the_precision_of_the_formula(enabled: bool) -> None:
+    """Under autocast a product is narrower than what is added to it: the sum is in float32, bit for bit as written."""
+    generator = torch.Generator().manual_seed(0)
+    fusion = GatedFusion(16, generator)
+    x, y = (F.normalize(torch.randn(9, 16, generator=generator), dim=-1) for _ in range(2))
+    a, b, c, e = fusion.linear.weight.chunk(4, dim=1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        z = (x[:, None] * y[None]) @ c.T + (x @ (a + e).T + fusion.linear.bias)[:, None] + (y @ (b - e).T)[None]
+        h, g = z.chunk(2, dim=-1)
+        mixed = x[:, None] + torch.sigmoid(g) * (F.gelu(h) - x[:, None])
+        want = F.normalize(mixed.float(), dim=-1)
+        assert torch.equal(fusion.cross(x, y), want)
