@@ -89,7 +89,7 @@ class Split:
 
     @cached_property
     def text_number(self) -> Tensor:
-        """[Q, ...] int64, the same for two queries whose texts tokenise to the same."""
+        """[Q, K] int64, a number a token tensor: a row is that of another query where their texts tokenise alike."""
         flat = (value.reshape(len(value), -1) for value in self.tokens.values())
         return torch.stack([torch.unique(value, dim=0, return_inverse=True)[1] for value in flat], dim=1)
 
@@ -183,6 +183,7 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
     return ((own @ target.float()) == 0).reshape(count, count, count)
 
 
+@torch.inference_mode(False)  # whoever asks first: the tensors are trained with, too
 @torch.no_grad()
 def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
     """Texts with `Backbone.frozen_text` of them, on the CPU; as they are where that takes more than a gibibyte."""

@@ -24,6 +24,7 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.runfolder import RunFolder
 from negbench.scene import Scenes, trained_state
+from negbench.scoring import evaluation
 from negbench.systems.system import load_config
 from negbench.testing.vectors import write_vectors
 
@@ -187,8 +188,15 @@ def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
     assert len(asked) > 20
 
 
+def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with() -> None:
+    sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "backbone='vectors'"]
+    opened = open_run(configs(sets, "in-batch")[0], Display(), Scenes())
+    evaluation.embed_queries(opened.backbone, opened.scene, opened.scene.train)
+    assert not any(value.is_inference() for value in opened.scene.train.texts(opened.backbone).values())
+
+
 def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(
-    vector_sets: list[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backbone = Vectors.load(dim=8, attribute_weights=True)
     tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)

@@ -131,8 +131,9 @@ def test_oracle_forward(oracle: dict[str, Any], layout: str) -> None:
     assert set(found) == set(expected)
     for name, value in differences.items():
         bound = 5e-5 if name.endswith("temp") and name != "temp" else 1e-5
-        # hidden states are not of unit norm, and processors add in different orders
-        assert value <= bound * max(1.0, float(np.abs(expected[name]).max())), name
+        if name.endswith("_hidden"):  # they are not of unit norm, and processors add in different orders
+            bound *= max(1.0, float(np.abs(expected[name]).max()))
+        assert value <= bound, name
     assert np.array_equal(scores.argsort(1).numpy(), torch.from_numpy(expected["scores"]).argsort(1).numpy())
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from negbench.audit.audit import audit_cells
 from negbench.cli.main import run as negbench
+from negbench.commands.cells import computed
 from negbench.commands.compare import build_grid
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
@@ -190,6 +191,22 @@ def test_a_worker_gives_the_same_bits(vector_sets: list[str], tmp_path: Path) ->
         left, right = (RunFolder(tmp_path / where / str(a.run_id)) for where in ("here", "there"))
         assert left.result["metrics"] == right.result["metrics"]
         assert left.metrics() == right.metrics()
+
+
+def test_workers_are_prepared_where_there_is_something_for_them_to_do(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before all else that comes before the first cell; a comparison that is finished starts no server."""
+    told: list[str] = []
+    monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
+    monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
+    monkeypatch.setattr(encoding, "encode_cells", lambda *given: told.append("encoded"))
+    for found in (["compute_tasks", "encoded"], ["encoded"]):
+        told.clear()
+        cells = planned(grid_of(vector_sets, "in-batch", seeds="1"), tmp_path)
+        folder = ComparisonFolder(tmp_path / "c")
+        (outcome,) = computed(folder, cells, executor=Processes(2), tracking_uri="none", overwrite="failed")
+        assert (outcome.error, told) == (None, found)
 
 
 def test_a_failing_store_costs_the_copy_not_the_cells(vector_sets: list[str], tmp_path: Path) -> None:
