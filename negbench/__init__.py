@@ -6,8 +6,6 @@ The public names load lazily, so that `import negbench` (and `negbench --help`) 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,12 +31,13 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
-    from negbench.miner import Miner
+    from negbench.own.miner import Miner
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "negbench.api": (
+        "audit",
         "compare",
         "embed",
         "list_plugins",
@@ -48,12 +47,12 @@ _HOMES = {
         "make_loss",
         "make_strategy",
         "run",
+        "study",
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
-    "negbench.miner": ("Miner",),
+    "negbench.own.miner": ("Miner",),
 }
-_COMMANDS = ("audit", "study")  # packages that are called
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -80,20 +79,8 @@ __all__ = [
 ]
 
 
-class Command(ModuleType):
-    """A package that a command is named after: `negbench.audit(...)` is `negbench.api.audit(...)`."""
-
-    @property
-    def __call__(self) -> Callable[..., Any]:
-        """The command."""
-        found: Callable[..., Any] = getattr(importlib.import_module("negbench.api"), self.__name__.rpartition(".")[2])
-        return found
-
-
 def __getattr__(name: str) -> Any:
     """Import the public name's home on first use (PEP 562)."""
-    if name in _COMMANDS:
-        return importlib.import_module(f"negbench.{name}")
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'negbench' has no attribute '{name}'")

@@ -21,11 +21,11 @@ from negbench.errors import OptionError
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
-    from negbench.audit.audit import Audit
-    from negbench.commands.embed import Embedded
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
+    from negbench.own.audit import Audit
+    from negbench.own.embed import Embedded
     from negbench.report.loaded import Comparison, Study
     from negbench.runfolder import Overwrite
 
@@ -365,8 +365,8 @@ def audit(
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.audit.subject import AuditOptions
     from negbench.commands.audit import audited, configured
+    from negbench.own.subject import AuditOptions
     from negbench.runfolder import find_run
 
     if run is not None and backbone is not None:
@@ -424,7 +424,7 @@ def embed(
         NegbenchError: a user's mistake: triplets or images that are missing, an encoder that cannot be loaded or that
             returns something else. What an object of yours raises is left as it is.
     """
-    from negbench.commands.embed import embed_folder
+    from negbench.own.embed import embed_folder
 
     return embed_folder(
         Path(folder),

@@ -24,15 +24,15 @@ from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.config import build_config, resolved
 from negbench.contracts import Backbone
+from negbench.data.features import store_of
+from negbench.data.scene import Scenes, files_of, load_backbone, load_split
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Executor, Here
-from negbench.features.store import store_of
 from negbench.files import SUMS
 from negbench.grid.cells import Cell, compute, plan
 from negbench.grid.encoding import encode, encode_run
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes, files_of, load_backbone, load_split
 from negbench.tracking import Tracker
 
 pytestmark = pytest.mark.slow

@@ -90,7 +90,7 @@ def test_what_moves_nothing_keeps_it(edit: Edit, module: str, old: str, new: str
         ("negbench.losses._rows", "return ", "return 2 * "),
         ("negbench.backbones._fusion", "0.1", "0.2"),
         ("negbench.metrics.ranks", "return ", "return 1 * "),
-        ("negbench.scene", "torch.arange(count)", "torch.arange(count + 0)"),
+        ("negbench.data.scene", "torch.arange(count)", "torch.arange(count + 0)"),
     ],
 )
 def test_what_can_move_a_score_moves_it(edit: Edit, module: str, old: str, new: str) -> None:
@@ -133,7 +133,7 @@ def test_what_a_run_imports_counts_or_says_that_it_does_not() -> None:
         for plugin in registry.plugins(kind).values():
             counting |= counted((LOOP, (plugin.module, plugin.source())))
     assert {"negbench.loop.objective", "negbench.mining.mine", "negbench.scoring.evaluation"} <= counting.keys()
-    assert {"negbench.features.store", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
+    assert {"negbench.data.features", "negbench.datasets._tirg", "negbench.backbones._blip"} <= counting.keys()
     reached = set().union(*(identity._imports(module, path) for module, path in counting.items()))
     assert reached - counting.keys() == EXEMPT
     away = {"report", "cli", "study", "grid", "audit", "testing", "tracking", "display", "executors"}

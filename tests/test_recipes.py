@@ -17,6 +17,7 @@ from negbench.cli.map import dials_of, recipe_table
 from negbench.commands.compare import build_grid
 from negbench.commands.study import read_study
 from negbench.config import RunConfig, read_recipe, resolved
+from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import executor_of
@@ -25,7 +26,6 @@ from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.runs import Bench, run_config
 from negbench.report.verdicts import Rules, rows_of, tables_of
-from negbench.scene import Scenes, load_split
 from negbench.systems.system import load_config
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.config import PluginConfig, ResolvedConfig
+from negbench.data.scene import Scenes, Splits, device_of, load_backbone, load_split, open_scene, threads
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.mining.curves import Curves, file_name
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes, Splits, device_of, load_backbone, load_split, open_scene, threads
 from negbench.scoring.scorers import Encoded, encode_run
 
 if TYPE_CHECKING:

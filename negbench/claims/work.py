@@ -11,13 +11,13 @@ from negbench.claims.claim import Claim, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
 from negbench.config import ResolvedConfig, build_config
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import plan_run
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import PLAIN, system
 
 Layer = Mapping[str, Any]

@@ -46,10 +46,10 @@ def advise(
 ) -> dict[str, Any]:
     """Load, take the card, look it up, print."""
     from negbench.advise.advise import advise, read_worlds
-    from negbench.audit.subject import AuditOptions, open_subject
     from negbench.cli.audit import layers_below, run_to_audit, set_layers
     from negbench.commands.audit import configured
     from negbench.mining.regime import regime
+    from negbench.own.subject import AuditOptions, open_subject
     from negbench.report.regime import in_words
 
     table = read_worlds(worlds)

@@ -10,7 +10,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.audit.audit import Audit
+    from negbench.own.audit import Audit
 
 
 def register(app: typer.Typer) -> None:
@@ -60,10 +60,10 @@ def audit(
     runs_dir: options.RunsDir = None,
 ) -> dict[str, Any]:
     """Load, audit, print, write."""
-    from negbench.audit.audit import write_audits
-    from negbench.audit.curves import write_curves
-    from negbench.audit.subject import AuditOptions
     from negbench.commands.audit import audited, configured
+    from negbench.own.audit import write_audits
+    from negbench.own.audit_curves import write_curves
+    from negbench.own.subject import AuditOptions
 
     chosen = AuditOptions(queries=queries, draws=draws, refresh=refresh, curves=curves, seed=seed)
     layers = [

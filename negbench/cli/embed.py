@@ -42,7 +42,7 @@ def embed(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Compute anew what is there.")] = False,
 ) -> dict[str, Any]:
     """Embed, print."""
-    from negbench.commands.embed import embed_folder, next_steps
+    from negbench.own.embed import embed_folder, next_steps
 
     console = options.console()
     found = embed_folder(folder, encoder, batch_size=batch_size, device=device, gallery=gallery, overwrite=overwrite)

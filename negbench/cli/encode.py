@@ -36,10 +36,10 @@ def encode(
     """Plan, encode with progress, report."""
     from negbench.commands.cells import executor_of
     from negbench.config import build_config, recipe_settings, resolved, set_layer
+    from negbench.data.scene import Scenes
     from negbench.display import Display, progress_console
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
-    from negbench.scene import Scenes
     from negbench.systems.system import with_system
 
     flags = options.plugin_flags(plugin, {"backbone": backbone}, dataset, data_root, allow_missing)

@@ -24,8 +24,8 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Folder with images or embeddings, and a .jsonl, .csv or .parquet.")],
 ) -> dict[str, Any]:
     """Look, write, print."""
-    from negbench.commands.init import commands, document, look, write
     from negbench.errors import DataError
+    from negbench.own.init import commands, document, look, write
 
     console = options.console()
     found = look(folder)

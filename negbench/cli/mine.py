@@ -69,7 +69,7 @@ def mine(
     runs_dir: options.RunsDir = None,
 ) -> dict[str, Any]:
     """Read or load, mine, write, print."""
-    from negbench.commands.mine import check_out, write_negatives
+    from negbench.own.mine import check_out, write_negatives
 
     plugins = options.plugin_layer(plugin)
     check_out(out)
@@ -84,8 +84,8 @@ def mine(
     else:
         from negbench.cli.audit import layers_below, run_to_audit, set_layers
         from negbench.commands.audit import configured
-        from negbench.commands.mine import mine_dataset
         from negbench.errors import OptionError
+        from negbench.own.mine import mine_dataset
 
         layers = [layers_below(recipe), plugins, data, options.named("backbone", backbone), *set_layers(sets)]
         folder = run_to_audit(run, runs_dir, backbone, layers)
@@ -138,7 +138,7 @@ def _mine_files(
     settings: Settings, queries: Path, images: Path, targets: Path, groups: Path | None
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """A row a query, and means over the queries."""
-    from negbench.miner import Miner
+    from negbench.own.miner import Miner
     from negbench.room import device_named
 
     miner = Miner(

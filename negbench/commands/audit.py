@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from negbench.audit.audit import Audit, audit
-from negbench.audit.subject import AuditOptions, judge_of, open_subject
 from negbench.config import ResolvedConfig, build_config, is_score_file, resolved
 from negbench.contracts import Strategy, check_option
+from negbench.data.scene import Scenes
 from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.grid.axes import expand, label
 from negbench.mining.planes import planes_read
+from negbench.own.audit import Audit, audit
+from negbench.own.subject import AuditOptions, judge_of, open_subject
 from negbench.registry import constructor_of, option_defaults, registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import with_system
 
 
@@ -61,7 +61,7 @@ def audited(
         split: whose queries and corpus.
         folder: finished run, whose weights are taken.
         threshold: score above which the judge of `config.mining.judge` calls an image a false negative.
-        skip_oracles: see `negbench.audit.audit.audit`.
+        skip_oracles: see `negbench.own.audit.audit`.
 
     Raises:
         NegbenchError: see `open_subject`, `judge_of` and `audit`.

@@ -199,7 +199,7 @@ def _stacked(cells: list[Cell]) -> list[str]:
 
 
 def _audit(cells: list[Cell], folder: Path) -> None:
-    from negbench.audit.audit import audit_cells
+    from negbench.own.audit import audit_cells
 
     with stages("audit") as display:
         remarks = audit_cells(cells, folder, display, SCENES)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from negbench.claims.claim import chosen as claims_named
 from negbench.config import RunConfig, build_config, read_recipe, recipe_settings, resolved, set_layer
+from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError, UnknownNameError
 from negbench.executors import Executor
@@ -19,18 +20,17 @@ from negbench.grid.cells import SCENES, Outcome
 from negbench.grid.encoding import encode_run
 from negbench.report.loaded import Study
 from negbench.report.study import finish, header
-from negbench.scene import Scenes
 from negbench.signals import Stopped
-from negbench.study.book import Book
-from negbench.study.claimed import BestWorld, best_world
-from negbench.study.final import Final, compare_best
-from negbench.study.space import build_space, fixed_layer
-from negbench.study.spec import StudySpec
-from negbench.study.trials import Job
-from negbench.study.tuned import DEV_FRACTION
-from negbench.study.work import open_study, run_study
 from negbench.systems.system import with_system
 from negbench.tracking import Tracker
+from negbench.tuning.book import Book
+from negbench.tuning.claimed import BestWorld, best_world
+from negbench.tuning.final import Final, compare_best
+from negbench.tuning.space import build_space, fixed_layer
+from negbench.tuning.spec import StudySpec
+from negbench.tuning.trials import Job
+from negbench.tuning.tuned import DEV_FRACTION
+from negbench.tuning.work import open_study, run_study
 
 _TRIALS, _FINAL_SEEDS = 40, 3
 

@@ -20,7 +20,7 @@ from negbench.report.comparison import finish
 from negbench.report.tuned import finish_tuned
 from negbench.report.verdicts import Rules
 from negbench.runfolder import Overwrite
-from negbench.study.tuned import Combination, combinations, tune
+from negbench.tuning.tuned import Combination, combinations, tune
 
 
 def combinations_of(

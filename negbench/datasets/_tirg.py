@@ -21,8 +21,8 @@ from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import sorted_rows
-from negbench.ragged import Ragged
 
 Wording = Literal["hycole", "tirg"]
 T = TypeVar("T", bound=Hashable)

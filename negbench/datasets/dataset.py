@@ -21,8 +21,8 @@ from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.metric import Metric, PerQuery
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
-from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
     from PIL.Image import Image

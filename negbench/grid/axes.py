@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from negbench.config import Note, ResolvedConfig, RunConfig, build_config, plugin_section, resolved
+from negbench.data.scene import Scenes
 from negbench.errors import OptionError
 from negbench.registry import constructor_of, option_defaults, registry
-from negbench.scene import Scenes
 from negbench.systems.system import CIR, with_system
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
+from negbench.data.scene import Scenes
 from negbench.display import Display, log
 from negbench.errors import OptionError, RunError
 from negbench.executors import Executor, Report, told_of
@@ -19,7 +20,6 @@ from negbench.grid.axes import labels_of, short
 from negbench.loop.runs import Bench, RunResult, plan_run, run_config, run_stack
 from negbench.loop.stacked import most_of, stack_key
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
-from negbench.scene import Scenes
 
 
 @dataclass(frozen=True)

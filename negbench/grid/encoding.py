@@ -9,14 +9,14 @@ from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
 from negbench.contracts import Backbone
+from negbench.data.features import EncodeReport, FeatureStore, encoding_estimate, store_of
+from negbench.data.scene import Scenes, device_of, files_of, load_backbone, load_split
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Executor, Report
-from negbench.features.store import EncodeReport, FeatureStore, encoding_estimate, store_of
 from negbench.grid.cells import SCENES, Cell
 from negbench.loop.runs import open_run, plan_run
 from negbench.registry import registry
-from negbench.scene import Scenes, device_of, files_of, load_backbone, load_split
 
 _PARTS = 4  # for each worker, so that none waits long for the last one
 _PART_IMAGES = 50_000  # at most: minutes of a GPU, against which loading the backbone is little

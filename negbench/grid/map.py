@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from negbench.config import parse_value, set_layer
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import read_json, write_json
 from negbench.grid.axes import Grid
 from negbench.grid.cells import Cell, plan
-from negbench.scene import Scenes
 
 Point = tuple[Any, ...]  # one value of every dial
 FILE = "map.json"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from negbench.config import ResolvedConfig, RunConfig
+from negbench.data.scene import device_of
 from negbench.errors import NegbenchError
-from negbench.scene import device_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

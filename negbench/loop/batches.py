@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Epoch, Strategy
+from negbench.data.scene import Scene
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import shard
 from negbench.loop.objective import Batch
 from negbench.mining.draws import splitmix
-from negbench.scene import Scene
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import torch
 from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
+from negbench.data.scene import trained_state
 from negbench.loop.objective import Objective
 from negbench.runfolder import RunFolder
-from negbench.scene import trained_state
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
 

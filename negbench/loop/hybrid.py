@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from negbench.config import HybridConfig
 from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
+from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
-from negbench.scene import Tokens, allowed_triples, frozen_texts
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 

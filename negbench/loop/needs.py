@@ -14,11 +14,11 @@ from PIL import Image
 
 from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone, Strategy
+from negbench.data.scene import Splits, trained_state
 from negbench.loop.schedule import Stage, stages_of
 from negbench.mining.pool_file import row_bytes
 from negbench.registry import registry
 from negbench.room import Need
-from negbench.scene import Splits, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:

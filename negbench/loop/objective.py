@@ -24,6 +24,7 @@ from negbench.contracts import (
     paired_relevance,
     relevance,
 )
+from negbench.data.scene import Scene, Tokens
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
@@ -42,7 +43,6 @@ from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import answer_of, batch_statistics, filtered, synthetic_of
 from negbench.mining.planes import Plane, batch_planes, planes_read
-from negbench.scene import Scene, Tokens
 
 
 @dataclass(frozen=True)

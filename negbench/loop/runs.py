@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
 from negbench.contracts import Backbone
+from negbench.data.scene import Scene, Scenes, Splits, threads, unfamiliar
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
 from negbench.identity import code_version, config_hash
@@ -32,7 +33,6 @@ from negbench.mining.planes import planes_read
 from negbench.registry import registry
 from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
-from negbench.scene import Scene, Scenes, Splits, threads, unfamiliar
 from negbench.signals import ending_of
 from negbench.tracking import Pruned, RunLog, Tracker
 

@@ -26,6 +26,7 @@ from torch.func import functional_call, vmap
 
 from negbench.config import ResolvedConfig
 from negbench.contracts import AspectScores, Backbone, Loss, Slot, Strategy, paired_relevance, relevance
+from negbench.data.scene import Tokens, trained_state
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -41,7 +42,6 @@ from negbench.mining.draws import splitmix
 from negbench.mining.filters import Filters
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Tokens, trained_state
 
 if TYPE_CHECKING:
     from negbench.loop.runs import OpenRun

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from negbench.contracts import Loss, Strategy
+from negbench.data.scene import Scene, trained_state
 from negbench.datasets.dataset import QueryRanks
 from negbench.errors import NegbenchError
 from negbench.loop import observe, record
@@ -36,7 +37,6 @@ from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, trained_state
 from negbench.scoring import evaluation
 
 if TYPE_CHECKING:

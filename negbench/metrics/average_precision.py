@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import sorted_rows
-from negbench.ragged import Ragged
 
 
 def average_precision_at_k(relevant_ranks: Ragged, k: int) -> Tensor:

@@ -90,7 +90,7 @@ class Metric:
         aspect: only the queries with this semantic aspect.
 
     Example:
-        >>> from negbench.ragged import Ragged
+        >>> from negbench.metrics.ragged import Ragged
         >>> rank = torch.tensor([1, 20, 3])
         >>> ranks = QueryRanks(("a", "b", "c"), ("x", "x", "y"), rank, rank, Ragged.of([[1], [20], [3]]))
         >>> Metric((hits(10),)).mean(ranks), Metric((hits(10),), over="groups").mean(ranks)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd

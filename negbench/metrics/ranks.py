@@ -17,7 +17,7 @@ from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 
 _FEW_SLOTS, _MANY_SLOTS = 8, 128  # relevant images of a query: at most, and on average
 _CHUNK = 16  # images of a row that are looked at as one

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 
 
 def precision_at_k(relevant_ranks: Ragged, gallery_size: Tensor, k: int) -> Tensor:

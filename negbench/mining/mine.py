@@ -30,10 +30,10 @@ from torch.nn import functional
 
 from negbench.contracts import DEFAULT_TEMPERATURE, Embedded, ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import Tally, at_most, count, descending, less, places_of, tally, window
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written
-from negbench.ragged import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,12 +19,12 @@ from torch.nn import functional
 
 from negbench.config import SCORE_FILES, MiningConfig, PluginConfig, ResolvedConfig, is_score_file, plugin_section
 from negbench.contracts import Backbone, PlaneName, Strategy, TextBatch, relevance
+from negbench.data.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
+from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
 from negbench.mining.mine import gatherable, tiled_relevance
-from negbench.ragged import Ragged
-from negbench.scene import Scene, Splits, device_of, load_backbone, open_scene
 from negbench.scoring import evaluation
 from negbench.scoring.trec import read_trec
 

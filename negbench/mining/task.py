@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 from negbench.config import MiningConfig
 from negbench.contracts import Backbone, PlaneName
+from negbench.data.scene import Scene
 from negbench.mining.filters import Filters
 from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, live_planes, selected
-from negbench.scene import Scene
 from negbench.scoring import evaluation
 
 

@@ -46,7 +46,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     folder = runs / name
     if (folder / "study.json").exists():  # each kind of page with what it imports, optuna for one
         from negbench.report.study import study_page
-        from negbench.study.book import open_book
+        from negbench.tuning.book import open_book
 
         page = study_page(open_book(runs, name))
     elif (folder / "swap.json").exists():

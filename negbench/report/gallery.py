@@ -16,6 +16,7 @@ from torch import Tensor
 
 from negbench.config import resolved
 from negbench.contracts import Backbone
+from negbench.data.scene import Scene, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -23,7 +24,6 @@ from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, Scenes, Split, device_of
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
 

@@ -18,8 +18,8 @@ from negbench.report.swap import records
 from negbench.runfolder import find_run
 
 if TYPE_CHECKING:
-    from negbench.study.book import Book
-    from negbench.study.final import Final
+    from negbench.tuning.book import Book
+    from negbench.tuning.final import Final
 
 
 def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
@@ -126,7 +126,7 @@ class Study:
 
     @cached_property
     def _book(self) -> Book:
-        from negbench.study.book import open_book
+        from negbench.tuning.book import open_book
 
         return open_book(self.path.parent, self.path.name)
 
@@ -148,7 +148,7 @@ class Study:
         Raises:
             RunError: no trial is finished.
         """
-        from negbench.study.final import finished
+        from negbench.tuning.final import finished
 
         if not (done := finished(self._book)):
             raise RunError(f"study '{self.name}' has no finished trial yet")

@@ -22,12 +22,12 @@ from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.views import trials_shown
 from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
-from negbench.study.book import Book
-from negbench.study.claimed import read_best_world
-from negbench.study.final import Final, ListedPoint, finished, front, listed_points
-from negbench.study.importance import importance
-from negbench.study.spec import StudySpec, pruner_options, sampler_options
 from negbench.tracking import Summary, Tracker
+from negbench.tuning.book import Book
+from negbench.tuning.claimed import read_best_world
+from negbench.tuning.final import Final, ListedPoint, finished, front, listed_points
+from negbench.tuning.importance import importance
+from negbench.tuning.spec import StudySpec, pruner_options, sampler_options
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from negbench.report.words import label_of, number, percent, plain
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from negbench.audit.audit import Audit
+    from negbench.own.audit import Audit
 
 _BASELINES = {
     "untrained": "untrained model",

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.contracts import Backbone, relevance
+from negbench.data.scene import EMBED_BATCH, Features, Split, Tokens, batches
 from negbench.datasets.dataset import QueryRanks, ScoreBlock, Top
-from negbench.scene import EMBED_BATCH, Features, Split, Tokens, batches
 
 
 @dataclass(frozen=True)

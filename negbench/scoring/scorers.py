@@ -14,17 +14,7 @@ from torch import Tensor
 
 from negbench.config import RunConfig, build_config
 from negbench.contracts import Backbone, paired_relevance
-from negbench.datasets._preferences import PreferenceFormat
-from negbench.datasets.dataset import Dataset, Top
-from negbench.display import Display
-from negbench.errors import NegbenchError, UnknownNameError, WeightsError
-from negbench.files import atomic_write
-from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
-from negbench.metrics.preference import Correlation
-from negbench.metrics.rankings import top_of_rankings
-from negbench.registry import registry
-from negbench.runfolder import RunFolder
-from negbench.scene import (
+from negbench.data.scene import (
     Split,
     Splits,
     batches,
@@ -35,6 +25,16 @@ from negbench.scene import (
     threads,
     trained_state,
 )
+from negbench.datasets._preferences import PreferenceFormat
+from negbench.datasets.dataset import Dataset, Top
+from negbench.display import Display
+from negbench.errors import NegbenchError, UnknownNameError, WeightsError
+from negbench.files import atomic_write
+from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
+from negbench.metrics.preference import Correlation
+from negbench.metrics.rankings import top_of_rankings
+from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.scoring.result import Ranked, Result, judged
 from negbench.scoring.stored import Layers, check_sections, preferences_of, rankings_of, with_queries

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.config import PluginConfig, merged
+from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, RunError
@@ -23,7 +24,6 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import load_split
 from negbench.scoring.result import Ranked, Result, judged
 from negbench.scoring.trec import read_trec
 

@@ -15,7 +15,7 @@ from negbench.errors import UnknownNameError
 from negbench.registry import constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
-    from negbench.scene import Scenes
+    from negbench.data.scene import Scenes
 
 # what the four papers propose and what they compare it with, in their order of mention; and the ceilings, which know
 # the relevant images. Names alone: a strategy of the wider field is no part of any of these systems.
@@ -166,7 +166,7 @@ def load_config(
     layers = config_layers(recipe=recipe, flags=flags, sets=sets)
     if not any("system" in layer for layer in layers):
         return build_config(layers)
-    from negbench.scene import Scenes
+    from negbench.data.scene import Scenes
 
     whole, remarks = with_system(layers, Scenes())
     for remark in remarks:

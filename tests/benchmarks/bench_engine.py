@@ -31,6 +31,7 @@ from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, paired_relevance
+from negbench.data.scene import Scene, Scenes, Split
 from negbench.datasets._synthesis import Spec, synthesize
 from negbench.display import Display
 from negbench.loop.checkpoint import Moving, State
@@ -39,7 +40,6 @@ from negbench.loop.runs import OpenRun, open_run
 from negbench.loop.schedule import cosine
 from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
-from negbench.scene import Scene, Scenes, Split
 from negbench.systems.system import load_config
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)

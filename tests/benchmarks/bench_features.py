@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from negbench.backbones._preprocess import Preprocess
-from negbench.features import store as features
-from negbench.features.store import FeatureStore, StoredFeatures, content_hashes
+from negbench.data import features
+from negbench.data.features import FeatureStore, StoredFeatures, content_hashes
 from negbench.testing.bare import BareBackbone
 
 SHAPE = (257, 1024)  # BLIP-2's ViT-L tokens, 0.5 MiB an image

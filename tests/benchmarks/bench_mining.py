@@ -32,9 +32,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.metrics import compiled
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks
 from negbench.mining.mine import MiningTask, mine
-from negbench.ragged import Ragged
 from negbench.registry import registry
 
 STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (

@@ -11,9 +11,9 @@ from negbench.claims.measures import FalseNegatives, Recall
 from negbench.claims.work import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.config import set_layer
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.scene import Scenes
 
 TEST = 'statistic = "level", of = "a", measure = "recall", confirms = "> 0", refutes = "< 0"'
 KNOWN = {"a": {"system": "qure"}, "b": {"system": "plain"}, "c": {"system": "plain"}}

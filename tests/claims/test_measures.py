@@ -19,8 +19,8 @@ from negbench.claims.measures import MEASURES, Measure
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves
-from negbench.ragged import Ragged
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 

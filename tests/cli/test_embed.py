@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import negbench as package
 from negbench.cli.main import run as negbench
-from negbench.commands.init import look
 from negbench.config import read_recipe
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import atomic_write
+from negbench.own.init import look
 from negbench.registry import registry
 
 TEXTS = ["in blue", "longer", "with stripes and a zip"]
@@ -367,7 +367,7 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
             raise KeyboardInterrupt
         return write(path, mode)
 
-    monkeypatch.setattr("negbench.commands.embed.atomic_write", killed)
+    monkeypatch.setattr("negbench.own.embed.atomic_write", killed)
     encoder = Counting()
     encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
-from negbench.miner import Miner
+from negbench.own.miner import Miner
 
 Q, N, D = 20, 30, 6
 

@@ -221,7 +221,7 @@ def test_scores_by_hand(root: Path) -> None:
 
 def test_summarise_by_hand() -> None:
     from negbench.metrics.query_ranks import QueryRanks
-    from negbench.ragged import Ragged
+    from negbench.metrics.ragged import Ragged
 
     rank = torch.tensor([1, 11, 51, 10, 50, 3])
     ranks = QueryRanks(

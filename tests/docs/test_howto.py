@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from negbench.commands.init import Found, commands
 from negbench.datasets._triplet_files import TripletTable
+from negbench.own.init import Found, commands
 from negbench.registry import registry
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"

@@ -13,10 +13,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
-from negbench.audit.audit import audit_cells
 from negbench.cli.main import run as negbench
 from negbench.commands.cells import computed
 from negbench.commands.compare import build_grid
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Here, Processes, executor_of
@@ -27,12 +27,12 @@ from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop.train import Loop
+from negbench.own.audit import audit_cells
 from negbench.registry import registry
 from negbench.report.comparison import finish
 from negbench.report.leader import leader_table
 from negbench.report.words import markdown, spread
 from negbench.runfolder import RunFolder, step_of
-from negbench.scene import Scenes
 from negbench.tracking import Tracker, default_uri
 
 # a function of the cells alone
@@ -377,7 +377,7 @@ def test_steps(tmp_path: Path) -> None:
 def test_an_audit_is_kept_for_the_same_cells(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from negbench.audit import audit
+    from negbench.mining import audit
 
     cells = planned(grid_of(vector_sets, "qure,in-batch", seeds="2"), tmp_path)
     calls = []

@@ -14,13 +14,13 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.config import ResolvedConfig, set_layer
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.files import read_json
 from negbench.grid.axes import expand
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.swap import Matrix, swap_matrix
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import PLAIN
 from negbench.tracking import Tracker
 

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from negbench.api import make_loss, make_strategy
 from negbench.config import HybridConfig, RunConfig, parse_plugin
 from negbench.contracts import Embedded, relevance
+from negbench.data.scene import Scenes
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -23,7 +24,6 @@ from negbench.loop.objective import Batch, Objective, StepResult, check_objectiv
 from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, plan_run, resume, run_config
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
-from negbench.scene import Scenes
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config
 

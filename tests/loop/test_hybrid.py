@@ -20,6 +20,7 @@ from torch import Tensor
 from negbench.api import make_loss, make_strategy
 from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone, BackboneIdentity, Query, Slot, TextBatch
+from negbench.data.scene import Scenes
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.display import Display
@@ -29,7 +30,6 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import OpenRun, open_run
 from negbench.metrics.metric import Metric
 from negbench.registry import registry
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 from negbench.testing.bare import BareBackbone
 

@@ -13,13 +13,13 @@ from PIL import Image
 
 from negbench import room
 from negbench.cli.main import run as negbench
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
 from negbench.loop import runs as planning
 from negbench.loop.runs import Bench, OpenRun, open_run, plan_run, run_config
 from negbench.room import Need, check_disk, check_memory, machine_memory, size
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 
 Usage = namedtuple("Usage", "total used free")

@@ -15,13 +15,13 @@ from torch import Tensor
 from negbench.api import make_loss, make_strategy
 from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import Backbone
+from negbench.data.scene import Scene, Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, check_objective
 from negbench.loop.runs import OpenRun, open_run
 from negbench.mining.draws import splitmix
 from negbench.mining.task import mining_task
-from negbench.scene import Scene, Scenes
 from negbench.systems.system import load_config
 
 

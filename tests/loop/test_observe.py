@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from negbench.api import make_strategy
-from negbench.audit.audit import audit
-from negbench.audit.subject import AuditOptions, open_subject
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.mining.regime import Regime
+from negbench.own.audit import audit
+from negbench.own.subject import AuditOptions, open_subject
 from negbench.systems.system import load_config
 from negbench.tracking import final_values
 

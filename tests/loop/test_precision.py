@@ -13,11 +13,11 @@ import torch
 from accelerate import Accelerator
 
 from negbench.cli.main import run as negbench
+from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 
 # of the first epoch's loss, which all precisions reach by the same batches and draws: bf16 has 8 bits, fp16 has 11

@@ -24,6 +24,7 @@ from negbench import identity
 from negbench.backbones.precomputed import Precomputed
 from negbench.config import RunConfig, resolved
 from negbench.contracts import Backbone, ScoreView, Strategy, TextBatch
+from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.triplets import Triplets
 from negbench.display import Display
@@ -43,7 +44,6 @@ from negbench.mining.draws import draw, splitmix
 from negbench.mining.mine import Mined
 from negbench.registry import Plugin, registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes, load_backbone, load_split
 from negbench.systems.system import load_config
 
 # --- what keeps the record -------------------------------------------------------------------------------------------

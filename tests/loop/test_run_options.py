@@ -11,6 +11,7 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, resolved
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import runs
@@ -18,7 +19,6 @@ from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
 from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 
 OWN = ("hybrid.alpha=0.4", "hybrid.beta=0.1")

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import AspectScores, Slot
+from negbench.data.scene import allowed_triples
 from negbench.errors import OptionError
 from negbench.loop.slots import Beside, Corrupted, check_triples, corrupted_triples, loss_of_slots
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
-from negbench.scene import allowed_triples
 from negbench.strategies.in_batch_cube import InBatchCube
 
 # S_R, S_M, S_T of HyCoLe eq. 3 for a batch of two, the positives 0.6 and 0.2 on each diagonal

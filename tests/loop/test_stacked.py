@@ -15,6 +15,7 @@ from torch import Tensor
 from negbench.api import make_strategy
 from negbench.config import RunConfig
 from negbench.contracts import ScoreView
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.grid.cells import Cell, compute, plan, stacks
@@ -23,7 +24,6 @@ from negbench.loop.stacked import Stack
 from negbench.mining.curves import Curves
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config
 

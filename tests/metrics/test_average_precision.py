@@ -8,8 +8,8 @@ from sklearn.metrics import average_precision_score
 
 from negbench.errors import NegbenchError, OptionError
 from negbench.metrics.average_precision import average_precision_at_k
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks
-from negbench.ragged import Ragged
 
 
 def loop_average_precision(scores: list[float], relevant: list[int], k: int) -> float:

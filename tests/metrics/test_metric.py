@@ -11,7 +11,7 @@ import torch
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.metric import Metric, by_answers, hits, precision, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 from negbench.registry import registry
 
 GROUPED = ("dress", "dress", "dress", "shirt", "shirt", "toptee")

@@ -10,7 +10,7 @@ import torch
 
 from negbench.errors import NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 
 
 def sample(*, subset: bool) -> QueryRanks:

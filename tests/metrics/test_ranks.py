@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import descending, relevant_ranks, sorted_rows, target_ranks, top_columns
-from negbench.ragged import Ragged
 
 
 def loop_target_rank(scores: list[float], target: int, allowed: list[bool]) -> int:
@@ -181,4 +181,4 @@ def test_contracts_read_ranks_and_never_the_reverse() -> None:
 
     assert "negbench.metrics.ranks" in imported(contracts)
     own = {name for name in imported(ranks) if name.startswith("negbench")}
-    assert own == {"negbench.errors", "negbench.metrics.compiled", "negbench.ragged"}
+    assert own == {"negbench.errors", "negbench.metrics.compiled", "negbench.metrics.ragged"}

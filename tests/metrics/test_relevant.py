@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError, OptionError
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks
 from negbench.metrics.relevant import (
     false_negatives_by_rank,
@@ -16,7 +17,6 @@ from negbench.metrics.relevant import (
     precision_at_k,
     suppression_at_k,
 )
-from negbench.ragged import Ragged
 
 Case = tuple[list[list[int]], list[list[int]], Ragged, torch.Tensor]
 

@@ -12,6 +12,7 @@ import torch
 from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, parse_plugin, resolved
 from negbench.contracts import Strategy, relevance, tunable_ranges
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
@@ -24,7 +25,6 @@ from negbench.mining.mine import mine
 from negbench.mining.task import mining_task
 from negbench.registry import options_of, registry
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view

@@ -14,6 +14,7 @@ from torch import Tensor
 from negbench.api import make_loss, make_strategy
 from negbench.config import MiningConfig, RunConfig, parse_plugin, resolved
 from negbench.contracts import ScoreView, Strategy
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
@@ -21,7 +22,6 @@ from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config
 from negbench.mining.filters import Filters
 from negbench.mining.mine import ANY_ALLOWED, BELOW_TARGET, MiningTask, mine
 from negbench.mining.task import mining_task
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view, toy_views
 

@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from negbench.contracts import PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
+from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import Mined, MiningTask, batch_statistics, mine
 from negbench.mining.planes import EmbeddedPlane
-from negbench.ragged import Ragged
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from negbench.api import make_loss
 from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import PLANES, Backbone, PlaneName, Scope, ScoreView, Slot, Strategy
+from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -24,7 +25,6 @@ from negbench.mining.mine import mine
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import Plugin, registry
-from negbench.scene import Scenes, load_backbone, load_split
 from negbench.systems.system import load_config
 from negbench.testing.vectors import WIDTH, write_vectors
 

@@ -20,6 +20,7 @@ from torch.nn.functional import normalize
 from negbench.contracts import ScoreView, Strategy
 from negbench.metrics import compiled, ranks
 from negbench.metrics.drops import between_drops
+from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import (
     at_most,
     descending,
@@ -34,7 +35,6 @@ from negbench.metrics.ranks import (
 )
 from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import MiningTask, mine
-from negbench.ragged import Ragged
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.dqe import Dqe

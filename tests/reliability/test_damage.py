@@ -19,9 +19,9 @@ import torch
 from kills import many
 
 from negbench.cli.main import run as negbench
+from negbench.data.features import FeatureStore
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError
-from negbench.features.store import FeatureStore
 from negbench.files import SUMS, DamagedError, read_json
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
@@ -29,8 +29,8 @@ from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
 from negbench.report.build import read_rows
 from negbench.runfolder import RunFolder
-from negbench.study.storage import open_storage
 from negbench.systems.system import load_config
+from negbench.tuning.storage import open_storage
 
 TIMES = many(6, 50)
 
@@ -201,7 +201,7 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
     backbone = registry.make("backbones", "tiny", weights="random")
 
     def features() -> torch.Tensor:
-        from negbench.features.store import store_of
+        from negbench.data.features import store_of
 
         store: FeatureStore = store_of(backbone, root=tmp_path)
         store.ensure(images, backbone)
@@ -221,7 +221,7 @@ def test_damaged_features_are_encoded_anew(toy_root: Path, tmp_path: Path, monke
 
 
 def test_every_bit_of_a_shards_header_is_checked(toy_root: Path, tmp_path: Path) -> None:
-    from negbench.features.store import store_of
+    from negbench.data.features import store_of
     from negbench.registry import registry
 
     images = {path.stem: path for path in sorted(toy_root.rglob("*.png"))[:2]}
@@ -241,7 +241,7 @@ def test_every_bit_of_a_shards_header_is_checked(toy_root: Path, tmp_path: Path)
 
 def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_path: Path) -> None:
     """Damaged in place, with the size, inode and modification time of the shard that was just found whole."""
-    from negbench.features.store import store_of
+    from negbench.data.features import store_of
     from negbench.registry import registry
 
     paths = sorted(path for path in toy_root.rglob("*") if path.suffix in EXTENSIONS)[:4]

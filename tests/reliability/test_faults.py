@@ -16,6 +16,7 @@ from kills import many, spread
 
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import Here
@@ -24,7 +25,6 @@ from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 from negbench.systems.system import load_config
 
 Rows = list[dict[str, Any]]

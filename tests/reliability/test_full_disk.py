@@ -15,9 +15,9 @@ import torch
 from kills import many, spread
 
 from negbench.cli.main import run as negbench
+from negbench.data.features import store_of
 from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError
-from negbench.features.store import store_of
 from negbench.loop.runs import Bench, run_config
 from negbench.registry import registry
 from negbench.systems.system import load_config

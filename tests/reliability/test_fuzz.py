@@ -37,9 +37,9 @@ from negbench.loop.runs import Bench, run_config
 from negbench.loop.train import Loop
 from negbench.registry import KINDS, registry
 from negbench.runfolder import RunFolder
-from negbench.study.book import open_book
-from negbench.study.final import finished
 from negbench.systems.system import load_config
+from negbench.tuning.book import open_book
+from negbench.tuning.final import finished
 
 KINDS_OF_INPUT = 8
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "500"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from negbench.commands.compare import build_grid
+from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.executors import executor_of
 from negbench.files import seal, write_json
@@ -17,7 +18,6 @@ from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.report.build import write_report
 from negbench.report.verdicts import Rules, rows_of, tables_of
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes
 
 STRATEGIES = ("in-batch", "qure", "top-k")
 LOSSES = ("bradley-terry", "info-nce")

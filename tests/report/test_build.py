@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
+from negbench.data.scene import Scenes, load_split
 from negbench.errors import RunError
 from negbench.files import write_json
 from negbench.grid.comparison import groups_of
@@ -29,7 +30,6 @@ from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.leader import leader_tables, ordered
 from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
-from negbench.scene import Scenes, load_split
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

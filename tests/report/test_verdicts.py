@@ -18,7 +18,7 @@ from negbench.errors import OptionError, UnknownNameError
 from negbench.files import write_json
 from negbench.grid.comparison import KEY, Group
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.ragged import Ragged
+from negbench.metrics.ragged import Ragged
 from negbench.registry import registry
 from negbench.report.answer import answers
 from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from negbench.config import build_config, set_layer
+from negbench.data.scene import Scenes
 from negbench.loop.runs import Bench, run_config
-from negbench.scene import Scenes
 from negbench.systems.system import system
 
 pytestmark = pytest.mark.data

@@ -9,8 +9,8 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.config import build_config, resolved
+from negbench.data.scene import Scenes
 from negbench.errors import UnknownNameError
-from negbench.scene import Scenes
 from negbench.systems.system import FACTORS, PLAIN, system, systems
 
 # paper-stated values, written out

@@ -1,0 +1,468 @@
+"""What the runs of a grid share: splits, stored features, tokenised texts, loaded backbones; and who may be drawn.
+
+This is the one place that decides how a split is carved and which images or batch members are allowed as negatives, for
+run, plan, audit, report and study alike. A scene depends on the data set and on the backbone's frozen part, never on a
+strategy or a loss. Images are encoded once per (frozen weights, preprocessing, image set).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig, plugin_section
+from negbench.contracts import Backbone, Slot
+from negbench.datasets.dataset import Dataset
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.ragged import Ragged
+from negbench.registry import checked_options, constructor_of, option_defaults, registry
+from negbench.room import Need, check_memory
+
+if TYPE_CHECKING:
+    from negbench.display import Display
+
+EMBED_BATCH = 512  # texts, queries or images embedded at a time
+_KEPT_BYTES = 2**30  # of backbones that are not in use; of a split's texts
+
+Tokens = dict[str, Tensor]
+FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features (or pixels where nothing is stored)
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The data sets of a run. `dev` is carved from train when a choice is made on it, or val is kept closed.
+
+    Where the reported split is kept closed (`eval.reported` false), `val` is the dev part itself.
+    """
+
+    train: Dataset
+    dev: Dataset | None
+    val: Dataset
+    also: Mapping[str, Dataset] = field(default_factory=dict)  # further benchmarks (`eval.also`), by name
+
+    @property
+    def parts(self) -> list[Dataset]:
+        """Train, dev, val and the further benchmarks, each once."""
+        every = (self.train, self.dev, self.val, *self.also.values())
+        return list({id(part): part for part in every if part is not None}.values())
+
+    @property
+    def identity(self) -> str:
+        """What is trained on and what is scored, for a run's hash."""
+        return " ".join(part.identity for part in (self.train, self.val, *self.also.values()))
+
+
+def carves_dev(config: RunConfig) -> bool:
+    """Whether a part of train is set aside for choices."""
+    return config.eval.select == "dev" or not config.eval.reported
+
+
+# --- a split as a backbone reads it --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set with, for its images and queries, where their features lie and what their texts tokenise to.
+
+    Attributes:
+        dataset: queries and images.
+        images: [N] int64 feature row of each of `dataset.images`.
+        references: [Q] int64 feature row of each query's reference image.
+        tokens: tokenised `query.text`, first dimension Q.
+    """
+
+    dataset: Dataset
+    images: Tensor
+    references: Tensor
+    tokens: Tokens
+    _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
+
+    @cached_property
+    def text_number(self) -> Tensor:
+        """[Q, K] int64, a number a token tensor: a row is that of another query where their texts tokenise alike."""
+        flat = (value.reshape(len(value), -1) for value in self.tokens.values())
+        return torch.stack([torch.unique(value, dim=0, return_inverse=True)[1] for value in flat], dim=1)
+
+    def texts(self, backbone: Backbone) -> Tokens:
+        """`tokens` with what no training changes of them, computed by the first backbone that asks."""
+        if not self._texts:
+            self._texts.append(frozen_texts(backbone, self.tokens))
+        return self._texts[0]
+
+    def excluded(self, mining: MiningConfig) -> Ragged | None:
+        """Q rows of columns that the run never draws beside the target; None where that is none."""
+        dataset = self.dataset
+        if not (mining.exclude_reference or mining.exclude_relevant or mining.exclude_subset):
+            return None
+        known = dataset.relevant if mining.exclude_relevant else None
+        rows: list[list[int]] = [[] if known is None else known.row(i).tolist() for i in range(len(dataset.queries))]
+        if mining.exclude_reference:
+            for row, column in zip(rows, dataset.reference_columns.tolist(), strict=True):
+                row.extend([column] if column >= 0 else [])
+        if mining.exclude_subset:
+            for row, query in zip(rows, dataset.queries, strict=True):
+                row.extend(dataset.column_of[image] for image in query.subset if image in dataset.column_of)
+        return Ragged.of(rows)
+
+    def batch_allowed(self, slot: Slot, rows: Tensor, mining: MiningConfig) -> Tensor:
+        """[B, B] bool: which members of a batch may corrupt `slot`; one that leaves the triple as it was may not.
+
+        For all triples: [B, B, B] bool, which (r_a, m_b, t_c) are negatives; one that is a query's own is none.
+
+        Args:
+            slot: the corrupted member.
+            rows: [B] int64 queries of the batch.
+            mining: what else the run keeps out; it concerns targets only.
+        """
+        if slot == "reference":
+            member = self.references[rows]
+            return member[:, None] != member[None, :]
+        if slot == "modification":
+            number = self.text_number[rows]
+            return (number[:, None] != number[None, :]).any(-1)
+        targets = self.dataset.target_columns[rows]
+        if slot in ("target", "query"):
+            allowed = self.allowed_images(rows, targets, mining)
+            return allowed if slot == "target" else allowed.T
+        kept = mining.model_copy(update={"exclude_reference": False})
+        same = [~self.batch_allowed(other, rows, kept) for other in ("reference", "modification", "target")]
+        allowed = allowed_triples(*same)
+        if mining.exclude_reference:
+            allowed &= (self.references[rows][:, None] != self.images[targets][None, :])[:, None]
+        return allowed
+
+    def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
+        """[B, C] bool: may image `columns[c]` be ranked below the target of query `rows[i]`."""
+        allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
+        if mining.exclude_relevant and (known := self.relevant_images(rows, columns)) is not None:
+            allowed &= ~known
+        if mining.exclude_reference:
+            allowed &= self.references[rows][:, None] != self.images[columns][None, :]
+        if mining.exclude_subset:
+            groups = [set(self.dataset.queries[row].subset) for row in rows.tolist()]
+            names = [self.dataset.images[column] for column in columns.tolist()]
+            allowed &= torch.tensor([[name not in group for name in names] for group in groups], dtype=torch.bool)
+        return allowed
+
+    def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
+        """[B, C] bool: is image `columns[c]` known to be relevant to query `rows[i]`; None where nothing is known."""
+        relevant = self.dataset.relevant
+        if relevant is None:
+            return None
+        everything = torch.arange(len(self.dataset.images))
+        return relevant.select(rows).mask(everything, len(everything))[:, columns]
+
+    def batch_relevant(self, rows: Tensor) -> Tensor | None:
+        """`relevant_images` of a batch's own targets: [B, B]."""
+        return self.relevant_images(rows, self.dataset.target_columns[rows])
+
+
+def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:
+    """Which triples of a batch are negatives: all that equal no query's own.
+
+    Args:
+        reference: [B, B] bool, whether two queries have the same reference.
+        modification: [B, B] bool, the same of their modifications.
+        target: [B, B] bool, whether column c answers query j: its target, or an image that must not be a negative.
+
+    Returns:
+        [B, B, B] bool for (r_a, m_b, t_c).
+    """
+    count = len(reference)
+    own = (reference[:, None] & modification[None]).reshape(count * count, count).float()  # (a, b) are those of query j
+    return ((own @ target.float()) == 0).reshape(count, count, count)
+
+
+@torch.inference_mode(False)  # whoever asks first: the tensors are trained with, too
+@torch.no_grad()
+def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
+    """Texts with `Backbone.frozen_text` of them, on the CPU; as they are where that takes more than a gibibyte."""
+    count, device = len(next(iter(tokens.values()))), backbone.device
+    parts: list[Tokens] = []
+    with backbone.evaluating():
+        for rows in batches(count, EMBED_BATCH):
+            known = backbone.frozen_text({name: value[rows].to(device) for name, value in tokens.items()})
+            if known.keys() == tokens.keys() or sum(value[0].nbytes for value in known.values()) * count > _KEPT_BYTES:
+                return tokens
+            parts.append({name: value.cpu() for name, value in known.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Where image features come from."""
+
+    source: FeatureSource
+    frozen: bool
+    encoded: int  # images encoded just now; 0 when all were in the store
+
+    def features(self, backbone: Backbone, rows: Tensor) -> Tensor:
+        """[len, L, C] of these rows' images: stored, or computed now (with gradients) by a fine-tuned backbone."""
+        stored = self.source(rows)
+        return stored if self.frozen else backbone.image_features(stored)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene(Features):
+    """Splits and features: `Splits` as one backbone reads them."""
+
+    train: Split
+    val: Split
+    dev: Split | None
+    row_of: Mapping[str, int]  # image id -> feature row
+    also: Mapping[str, Split] = field(default_factory=dict)
+
+    def at_epoch(self, backbone: Backbone, epoch: int, seed: int) -> Scene:
+        """The scene with the train split as one epoch sees it (`Dataset.at_epoch`); itself where that is no other."""
+        drawn = self.train.dataset.at_epoch(epoch, seed)
+        if drawn is self.train.dataset:
+            return self
+        return replace(self, train=_split_of(drawn, backbone, self.row_of))
+
+    @property
+    def scored(self) -> str:
+        """What `val` is, for the names of metrics: "val", or "dev" where the reported split is kept closed."""
+        return "dev" if self.val is self.dev else "val"
+
+
+def open_scene(config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display) -> Scene:
+    """Encode what the feature store lacks, tokenise.
+
+    Args:
+        config: `compute` says how to encode.
+        splits: of `Scenes.splits`, or one split three times.
+        backbone: any instance with the configured frozen part, on `device`.
+        device: where features go when they fit.
+        display: shows the stage.
+
+    Raises:
+        DataError: missing images.
+    """
+    ids = list(dict.fromkeys(image for part in splits.parts for image in part.all_images))
+    source, encoded = _source(config, backbone, ids, splits.parts, device, display)
+    row = {image: index for index, image in enumerate(ids)}
+    read = {id(part): _split_of(part, backbone, row) for part in splits.parts}
+    return Scene(
+        source=source,
+        frozen=backbone.frozen_images,
+        encoded=encoded,
+        train=read[id(splits.train)],
+        val=read[id(splits.val)],
+        dev=read[id(splits.dev)] if splits.dev is not None else None,
+        row_of=row,
+        also={name: read[id(part)] for name, part in splits.also.items()},
+    )
+
+
+def _split_of(dataset: Dataset, backbone: Backbone, row: Mapping[str, int]) -> Split:
+    return Split(
+        dataset=dataset,
+        images=torch.tensor([row[image] for image in dataset.images], dtype=torch.int64),
+        references=torch.tensor([row[query.reference] for query in dataset.queries], dtype=torch.int64),
+        tokens=backbone.tokenize([query.text for query in dataset.queries]),
+    )
+
+
+def _source(
+    config: RunConfig,
+    backbone: Backbone,
+    ids: Sequence[str],
+    parts: Sequence[Dataset],
+    device: torch.device,
+    display: Display,
+) -> tuple[FeatureSource, int]:
+    """Where features come from, and how many images were encoded for it."""
+    from negbench.data import features
+
+    if backbone.provides_features:
+        table = backbone.features_of(ids).to(device)
+        return lambda rows: table[rows.to(table.device)], 0
+    files = files_of(parts)
+    if not backbone.frozen_images:
+        pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
+        return pixels.__getitem__, 0
+    store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
+    held = min(len(ids) * store.image_bytes, budget)
+    what = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
+    check_memory([what], device)
+    with display.stage("encode", total=len(ids)) as advance:
+        report = store.ensure(
+            {image: files[image] for image in ids},
+            backbone,
+            device=device,
+            batch_size=config.compute.encode_batch_size,
+            workers=config.compute.workers,
+            progress=advance,
+        )
+    loaded = store.load(ids, device=device, budget_bytes=budget)
+    return loaded.__getitem__, report.encoded
+
+
+def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
+    """Image id -> file. Benchmarks that share images (FashionIQ's and HP-FashionIQ's) may hold a copy each."""
+    files: dict[str, Path] = {}
+    for part in parts:
+        for image in part.all_images if part.files else ():
+            path = part.files.path(image)  # type: ignore[union-attr]
+            if image in files and path != files[image] and path.stat().st_size != files[image].stat().st_size:
+                raise DataError(f"image {image} is {files[image]} and, in {part.identity}, {path}: another picture")
+            files.setdefault(image, path)
+    return files
+
+
+# --- what a process loads once -------------------------------------------------------------------------------------
+
+
+class Scenes:
+    """Data sets, backbones and scenes of this process: each loaded once, however many runs use it.
+
+    All data sets are kept, the backbones as long as they fit into a gibibyte (the last one always), and of the scenes
+    the last one. A backbone is one object for all runs that name it with their seed: `backbone` sets it back to its
+    initial weights, so the run before must be done with it.
+    """
+
+    def __init__(self) -> None:
+        self._datasets: dict[str, Dataset] = {}
+        self._carved: dict[str, tuple[Dataset, Dataset]] = {}
+        self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
+        self._scene: tuple[str, Scene] | None = None
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        for kept in (self._datasets, self._carved, self._backbones):
+            kept.clear()
+        self._scene = None
+
+    def dataset(self, section: PluginConfig, split: str, *, images: bool = True) -> Dataset:
+        """One split of a data set; annotations alone without `images`."""
+        key = f"{section.model_dump_json()} {split} {images}"
+        if key not in self._datasets:
+            self._datasets[key] = load_split(section, split, images=images)
+        return self._datasets[key]
+
+    def splits(self, config: ResolvedConfig, backbone: Backbone) -> Splits:
+        """Train, dev and val as a run of this configuration has them.
+
+        Raises:
+            DataError: missing files, or a train split without targets.
+        """
+        images = not backbone.provides_features
+        train = self.dataset(config.dataset, "train", images=images)
+        if any(query.target is None for query in train.queries):
+            raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
+        dev = None
+        if carves_dev(config):
+            seed = config.eval.dev_seed
+            key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
+            if key not in self._carved:
+                self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)
+            train, dev = self._carved[key]
+        if not config.eval.reported and dev is not None:
+            return Splits(train, dev, dev)
+        asked = [PluginConfig(**plugin_section("datasets", text)) for text in config.eval.also]
+        also = {section.name: self.dataset(section, "val", images=images) for section in asked}
+        return Splits(train, dev, self.dataset(config.dataset, "val", images=images), also)
+
+    def backbone(self, config: RunConfig) -> Backbone:
+        """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""
+        key = f"{config.backbone.model_dump_json()} {config.seed}"
+        if key not in self._backbones:
+            while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
+                del self._backbones[next(iter(self._backbones))]
+            loaded = load_backbone(config.backbone, config.seed)
+            self._backbones[key] = (loaded, {k: v.detach().clone() for k, v in trained_state(loaded).items()})
+        backbone, initial = self._backbones[key]
+        backbone.load_state_dict(initial, strict=False)
+        backbone.zero_grad(set_to_none=True)
+        return backbone.eval()
+
+    def scene(
+        self, config: RunConfig, splits: Splits, backbone: Backbone, device: torch.device, display: Display
+    ) -> Scene:
+        """The scene of these splits; opened now unless the last one fits."""
+        parts = (*map(id, splits.parts), config.backbone.model_dump_json(), backbone.feature_key, device)
+        key = " ".join(map(str, parts))  # the backbone's options too: they may change how texts are tokenised
+        if self._scene is None or self._scene[0] != key:
+            self._scene = None
+            self._scene = (key, open_scene(config, splits, backbone, device, display))
+        return self._scene[1]
+
+
+def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
+    backbone, initial = kept
+    tensors = (*backbone.parameters(), *backbone.buffers(), *initial.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def load_backbone(config: PluginConfig, seed: int) -> Backbone:
+    """Backbone with the initial weights of `seed` (where it has any that are not loaded)."""
+    cls = registry.get("backbones", config.name)
+    constructor = constructor_of("backbones", cls)
+    options = checked_options("backbones", config.name, constructor, config.options)
+    if "seed" in option_defaults(constructor):
+        options["seed"] = seed
+    backbone: Backbone = constructor(**options)
+    return backbone
+
+
+def unfamiliar(config: RunConfig, backbone: Backbone) -> list[str]:
+    """A line where the backbone's weights know no images like those of the data set; else nothing."""
+    known, data = backbone.learned_from, config.dataset.name
+    if not known or data in known:
+        return []
+    return [
+        f"backbone '{config.backbone.name}' learned from the pictures of {' and '.join(known)} alone, and {data} has "
+        "others: for trying things out; for results take clip, blip, blip2 or your own embeddings (precomputed)"
+    ]
+
+
+def load_split(config: PluginConfig, split: str, *, images: bool = True) -> Dataset:
+    """One split of the configured data set."""
+    constructor = constructor_of("datasets", registry.get("datasets", config.name))
+    options = checked_options("datasets", config.name, constructor, config.options)
+    dataset: Dataset = constructor(**options, split=split, images=images)
+    return dataset
+
+
+def trained_state(backbone: Backbone) -> dict[str, Tensor]:
+    """Parameters that train, and buffers: what differs between runs of one backbone."""
+    trained = {name: p.detach() for name, p in backbone.named_parameters() if p.requires_grad}
+    persistent = backbone.state_dict().keys()
+    return trained | {name: b for name, b in backbone.named_buffers() if name in persistent}
+
+
+# --- devices -------------------------------------------------------------------------------------------------------
+
+
+def batches(count: int, size: int) -> Iterator[Tensor]:
+    """Index tensors 0..count-1 in order, `size` at a time."""
+    yield from torch.arange(count).split(size)
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """Where `compute.device` puts a run: a CUDA device where there is one, unless it says cpu."""
+    wanted, has = config.compute.device, torch.cuda.is_available()
+    if wanted == "cuda" and not has:
+        raise NegbenchError("compute.device = 'cuda', but this machine has no CUDA device: --set compute.device=cpu")
+    return torch.device("cuda" if has and wanted != "cpu" else "cpu")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Threads of linear algebra within the block: the last bits of a sum can depend on them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,1 +1,0 @@
-"""Frozen image features on disk."""

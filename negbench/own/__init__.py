@@ -1,0 +1,1 @@
+"""Negatives for your own data: mining, embedding, and recipes made from a folder."""

@@ -1,0 +1,222 @@
+"""What strategies would do on a subject: pools, draws, false negatives, hardness, diversity, fallbacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from negbench.contracts import ScoreView, Strategy, relevance
+from negbench.metrics.similarity import target_similarity
+from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
+from negbench.mining.pool_file import unpacked
+from negbench.own.subject import AuditOptions, Judge, Subject
+
+_BLOCK = 256  # queries judged at once
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """What one strategy would do; means over queries, NaN where nothing is known or there is no such thing.
+
+    Attributes:
+        strategy: its label.
+        scope: corpus, or batch: used whole, in simulated batches, its target slot alone.
+        queries: that were sampled.
+        pool_size, pool_size_median: images in a query's pool, after the fallback.
+        band_start, band_mean, band_end: rank percentile of the pool among the allowed images, 0 the highest-scored.
+        false_negative_rate_pool: share of the pool that the data set knows to be relevant.
+        false_negative_rate_draws: the same of the draws.
+        judged_rate_pool, judged_rate_draws: the same by the judge.
+        similarity_mean, similarity_q05, similarity_q50, similarity_q95: cosine of the draws to the target in the
+            judge's eyes, mean and quantiles over all of them; a batch strategy draws what it uses.
+        hardness: mean over the draws of s+ - s-; small or negative is hard.
+        diversity: 1 - mean cosine between the drawn negatives of a query, all pairs, in the audited model's own
+            embeddings (an image's is the normalised mean of its candidate tokens); 0 where all draws look the same.
+        fallback_below, fallback_any: queries whose empty pool fell back to the nearest image below the target, or to
+            any; batch strategies: `empty` rows of the batches, which then have no negative at all.
+    """
+
+    strategy: str
+    scope: str
+    queries: int
+    pool_size: float
+    pool_size_median: float
+    band_start: float
+    band_mean: float
+    band_end: float
+    false_negative_rate_pool: float
+    false_negative_rate_draws: float
+    judged_rate_pool: float
+    judged_rate_draws: float
+    similarity_mean: float
+    similarity_q05: float
+    similarity_q50: float
+    similarity_q95: float
+    hardness: float
+    diversity: float
+    fallback_below: float
+    fallback_any: float
+    empty: float
+
+
+def corpus_row(
+    subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None, file: Path
+) -> AuditRow:
+    """A corpus strategy's row; its packed pools go to `file`."""
+    task = subject.task
+    mined = mine(
+        task,
+        strategy,
+        refresh=options.refresh,
+        draws=options.draws,
+        generator=options.generator("draws"),
+        pools=file,
+    )
+    summary = mined.summary()
+    judged = _judged(task, np.load(file), mined.negatives, judge)
+    names = ("pool_size", "pool_size_median", "band_start", "band_mean", "band_end", "hardness")
+    rates = ("false_negative_rate_pool", "false_negative_rate_draws", "fallback_below", "fallback_any")
+    return AuditRow(
+        strategy=label,
+        scope="corpus",
+        queries=len(task.queries),
+        diversity=float(diversity(subject.images[mined.negatives]).mean()),
+        empty=math.nan,
+        **judged,
+        **{name: summary[name] for name in (*names, *rates)},
+    )
+
+
+def _similarity(scores: Tensor) -> dict[str, float]:
+    """The judge's scores [P] of draws, as fields of a row: mean and quantiles; NaN without any."""
+    levels = {"similarity_q05": 0.05, "similarity_q50": 0.5, "similarity_q95": 0.95}
+    found = target_similarity(scores, list(levels.values()))
+    return {"similarity_mean": found.mean, **{name: found.quantiles[level] for name, level in levels.items()}}
+
+
+def diversity(drawn: Tensor, used: Tensor | None = None) -> Tensor:
+    """1 - mean cosine over all pairs of a query's negatives.
+
+    Args:
+        drawn: [Q, M, D] unit-norm embeddings.
+        used: [Q, M] bool, which of them there are; default all.
+
+    Returns:
+        [Q] float64; NaN for a query with fewer than two.
+    """
+    weight = torch.ones(drawn.shape[:2]) if used is None else used
+    weight = weight.to(torch.float64)
+    count = weight.sum(1)
+    total = torch.einsum("qm,qmd->qd", weight, drawn.double())
+    norms = (weight * drawn.double().square().sum(-1)).sum(1)
+    pairs = (total.square().sum(1) - norms) / (count * (count - 1))
+    return torch.where(count > 1, 1 - pairs, torch.nan)
+
+
+def blocks_of(task: MiningTask) -> Iterator[tuple[Tensor, Tensor]]:
+    """([b] rows of the task, [n] columns of their corpus)."""
+    for group, columns in enumerate(task.groups):
+        for rows in torch.split((task.group == group).nonzero()[:, 0], _BLOCK):
+            if len(rows):
+                yield rows, columns
+
+
+def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Judge | None) -> dict[str, float]:
+    """What the judge says of packed pools and draws [Q, D], as fields of a row."""
+    if judge is None:
+        return dict.fromkeys(("judged_rate_pool", "judged_rate_draws"), math.nan) | _similarity(torch.empty(0))
+    shares, found = [], []
+    for rows, columns in blocks_of(task):
+        scores, pool = judge.scores(rows, columns), unpacked(bits[rows.numpy()], len(columns))
+        shares.append((pool & (scores > judge.threshold)).sum(1).double() / pool.sum(1))
+        place = torch.full((len(task.candidates),), -1).index_copy_(0, columns, torch.arange(len(columns)))
+        found.append(scores.gather(1, place[drawn[rows]]))
+    draws = torch.cat(found)
+    rates = {
+        "judged_rate_pool": float(torch.cat(shares).mean()),
+        "judged_rate_draws": float((draws > judge.threshold).double().mean()),
+    }
+    return rates | _similarity(draws.flatten())
+
+
+def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None) -> AuditRow:
+    """The sampled queries in random batches of the run's size; a last one with a single query is left out."""
+    task, size = subject.task, int(subject.config.train.batch_size or 2)
+    order = torch.randperm(len(task.queries), generator=options.generator("batches"))
+    found: list[dict[str, float]] = []
+    sizes, spread, likeness = list[Tensor](), list[Tensor](), list[Tensor]()
+    judged = ("judged_rate_pool", "judged_rate_draws")
+    for rows in order.split(size):
+        if len(rows) < 2:
+            continue
+        view, known = _batch_view(subject, rows, options.refresh, strategy)
+        pool = strategy.pool(view).cpu()
+        values = batch_statistics(view, pool.to(view.scores.device), known)
+        weights = pool.double()
+        targets = task.target[rows]
+        scores = None if judge is None else judge.scores(rows, targets)
+        wrong = None if judge is None or scores is None else (scores > judge.threshold).double()
+        values["filled"] = len(rows) - values["empty"]
+        found.append(values | {name: _share(wrong, w) for name, w in zip(judged, (weights > 0, weights), strict=True)})
+        sizes.append((weights > 0).sum(1))
+        if scores is not None:
+            likeness.append(scores[weights > 0])
+        members = subject.images[targets][None].expand(len(rows), -1, -1)
+        spread.append(diversity(members, weights > 0))
+    nan = math.nan
+    names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
+    return AuditRow(
+        strategy=label,
+        scope="batch",
+        queries=sum(len(part) for part in sizes),
+        pool_size_median=float(np.median(torch.cat(sizes).numpy())),
+        diversity=float(torch.cat(spread).nanmean()),
+        empty=sum(values["empty"] for values in found),
+        **_similarity(torch.cat([torch.empty(0), *likeness])),
+        **{name: _weighted(found, name) for name in (*names, *judged)},
+        **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), nan),
+    )
+
+
+def _weighted(batches: Sequence[Mapping[str, float]], name: str) -> float:
+    """Mean over the queries of all batches that have a negative; NaN where none has."""
+    filled = sum(batch["filled"] for batch in batches)
+    return sum(batch[name] * batch["filled"] for batch in batches if batch["filled"]) / filled if filled else math.nan
+
+
+def _share(wrong: Tensor | None, weights: Tensor) -> float:
+    """Mean over the rows that hold anything of the share of the weight [b, b] that is wrong; NaN where unknown."""
+    if wrong is None:
+        return math.nan
+    filled = weights[weights.sum(1) > 0].double()
+    return float(((filled * wrong[weights.sum(1) > 0]).sum(1) / filled.sum(1)).mean())
+
+
+def _batch_view(subject: Subject, rows: Tensor, refresh: int, strategy: Strategy) -> tuple[ScoreView, Tensor | None]:
+    """The batch's own [B, B] scores of targets as a run sees them, and which are known to be relevant."""
+    task, split, queries = subject.task, subject.scene.train, subject.rows[rows]
+    device = task.queries.device
+    targets = task.target[rows]
+    scores = relevance(task.queries[rows.to(device)].float(), task.candidates[targets.to(device)].float())
+    known = split.batch_relevant(queries)
+    known = None if known is None else known.to(device)
+    allowed = split.batch_allowed("target", queries, subject.config.mining).to(device)
+    own = torch.arange(len(rows), device=device)
+    view = ScoreView(
+        scores=scores,
+        target=own,
+        allowed=allowed,
+        refresh=refresh,
+        relevant=known if strategy.reads_truth else None,
+        temperature=task.temperature,
+        dim=task.queries.shape[1],
+        planes={name: plane.block(rows, targets) for name, plane in task.planes.items()},
+    )
+    return filtered(view, task.filters, strategy), known

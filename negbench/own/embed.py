@@ -1,0 +1,301 @@
+"""A folder's images and texts through an encoder, into the two files that backbone `precomputed` reads."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from negbench import display
+from negbench.contracts import Backbone, check_option
+from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
+from negbench.files import atomic_write
+from negbench.own.init import NO_TRIPLETS, RECIPE, Found, load_split, shell, survey, toml
+from negbench.registry import import_file, on_one_line, place_in
+from negbench.room import device_named
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from negbench.datasets.image_files import ImageFiles
+
+IMAGES, TEXTS = "images.npz", "texts.npz"
+_LIBRARIES = "negbench.backbones._encoders"  # imported when an encoder is asked for, as a plug-in is
+_THREADS = 4  # that decode images
+_WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME, sentence-transformers:NAME or FILE.py:NAME"
+_METHODS = ("encode_image", "encode_text")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What was written.
+
+    Attributes:
+        images: file of the images' embeddings.
+        texts: file of the texts' embeddings.
+        image_shape: [N, C], or [N, L, C] of an encoder that gives L vectors an image.
+        text_shape: [n, C_t].
+        triplets: file that named them.
+    """
+
+    images: Path
+    texts: Path
+    image_shape: tuple[int, ...]
+    text_shape: tuple[int, ...]
+    triplets: Path
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """`precomputed` on these files, as `negbench.audit`, `compare` and `run` take it."""
+        return {"name": "precomputed", "images": str(self.images), "texts": str(self.texts)}
+
+    @property
+    def dataset(self) -> dict[str, Any]:
+        """`triplets` on this file, likewise."""
+        return {"name": "triplets", "file": str(self.triplets)}
+
+
+def embed_folder(
+    folder: Path,
+    encoder: Any,
+    *,
+    batch_size: int = 32,
+    device: str | None = None,
+    gallery: Path | None = None,
+    overwrite: bool = False,
+) -> Embedded:
+    """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
+    check_option("batch_size", batch_size, batch_size >= 1, "at least 1")
+    found = survey(folder)
+    files, texts = _named(found, gallery)
+    _check_room(found, overwrite)
+    used = _opened(encoder, device)
+    with display.stages("embed") as shown, used.computing():
+        with shown.stage("images", total=len(files)) as advance:
+            images = used.vectors("encode_image", _decoded(files, batch_size), advance)
+        with shown.stage("texts", total=len(texts)) as advance:
+            parts = (texts[start : start + batch_size] for start in range(0, len(texts), batch_size))
+            words = used.vectors("encode_text", ((part, part) for part in parts), advance)
+    (found.folder / IMAGES).unlink(missing_ok=True)  # killed between the two files, it leaves no pair of two encoders
+    with atomic_write(found.folder / TEXTS, "wb") as file:
+        np.savez(file, texts=np.array(texts), features=words.numpy())
+    with atomic_write(found.folder / IMAGES, "wb") as file:
+        np.savez(file, ids=np.array(list(files)), features=images.numpy())
+    assert found.triplets is not None
+    return Embedded(
+        found.folder / IMAGES, found.folder / TEXTS, tuple(images.shape), tuple(words.shape), found.triplets[0]
+    )
+
+
+def next_steps(found: Embedded) -> list[str]:
+    """What to do with them: `negbench init`, or what to change in the recipe that it wrote before."""
+    folder = found.images.parent
+    if not (folder / RECIPE).exists():
+        return [f"negbench init {shell(folder)}"]
+    return [
+        f"in {folder / RECIPE}, in the place of what is there:",
+        "[backbone]",
+        *(f"{name} = {toml(value)}" for name, value in found.backbone.items()),
+    ]
+
+
+# --- what is embedded ----------------------------------------------------------------------------------------------
+
+
+def _named(found: Found, gallery: Path | None) -> tuple[dict[str, ImageFiles], list[str]]:
+    """(Image id -> the files that hold it, texts), each once, in order of appearance over all splits.
+
+    Raises:
+        DataError: no triplets, or images missing.
+    """
+    if found.triplets is None:
+        raise DataError(f"{found.folder}: nothing to embed yet; missing: {'; '.join([*found.missing, NO_TRIPLETS])}")
+    given = {} if gallery is None else {"gallery": gallery}
+    column = dict.fromkeys(row.split for row in found.triplets[1].rows if row.split is not None)
+    data = [load_split(found, split, images=True, **given) for split in column or ("train", "val")]
+    files = {image: each.files for each in data for image in each.all_images if each.files is not None}
+    return files, list(dict.fromkeys(query.text for each in data for query in each.queries))
+
+
+def _check_room(found: Found, overwrite: bool) -> None:
+    """Before anything is computed: whether the files can be written, and `precomputed` will then find these two."""
+    ours = {"images": found.folder / IMAGES, "texts": found.folder / TEXTS}
+    there = [path for path in ours.values() if path.exists()]
+    if there and not overwrite:
+        raise OptionError(f"{there[0]} is there already: `negbench init` goes on with it, --overwrite computes it anew")
+    for role, (file, _) in found.vectors.items():
+        if file != ours[role]:
+            raise OptionError(f"{file} holds embeddings of {role} already: move it away, else there would be two")
+    try:
+        tempfile.TemporaryFile(dir=found.folder).close()
+    except OSError as error:
+        raise NegbenchError(f"cannot write {found.folder}: {error.strerror or error}") from error
+
+
+def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str], list[Image]]]:
+    """(ids, RGB images) of each batch, the next one decoded while the last is encoded."""
+    ids, rgb = list(files), importlib.import_module(_LIBRARIES).rgb
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="negbench-decode") as pool:
+
+        def begin(start: int) -> list[Future[Image]]:
+            return [pool.submit(lambda name: rgb(files[name].open(name)), image) for image in ids[start : start + size]]
+
+        waiting = begin(0)
+        for start in range(0, len(ids), size):
+            coming = begin(start + size)
+            yield ids[start : start + size], [each.result() for each in waiting]
+            waiting = coming
+
+
+# --- encoders ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Used:
+    """An encoder as it is asked.
+
+    Attributes:
+        encoder: has `encode_image` and `encode_text`.
+        title: for errors.
+        module: of the user's file that it is defined in, if it is.
+        told: whether its errors are told in one line; those of an object that was given in Python are its giver's.
+    """
+
+    encoder: Any
+    title: str
+    module: str = ""
+    told: bool = True
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Without gradients, a module in evaluation mode; then it is as it was."""
+        still: AbstractContextManager[None] = nullcontext()
+        if isinstance(self.encoder, nn.Module):
+            still = Backbone.evaluating(self.encoder)  # type: ignore[arg-type]  # it does so with any module
+        with still, torch.no_grad():
+            yield
+
+    def vectors(
+        self, method: str, batches: Iterable[tuple[Sequence[str], Sequence[Any]]], advance: display.Advance
+    ) -> Tensor:
+        """Embeddings of batches of (names, what to encode): [N, C] or, of images, [N, L, C] float32 on the CPU.
+
+        Raises:
+            NegbenchError: what the encoder returns are no such embeddings; names the first image or text.
+        """
+        parts = list[Tensor]()
+        for names, given in batches:
+            with self.blamed():
+                returned = getattr(self.encoder, method)(given)
+            part = self._checked(returned, method, names)
+            if parts and part.shape[1:] != parts[0].shape[1:]:
+                raise OptionError(
+                    f"{self.title}: {method} gave {list(parts[0].shape[1:])} of one batch and "
+                    f"{list(part.shape[1:])} of the next for each item: want one shape"
+                )
+            parts.append(part)
+            advance(len(names))
+        return torch.cat(parts)
+
+    def _checked(self, returned: Any, method: str, names: Sequence[str]) -> Tensor:
+        many = " or [n, L, C]" if method == "encode_image" else ""
+        want = f"{self.title}: {method} must return [n, C]{many} floats, a row for each of n = {len(names)}"
+        try:
+            found = torch.as_tensor(returned).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(f"{want}, got a {type(returned).__name__}") from error
+        ranks = (2, 3) if many else (2,)
+        if found.ndim not in ranks or len(found) != len(names) or not found.is_floating_point() or not found.numel():
+            raise OptionError(f"{want}, got {list(found.shape)} {found.dtype}")
+        found = found.to("cpu", torch.float32, copy=True)  # an encoder may write into its own buffer
+        finite = torch.isfinite(found).flatten(1).all(1)
+        if not finite.all():
+            raise DataError(f"{self.title}: {method} of '{names[int(finite.int().argmin())]}' is not finite")
+        return found
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """What goes wrong within is the encoder's."""
+        try:
+            yield
+        except NegbenchError:
+            raise
+        except Exception as error:
+            memory = out_of_memory(error, "lower --batch-size")
+            if not self.told and memory is None:
+                raise
+            place = place_in(error, {self.module})
+            line = f" in line {place[1]}" if place else ""
+            raise NegbenchError(memory or f"{self.title} failed{line}: {on_one_line(error)}") from error
+
+
+def _opened(given: Any, device: str | None) -> _Used:
+    """The encoder of a specification, or an object that is one.
+
+    Raises:
+        NegbenchError: none of these, or one that cannot be loaded; what its library lacks is an ImportError.
+    """
+    where = None if device is None else device_named(device)
+    if not isinstance(given, str):
+        name = getattr(given, "__name__", type(given).__name__)
+        return _moved(_with_methods(_Used(given, f"encoder {name}", told=False)), where)
+    where = where or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, name = given.partition(":")
+    file, _, attribute = given.rpartition(":")
+    title = f"--encoder {given}"
+    if file.endswith(".py"):
+        return _moved(_own(Path(file).expanduser(), attribute, title), where)
+    if kind.endswith(".py"):
+        raise OptionError(f"{title}: name the encoder in it, as {kind}:NAME")
+    libraries = importlib.import_module(_LIBRARIES)
+    if not name or kind not in libraries.LIBRARIES:
+        raise OptionError(f"{title}: want {_WANT}")
+    try:
+        return _Used(libraries.load(kind, name, where), title)
+    except NegbenchError as error:
+        raise OptionError(f"{title}: {error}") from error
+
+
+def _own(path: Path, name: str, title: str) -> _Used:
+    """NAME of the user's own file: an encoder, or a class or function that makes one without arguments."""
+    module = import_file(path, "--encoder")
+    if not hasattr(module, name):
+        public = [each for each in vars(module) if not each.startswith("_")]
+        raise UnknownNameError("encoder", name, public, where=str(path))
+    found = getattr(module, name)
+    used = _Used(found, title, module.__name__)
+    if inspect.isclass(found) or (callable(found) and not hasattr(found, _METHODS[0])):
+        with used.blamed():
+            used = _Used(found(), title, module.__name__)
+    return _with_methods(used)
+
+
+def _with_methods(used: _Used) -> _Used:
+    if inspect.isclass(used.encoder):
+        raise OptionError(f"{used.title}: a class; want an object of it")
+    lacking = [name for name in _METHODS if not callable(getattr(used.encoder, name, None))]
+    if lacking:
+        raise OptionError(
+            f"{used.title}: an object of type {type(used.encoder).__name__} has no {' nor '.join(lacking)}: want "
+            "encode_image(images), a list of RGB PIL images -> [n, C], and encode_text(texts), a list of strings -> "
+            "[n, C]"
+        )
+    return used
+
+
+def _moved(used: _Used, device: torch.device | None) -> _Used:
+    """A torch module on the device; anything else knows its own."""
+    if device is not None and isinstance(used.encoder, nn.Module):
+        with used.blamed():
+            used.encoder.to(device)
+    return used

@@ -1,0 +1,292 @@
+"""Negatives for a training loop of one's own: embeddings in, negatives out, by the same code that a run mines with.
+
+miner = negbench.Miner("qure:variant=release", draws=5)
+for epoch in range(epochs):
+    found = miner.refresh(queries, images, targets)  # after encoding both again
+    train(found.negatives)  # [Q, 5] rows of `images`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from negbench.config import parse_plugin
+from negbench.contracts import ScoreView, Strategy, check_option
+from negbench.errors import OptionError
+from negbench.metrics.ragged import Ragged
+from negbench.mining.draws import splitmix
+from negbench.mining.mine import NO_FALLBACK, Mined, MiningTask, mine
+from negbench.registry import registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOVES_SCORES = False  # no run mines through it
+
+Rows = Sequence[Sequence[int]]  # of each query, columns of the images
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """What `Miner.refresh` yields, on the CPU; a *column* is a row of the image embeddings.
+
+    Attributes:
+        negatives: [Q, draws] int64 columns, in the order of the draws.
+        weights: [Q, draws] float64, what each negative weighs in its query's pool, of 1 in all: its chance at the first
+            draw. None where every pool is uniform.
+        mined: all that is known of each query: pool size, band, false negatives, overlap, hardness, fallback.
+        refresh: 0-based count of this refresh.
+    """
+
+    negatives: Tensor
+    weights: Tensor | None
+    mined: Mined
+    refresh: int
+
+    @property
+    def statistics(self) -> pd.DataFrame:
+        """One row per query, the fields of `negbench.mining.mine.Mined`; lists for `negatives`, `scores`, `weights`."""
+        frame = self.mined.frame()
+        if self.weights is not None:
+            frame.insert(2, "weights", self.weights.tolist())
+        return frame
+
+    def summary(self) -> dict[str, float]:
+        """Means over the queries and counts of fallbacks, for a log."""
+        return self.mined.summary()
+
+
+class Miner:
+    """Mines with one corpus strategy, refresh after refresh.
+
+    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts what was done; a miner that is
+    made with the count and the seed of another goes on where that one stopped, but for the overlap with its last pools.
+
+    Args:
+        strategy: registry key, with options as `qure:variant=release`, or an instance.
+        draws: negatives per query and refresh, without repeats until a pool is used up.
+        seed: of all draws.
+        refreshes: how many were done before; strategies with a schedule (`cirqrs`) read the count.
+        normalize: scale all embeddings to unit length, so that scores are cosines; False takes dot products.
+        device: where scores are computed; left out, where the embeddings lie.
+
+    Raises:
+        NegbenchError: an unknown name, a bad option, a batch strategy.
+    """
+
+    def __init__(
+        self,
+        strategy: str | Strategy,
+        *,
+        draws: int = 1,
+        seed: int = 0,
+        refreshes: int = 0,
+        normalize: bool = True,
+        device: str | torch.device | None = None,
+    ) -> None:
+        if isinstance(strategy, str):
+            section = parse_plugin(strategy)
+            strategy = registry.make("strategies", str(section.pop("name")), **section)
+        if not isinstance(strategy, Strategy):
+            raise OptionError(f"strategy must be a name or a Strategy, got a {type(strategy).__name__}")
+        if strategy.scope != "corpus":
+            raise OptionError(
+                f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
+                "call its pool() on the batch's scores"
+            )
+        check_option("draws", draws, draws >= 1, "at least 1")
+        check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
+        check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
+        self.strategy: Strategy = strategy
+        self.draws, self.seed, self.refreshes = draws, seed, refreshes
+        self._normalize, self._device = normalize, device
+        self._folder = tempfile.TemporaryDirectory(prefix="negbench-miner-")
+        self._previous: Path | None = None
+        self._shape = (0, 0)
+
+    def refresh(
+        self,
+        query_embeddings: Any,
+        image_embeddings: Any,
+        targets: Any,
+        *,
+        groups: Any = None,
+        excluded: Rows | None = None,
+        relevant: Rows | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Negatives:
+        """Define the pools anew and draw from them.
+
+        Args:
+            query_embeddings: [Q, D] float, numpy or torch, on any device.
+            image_embeddings: [N, D], or [N, T, D] for T tokens an image, whose best counts.
+            targets: [Q] whole numbers, each query's positive among the images.
+            groups: [N] labels of any kind: a query draws from the images of its target's group alone.
+            excluded: of each query, images that may never be drawn, e.g. its reference.
+            relevant: of each query, images known to satisfy it; statistics count them, oracles avoid them.
+            progress: called after each block with the number of queries it held.
+
+        Raises:
+            NegbenchError: shapes that do not fit, values that are not finite, columns outside, nothing to draw from.
+        """
+        task = self._task(query_embeddings, image_embeddings, targets, groups, excluded, relevant)
+        shape = (len(task.queries), max(map(len, task.groups)))
+        pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
+        weighted = _Weighted(self.strategy)
+        mined = mine(
+            task,
+            weighted.strategy,
+            refresh=self.refreshes,
+            draws=self.draws,
+            generator=self._generator(),
+            previous=self._previous if shape == self._shape else None,  # other numbers: nothing to compare with
+            pools=pools,
+            progress=progress,
+        )
+        if self._previous is not None:
+            self._previous.unlink()
+        self._previous, self._shape = pools, shape
+        self.refreshes += 1
+        weights = None
+        if weighted.found:
+            weighted.gather(task, mined)
+            mine(task, weighted.strategy, refresh=self.refreshes - 1, draws=1, generator=self._generator())
+            weights = weighted.shares(mined)
+        return Negatives(mined.negatives, weights, mined, self.refreshes - 1)
+
+    def _generator(self) -> torch.Generator:
+        number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))
+        return torch.Generator().manual_seed(int(number) & (2**63 - 1))
+
+    def _task(
+        self, queries: Any, images: Any, targets: Any, groups: Any, excluded: Rows | None, relevant: Rows | None
+    ) -> MiningTask:
+        queries = self._embeddings("query_embeddings", queries)
+        images = self._embeddings("image_embeddings", images)
+        images = images[:, None] if images.ndim == 2 else images
+        if queries.ndim != 2 or images.ndim != 3 or queries.shape[1] != images.shape[2]:
+            raise OptionError(
+                "want query_embeddings [Q, D] and image_embeddings [N, D] or [N, T, D] of one width D, "
+                f"got {tuple(queries.shape)} and {tuple(images.squeeze(1).shape)}"
+            )
+        if queries.device != images.device:
+            raise OptionError(
+                f"query_embeddings lie on {queries.device}, image_embeddings on {images.device}: "
+                "move one, or give Miner a device"
+            )
+        target = _columns("targets", targets, len(queries), len(images))
+        labels = np.zeros(len(images)) if groups is None else np.asarray(_on_cpu(groups))
+        if labels.shape != (len(images),):
+            raise OptionError(f"groups must be one label for each of the {len(images)} images, got {labels.shape}")
+        names, index = np.unique(labels, return_inverse=True)
+        of_image = torch.from_numpy(index.reshape(-1).astype(np.int64))
+        return MiningTask(
+            queries=queries,
+            candidates=images,
+            target=target,
+            group=of_image[target],
+            groups=[(of_image == number).nonzero().squeeze(1) for number in range(len(names))],
+            excluded=_ragged("excluded", excluded, len(queries), len(images)),
+            relevant=_ragged("relevant", relevant, len(queries), len(images), target),
+        )
+
+    def _embeddings(self, name: str, given: Any) -> Tensor:
+        try:
+            tensor = torch.as_tensor(given, device=self._device).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(f"{name} must be numbers that torch can hold: {error}") from error
+        if not tensor.is_floating_point() or tensor.ndim not in (2, 3) or not len(tensor):
+            raise OptionError(f"{name} must be floats, [rows, width], got {tuple(tensor.shape)} {tensor.dtype}")
+        tensor = tensor.float()
+        length = tensor.norm(dim=-1).reshape(len(tensor), -1)
+        bad = (~length.isfinite()).any(1).nonzero()
+        if len(bad):
+            raise OptionError(f"{name} row {int(bad[0])} holds NaN or infinity ({len(bad)} such rows)")
+        empty = (length == 0).any(1).nonzero()
+        if self._normalize and len(empty):
+            raise OptionError(f"{name} row {int(empty[0])} is the zero vector, which has no direction: drop it")
+        return normalize(tensor, dim=-1) if self._normalize else tensor
+
+
+class _Weighted:
+    """A strategy that notes whether its pools are weighted, and then what drawn images weigh in them."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._own = strategy
+        self.found = False
+        self.strategy = dataclasses.replace(strategy)
+        object.__setattr__(self.strategy, "pool", self._pool)  # shadows the method of this copy alone
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._drawn: Tensor | None = None
+        self._weights: list[Tensor] = []
+
+    def gather(self, task: MiningTask, mined: Mined) -> None:
+        """From now on, keep what the drawn images weigh; mining asks for one group after the other, rows ascending."""
+        rows = [(task.group == number).nonzero().squeeze(1) for number in range(len(task.groups))]
+        local = torch.empty(len(task.candidates), dtype=torch.int64)  # where a column stands in its group's corpus
+        for columns in task.groups:
+            local[columns] = torch.arange(len(columns))
+        self._order = torch.cat(rows)
+        self._drawn = local[mined.negatives[self._order]]
+
+    def shares(self, mined: Mined) -> Tensor:
+        """[Q, draws], each query's pool weighing 1 in all; a fallback's pool is uniform."""
+        weights = torch.empty(mined.negatives.shape, dtype=torch.float64)
+        weights[self._order] = torch.cat(self._weights)
+        uniform = mined.fallback != NO_FALLBACK
+        weights[uniform] = 1 / mined.pool_size[uniform, None].double()
+        return weights
+
+    def _pool(self, view: ScoreView) -> Tensor:
+        answer = self._own.pool(view)
+        self.found = self.found or answer.is_floating_point()
+        if self._drawn is not None:
+            drawn, self._drawn = self._drawn[: len(answer)], self._drawn[len(answer) :]
+            weights = answer.double()
+            self._weights.append((weights.gather(1, drawn.to(weights.device)) / weights.sum(1, keepdim=True)).cpu())
+        return answer
+
+
+def _on_cpu(given: Any) -> Any:
+    return given.cpu() if isinstance(given, Tensor) else given
+
+
+def _columns(name: str, given: Any, count: int, images: int) -> Tensor:
+    """[count] int64 on the CPU; OptionError unless whole numbers in 0 ... images - 1."""
+    values = np.asarray(_on_cpu(given))
+    if values.shape != (count,) or values.dtype.kind not in "iu":
+        raise OptionError(f"{name} must be {count} whole numbers, got {values.shape} {values.dtype}")
+    outside = np.flatnonzero((values < 0) | (values >= images))
+    if len(outside):
+        row = int(outside[0])
+        raise OptionError(f"{name}: query {row} names image {values[row]}, but there are {images}, 0 ... {images - 1}")
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _ragged(name: str, rows: Rows | None, count: int, images: int, target: Tensor | None = None) -> Ragged | None:
+    """Columns of each query, checked; the target is put in front of rows that hold anything."""
+    if rows is None:
+        return None
+    if len(rows) != count:
+        raise OptionError(f"{name} must have a row for each of the {count} queries, got {len(rows)}")
+    lists = [[int(value) for value in row] for row in rows]
+    flat = np.array([value for row in lists for value in row], dtype=np.int64)
+    if len(flat) and (flat.min() < 0 or flat.max() >= images):
+        row = next(i for i, row in enumerate(lists) if any(not 0 <= value < images for value in row))
+        raise OptionError(f"{name}: query {row} names an image outside 0 ... {images - 1}")
+    if target is not None:
+        lists = [
+            [first, *(v for v in row if v != first)] if row else row
+            for first, row in zip(target.tolist(), lists, strict=True)
+        ]
+    return Ragged.of(lists)

@@ -1,0 +1,164 @@
+"""What is audited: a split as one model sees it, a sample of its queries, and a judge of what looks like the target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from negbench.config import ResolvedConfig
+from negbench.contracts import PlaneName, check_option
+from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
+from negbench.datasets.dataset import Dataset, QueryRanks
+from negbench.display import Display
+from negbench.errors import DataError
+from negbench.loop.checkpoint import stream
+from negbench.mining.mine import MiningTask
+from negbench.mining.planes import Plane, images_of, offline_planes
+from negbench.mining.task import mining_task
+from negbench.runfolder import RunFolder
+from negbench.scoring.scorers import load_weights
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """What is looked at.
+
+    Args:
+        queries: how many queries, drawn at random; 0 takes all.
+        draws: negatives drawn for each query, at least 2 (one has no diversity).
+        refresh: 0-based count of the refresh that strategies with a schedule (cirqrs) are told.
+        curves: queries whose score curve is kept.
+        seed: of the sample, the draws and the batches.
+
+    Raises:
+        OptionError: a value out of range.
+    """
+
+    queries: int = 1000
+    draws: int = 10
+    refresh: int = 0
+    curves: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("--queries", self.queries, self.queries == 0 or self.queries >= 2, "0 (all) or at least 2")
+        check_option("--draws", self.draws, self.draws >= 2, "at least 2")
+        for name in ("refresh", "curves", "seed"):
+            check_option(f"--{name}", getattr(self, name), getattr(self, name) >= 0, "at least 0")
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """The stream of one purpose under `seed`."""
+        return stream(self.seed, f"audit {purpose}")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A split as one model sees it.
+
+    Attributes:
+        config: its backbone, data set, mining and batch size count.
+        model: "untrained", or the run.
+        scene: whose `train` is the split, whichever it is.
+        task: of the sampled queries.
+        rows: [Q] int64, which queries of the data set these are.
+        images: [N, D] unit-norm mean candidate token of every image, on the CPU.
+        val: the run's ranks on the split that it was scored on, where its train split is audited; else None.
+        remarks: what a reader must know of the model and these images.
+    """
+
+    config: ResolvedConfig
+    model: str
+    scene: Scene
+    task: MiningTask
+    rows: Tensor
+    images: Tensor
+    val: QueryRanks | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def dataset(self) -> Dataset:
+        """The split's queries and images."""
+        return self.scene.train.dataset
+
+
+def open_subject(
+    config: ResolvedConfig,
+    split: str,
+    options: AuditOptions,
+    display: Display,
+    run: RunFolder | None = None,
+    scenes: Scenes | None = None,
+    reads: Collection[PlaneName] = (),
+) -> Subject:
+    """Load data and model, encode what the feature store lacks, embed.
+
+    Args:
+        config: resolved.
+        split: whose queries and corpus.
+        options: how many queries.
+        display: shows the stages.
+        run: takes its trained weights; None leaves the backbone untrained.
+        scenes: shares what was loaded before.
+        reads: planes that the strategies need, and the judge (`planes_read`).
+
+    Raises:
+        DataError: queries without a target, or files that are missing.
+        NegbenchError: weights that do not fit.
+    """
+    scenes = scenes or Scenes()
+    with threads(config.compute.threads):
+        device = device_of(config)
+        backbone = scenes.backbone(config)
+        backbone.to(device)
+        dataset = scenes.dataset(config.dataset, split, images=not backbone.provides_features)
+        if any(query.target is None for query in dataset.queries):
+            raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
+        with display.stage("prepare"):
+            scene = open_scene(config, Splits(dataset, None, dataset), backbone, device, display)
+        offline = offline_planes(reads, config, backbone, scene, display)  # the first is of the weights as loaded
+        if run is not None:
+            load_weights(backbone, run)
+        with display.stage("evaluate", note="audit"):
+            task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
+        count = min(options.queries or len(dataset.queries), len(dataset.queries))
+        order = torch.randperm(len(dataset.queries), generator=options.generator("sample"))
+        rows = order[:count].sort().values
+        images = images_of(task.candidates).cpu()
+    own = run is not None and split == "train" and run.config.dataset == config.dataset
+    return Subject(
+        config,
+        model="untrained" if run is None else run.run_id,
+        scene=scene,
+        task=task.shard(rows),
+        rows=rows,
+        images=images,
+        val=QueryRanks.from_frame(run.ranks()) if run is not None and own else None,
+        remarks=tuple(unfamiliar(config, backbone)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Who says that an image is as good as the target: a score above a threshold.
+
+    Attributes:
+        name: as printed.
+        plane: of the subject's sampled queries and all images (the plane "judge" of a run).
+        threshold: score above which an image counts as a false negative.
+    """
+
+    name: str
+    plane: Plane
+    threshold: float
+
+    def scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] of sampled queries and images, on the CPU; NaN where a file holds none."""
+        return self.plane.block(rows, columns).cpu()
+
+
+def judge_of(subject: Subject, threshold: float) -> Judge:
+    """The judge that the subject's configuration names (`mining.judge`), whose plane its task has to hold."""
+    return Judge(f"{subject.config.mining.judge} > {threshold:g}", subject.task.planes["judge"], threshold)

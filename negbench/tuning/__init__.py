@@ -1,0 +1,1 @@
+"""Optuna studies over the knobs of a strategy."""

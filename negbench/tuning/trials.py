@@ -1,0 +1,155 @@
+"""A trial computed by the engine: its cells on the dev part, one per seed, and its MLflow copy."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from negbench.config import RunConfig, resolved
+from negbench.errors import NegbenchError
+from negbench.grid.cells import SCENES
+from negbench.loop.runs import Bench, PlannedRun, RunResult, plan_run, run_config
+from negbench.runfolder import RunFolder, runs_of
+from negbench.tracking import Pruned, RunLog, Tracker
+from negbench.tuning.book import Claim, trial_folder
+from negbench.tuning.spec import StudySpec, first_refresh
+
+LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
+
+Objective = Callable[[Claim], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker process is told.
+
+    Args:
+        runs: runs folder.
+        name: of the study, of its folder there, and of its MLflow experiment.
+        spec: its settings, as this machine was told them.
+        url: of the storage.
+        trials: how many to make.
+        uri: MLflow store of the trials' copies.
+        parent: MLflow run that they hang under.
+        opens: makes the objective in the worker; importable by name. `Trials` for every study but those of tests.
+    """
+
+    runs: Path
+    name: str
+    spec: StudySpec
+    url: str
+    trials: int
+    uri: str | None
+    parent: str | None
+    opens: Callable[[Job], Objective]
+
+    @property
+    def folder(self) -> Path:
+        """Of the study."""
+        return self.runs / self.name
+
+    def tags(self, trial: int) -> dict[str, str]:
+        """Tags of a trial's MLflow copy."""
+        tags = {"experiment": self.name, "study": self.name, "negbench.kind": "trial", "trial": str(trial)}
+        tags["strategy"] = str(self.spec.base["strategy"]["name"])
+        return tags | ({"mlflow.parentRunId": self.parent} if self.parent else {})
+
+
+class Trials:
+    """Computes trials; their cells lie in `cells` of the study's folder, and trials of one point share them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._spec = job, job.spec
+        self._tracker = Tracker.open(job.runs, job.uri)
+        cells = job.folder / "cells"
+        self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # the trial is what MLflow shows
+
+    def __call__(self, claim: Claim) -> list[float]:
+        """Objectives of a trial: mean recall on the dev part, and what is minimised beside it.
+
+        Raises:
+            Pruned: it was stopped within an epoch.
+            NegbenchError: it cannot be computed.
+        """
+        space, base = self._spec.space, self._spec.config
+        configs = [space.config(base, claim.point, seed) for seed in self._spec.seeds]
+        folder = RunFolder(self._job.folder / trial_folder(claim.number))
+        params = {**resolved(configs[0]).flat(), **claim.point}
+        with self._tracker.run(folder, params, self._job.tags(claim.number)) as log:
+            claim.note("config", space.plain(base, claim.point))
+            if run := log.opened():
+                claim.note("mlflow", run)
+            return self._values(claim, configs, log)
+
+    def _values(self, claim: Claim, configs: Sequence[RunConfig], log: RunLog) -> list[float]:
+        started, results = time.monotonic(), list[RunResult]()
+        for config in configs:
+            results.append(self._cell(config, claim, log, [_main(result) for result in results]))
+        recall = statistics.fmean(map(_main, results))
+        costs = {
+            "mining_seconds": statistics.fmean(float(r.details["seconds"].get("mine", 0.0)) for r in results),
+            "false_negative_rate": statistics.fmean(_false_negatives(r.details["behaviour"]) for r in results),
+        }
+        claim.note("runs", [result.run_id for result in results])
+        claim.note("seconds", round(time.monotonic() - started, 3))
+        for name, value in costs.items():
+            claim.note(name, None if math.isnan(value) else value)
+        log.metrics({"objective/recall": recall, **{f"objective/{k}": v for k, v in costs.items()}}, self._spec.epochs)
+        if self._spec.minimise is None:
+            return [recall]
+        second = costs[self._spec.minimise.replace("-", "_")]
+        if math.isnan(second):
+            raise NegbenchError(
+                f"--minimise {self._spec.minimise}: the data set knows nothing beyond each query's target, so that no "
+                "false negative can be counted"
+            )
+        return [recall, second]
+
+    def _cell(self, config: RunConfig, claim: Claim, log: RunLog, before: Sequence[float]) -> RunResult:
+        planned = plan_run(config, self._bench.scenes)
+        try:
+            result = run_config(config, self._bench, watch=_Watch(claim, log, planned, before))
+        except Pruned:
+            self._drop_large_files(planned)
+            raise
+        self._drop_large_files(planned)
+        return result
+
+    def _drop_large_files(self, planned: PlannedRun) -> None:
+        """Weights, checkpoint and pools of a cell: forty of them are many gigabytes, and the best is trained again."""
+        for folder in runs_of(self._bench.runs, planned.hash):
+            for pattern in LARGE_FILES:
+                for path in folder.path.glob(pattern):
+                    path.unlink(missing_ok=True)
+
+
+class _Watch:
+    """Passes a cell's points on to the storage and to MLflow, each once; nothing is pruned on those it had before."""
+
+    def __init__(self, claim: Claim, log: RunLog, planned: PlannedRun, before: Sequence[float]) -> None:
+        self._claim, self._log, self._before = claim, log, before
+        self._first = first_refresh(planned.config)
+        self._main = f"dev/{planned.splits.val.card.main}"
+        self._seen: set[tuple[int, str]] = set()
+
+    def __call__(self, epoch: int, values: Mapping[str, float], new: bool) -> None:
+        unseen = {name: value for name, value in values.items() if (epoch, name) not in self._seen}
+        self._seen.update((epoch, name) for name in unseen)
+        step = len(self._before) * self._claim.spec.epochs + epoch
+        self._log.metrics(unseen, step + 1)
+        if self._main in unseen:
+            so_far = statistics.fmean([*self._before, unseen[self._main]])
+            self._claim.report(step, so_far, prunable=new and epoch >= self._first)
+
+
+def _main(result: RunResult) -> float:
+    return float(result.metrics[result.details["main_metric"]])
+
+
+def _false_negatives(behaviour: Mapping[str, float | None]) -> float:
+    value = behaviour.get("false_negative_rate_draws")
+    return math.nan if value is None else float(value)

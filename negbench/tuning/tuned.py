@@ -1,0 +1,150 @@
+"""Equal tuning: every strategy of a comparison gets the same number of trials on a dev part of train.
+
+The budget is equal in trials; what differs is told (knobs, seconds). Negatives per query and step are not searched:
+the strategies of a table have them in common. Musgrave et al. (A Metric Learning Reality Check, ECCV 2020) and
+Gulrajani and Lopez-Paz (In Search of Lost Domain Generalization, ICLR 2021) compare so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from negbench.config import RunConfig, resolved
+from negbench.errors import OptionError
+from negbench.executors import Executor
+from negbench.files import checked_name
+from negbench.grid.cells import Cell
+from negbench.grid.comparison import KEY
+from negbench.grid.tuning import Tuning
+from negbench.tuning.book import Book
+from negbench.tuning.final import finished
+from negbench.tuning.space import build_space, own_knobs
+from negbench.tuning.spec import StudySpec
+from negbench.tuning.trials import Job
+from negbench.tuning.work import open_study, serve
+
+DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
+SEED = 10_000  # of the trials, or the first one above the comparison's
+_NEGATIVES = "train.num_negatives"
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """A strategy under one loss and backbone on one data set: its labels, the configurations of its seeds, its study.
+
+    `spec` is None where the strategy has nothing to tune.
+    """
+
+    labels: dict[str, str]
+    configs: tuple[RunConfig, ...]
+    spec: StudySpec | None
+
+
+def combinations(configs: Sequence[RunConfig], cells: Sequence[Cell], search: Sequence[str] = ()) -> list[Combination]:
+    """The combinations of a comparison, each with what its trials are.
+
+    Args:
+        configs: as read, one for each of `cells`.
+        cells: planned from them.
+        search: ranges that are searched beside every strategy's own knobs, as `negbench study --search` takes them.
+
+    Raises:
+        OptionError: a range that cannot be searched, or a choice of epochs on the split that trials keep closed.
+    """
+    seed = max([SEED, *(cell.seed + 1 for cell in cells)])
+    found: dict[tuple[str, ...], list[RunConfig]] = {}
+    for config, cell in zip(configs, cells, strict=True):
+        found.setdefault(tuple(cell.labels[key] for key in KEY), []).append(config)
+    return [
+        Combination(dict(zip(KEY, place, strict=True)), tuple(mine), _spec(mine[0], search, seed))
+        for place, mine in found.items()
+    ]
+
+
+def _spec(config: RunConfig, search: Sequence[str], seed: int) -> StudySpec | None:
+    """Trials of one seed on the dev part, which no trial's value moves; None without a knob."""
+    chosen = config.eval
+    if "dev_fraction" not in chosen.model_fields_set:
+        chosen = chosen.model_copy(update={"dev_fraction": DEV_FRACTION})
+    base = config.model_copy(update={"seed": seed, "eval": chosen})
+    knobs, _ = own_knobs(base, resolved(base))
+    if any(text.partition("=")[0].strip() in (_NEGATIVES, "num_negatives") for text in search):
+        raise OptionError(
+            f"--search {_NEGATIVES}: strategies are compared at equal numbers; --negatives makes them an axis"
+        )
+    if not search and not set(knobs) - {_NEGATIVES}:
+        return None
+    space = build_space(base, search=search, fix=[_NEGATIVES], force=True)
+    return StudySpec.of(base, space, seeds=1, minimise=None, sampler="tpe", pruner="median")
+
+
+def tune(
+    found: Sequence[Combination],
+    runs: Path,
+    name: str,
+    trials: int,
+    *,
+    executor: Executor,
+    tracking_uri: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> list[tuple[Tuning, list[RunConfig]]]:
+    """Make every combination's trials, and say what its tuned runs are.
+
+    Args:
+        found: of `combinations`.
+        runs: runs folder; the studies lie in it as `negbench study` leaves them, 'NAME-tune-STRATEGY-DIGEST'.
+        name: of the comparison.
+        trials: of each; the first one is the default.
+        executor: where; a study is computed by one worker, or by several where there are fewer studies.
+        tracking_uri: MLflow store.
+        report: told every trial's end.
+
+    Returns:
+        What was found, and the configurations of its seeds, on the whole of train: the defaults where nothing was
+        tuned; none where the search failed.
+    """
+    books = dict[int, Book]()
+    jobs, places = list[Job](), list[int]()
+    for place, each in enumerate(found):
+        if each.spec is not None:
+            title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
+            books[place], job = open_study(
+                runs, title, each.spec, trials=trials, storage=None, workers=executor.workers, tracking_uri=tracking_uri
+            )
+            jobs.append(job)
+            places.append(place)
+    several = -(-executor.workers // len(jobs)) if jobs else 0  # of a study, so that no process is idle
+    errors = dict[int, str]()
+    for event in executor.run(serve, jobs * several):
+        place = places[event.index % len(jobs)]
+        if event.kind == "note":
+            report(f"{found[place].labels['strategy']}, {event.value}")
+        elif event.kind == "failed":
+            errors[place] = str(event.value)
+            report(f"{found[place].labels['strategy']}: {event.value}")
+    return [_outcome(each, books.get(place), errors.get(place, "")) for place, each in enumerate(found)]
+
+
+def _outcome(mine: Combination, book: Book | None, error: str) -> tuple[Tuning, list[RunConfig]]:
+    if mine.spec is None or book is None:
+        return Tuning(mine.labels), list(mine.configs)
+    done, spec, counts = finished(book), mine.spec, book.counts()
+    spent = sum(t.duration.total_seconds() for t in book.frozen() if t.state.is_finished() and t.duration is not None)
+    tried = Tuning(
+        mine.labels,
+        study=book.name,
+        knobs=tuple(knob.key for knob in spec.space.knobs),
+        trials=counts["finished"] + counts["pruned"] + counts["failed"],
+        seconds=round(spent, 3),
+    )
+    default = next((trial for trial in done if trial.number == 0), None)
+    if error or default is None:
+        return replace(tried, error=error or "its default was not computed"), []
+    best = done[0]
+    configs = [spec.space.config(config, best.params, config.seed, closed=False) for config in mine.configs]
+    plain = spec.space.plain(spec.config, best.params)
+    same = resolved(configs[0]).identity() == resolved(mine.configs[0]).identity()
+    values = float(default.values[0]), float(best.values[0])
+    return replace(tried, default=values[0], best=values[1], found={} if same else plain), configs

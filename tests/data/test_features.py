@@ -1,0 +1,644 @@
+"""The feature store against a plain loop over the images; killed, damaged, shared and full.
+
+Run as a program (`python test_features.py ROOT FOLDER ...`) this file is one of several encoding processes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from negbench.data import features
+from negbench.data.features import FeatureStore, PixelSource, content_hashes, encoding_estimate, store_of
+from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.testing.bare import BareBackbone
+
+ROWS, WIDTH, SIDE = 2, 8, 12
+
+
+class Shrink:
+    """A transform that pickles small."""
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        pixels = np.asarray(image.convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) / 255
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+class Pooled(BareBackbone):
+    """Image features are one linear map of pooled pixels."""
+
+    def __init__(self, *, scale: float = 1.0, pause: float = 0.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3 * 16, ROWS * WIDTH)
+        values = torch.randn(ROWS * WIDTH, 3 * 16, generator=torch.Generator().manual_seed(3))
+        self.linear.weight.data.copy_(values)
+        self.linear.bias.data.copy_(values[:, 0])
+        self.drop = nn.Dropout(0.5)
+        self.scale, self.pause = scale, pause
+        self.batches: list[int] = []
+        self.transform = Shrink()
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        self.batches.append(len(pixels))
+        time.sleep(self.pause)
+        pooled = nn.functional.adaptive_avg_pool2d(pixels, 4).flatten(1)
+        return self.drop(self.linear(pooled)).reshape(-1, ROWS, WIDTH) * self.scale
+
+    @property
+    def feature_key(self) -> str:
+        return "pooled"
+
+
+def images_of(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder.glob("*.png"))}
+
+
+def by_loop(backbone: Pooled, images: dict[str, Path]) -> Tensor:
+    """One image at a time, float32."""
+    backbone.eval()
+    with torch.no_grad():
+        return torch.cat([backbone.image_features(Shrink()(Image.open(path))[None]) for path in images.values()])
+
+
+def main(root: str, folder: str, shard_rows: str, pause: str, workers: str) -> None:
+    """Encode a folder in this process; prints one line per finished batch and a last one with the report."""
+    features._SHARD_BYTES = int(shard_rows) * encoding_estimate(1, ROWS, WIDTH)
+    store = FeatureStore(Path(root), "pooled", (ROWS, WIDTH))
+    backbone = Pooled(pause=float(pause))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    report = store.ensure(
+        images_of(Path(folder)),
+        backbone,
+        batch_size=2,
+        workers=int(workers),
+        progress=lambda count: print(count, flush=True),
+    )
+    print(json.dumps({"encoded": report.encoded, "reused": report.reused, "batches": backbone.batches}), flush=True)
+
+
+@pytest.fixture
+def start(forked):
+    """Starts a process that runs `main` with these arguments."""
+    return lambda *arguments: forked(partial(main, *map(str, arguments)))
+
+
+def release(*processes):
+    """Let processes begin to encode, once all of them are ready."""
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twelve images of differing size and mode; `copy` has the bytes of `i03`."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for index in range(12):
+        pixels = random.integers(0, 256, (10 + index, 20 - index, 3), dtype=np.uint8)
+        Image.fromarray(pixels).convert("RGB" if index % 2 else "L").save(folder / f"i{index:02d}.png")
+    (folder / "copy.png").write_bytes((folder / "i03.png").read_bytes())
+    return folder
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Four images to a shard."""
+    monkeypatch.setattr(features, "_SHARD_BYTES", 4 * encoding_estimate(1, ROWS, WIDTH))
+    return 4
+
+
+def new_store(tmp_path: Path, dtype: torch.dtype = torch.float16) -> FeatureStore:
+    return FeatureStore(tmp_path / "cache", "pooled", (ROWS, WIDTH), dtype)
+
+
+# --- encoding and reading ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("budget", [None, 0])
+def test_equals_the_plain_loop(tmp_path, folder, small_shards, dtype, budget):
+    images, backbone = images_of(folder), Pooled()
+    store = new_store(tmp_path, dtype)
+    report = store.ensure(images, backbone, batch_size=5)
+    assert (report.encoded, report.reused) == (12, 1)
+    assert report.bytes == 12 * ROWS * WIDTH * dtype.itemsize
+    ids = list(images)
+    held = store.load(ids, budget_bytes=budget)
+    assert held.held is (budget is None)
+    assert len(held) == 13
+    assert held.shape == (13, ROWS, WIDTH)
+    index = torch.tensor([12, 0, 5, 5, 3])
+    got = held[index]
+    assert got.dtype == torch.float32
+    error = torch.finfo(dtype).eps if dtype != torch.float32 else 1e-6
+    torch.testing.assert_close(got, by_loop(backbone, images)[index], rtol=error, atol=error)
+    assert torch.equal(held[index.reshape(5, 1)], got[:, None])
+    assert held[torch.zeros(0, dtype=torch.int64)].shape == (0, ROWS, WIDTH)
+
+
+def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
+    images = images_of(folder)
+    found = []
+    for batch_size, workers in ((1, 0), (5, 0), (64, 0), (5, 2)):
+        store = FeatureStore(tmp_path / f"{batch_size}-{workers}", "pooled", (ROWS, WIDTH))
+        store.ensure(images, Pooled(), batch_size=batch_size, workers=workers)
+        found.append(store.load(list(images))[torch.arange(13)])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=2**-10, atol=2**-10)  # one step of float16
+    assert torch.equal(found[3], found[1])  # the same batches: the same bits, whoever decoded
+
+
+def test_second_call_and_second_store_encode_nothing(tmp_path, folder):
+    images = images_of(folder)
+    new_store(tmp_path).ensure(images, Pooled())
+    backbone = Pooled()
+    counts: list[int] = []
+    store = new_store(tmp_path)
+    report = store.ensure(images, backbone, progress=counts.append)
+    assert (report.encoded, report.reused, report.bytes, report.images_per_second) == (0, 13, 0, 0.0)
+    assert backbone.batches == []
+    assert counts == [13]
+    assert store.missing(images) == []
+
+
+def test_only_what_is_new_is_encoded(tmp_path, folder):
+    images = images_of(folder)
+    store = new_store(tmp_path)
+    some = {image: images[image] for image in ("i03", "i05")}
+    assert store.ensure(some, Pooled()).encoded == 2
+    assert store.missing(images) == [image for image in images if image not in ("copy", "i03", "i05")]
+    counts: list[int] = []
+    report = store.ensure(images, Pooled(), batch_size=4, progress=counts.append)
+    assert (report.encoded, report.reused) == (10, 3)
+    assert counts == [3, 4, 4, 2]
+    assert len(store) == 12
+
+
+def test_equal_bytes_share_a_row(tmp_path, folder):
+    images = images_of(folder)
+    store = new_store(tmp_path)
+    store.ensure(images, Pooled())
+    rows = dict(zip(images, store.rows(list(images)).tolist(), strict=True))
+    assert rows["copy"] == rows["i03"]
+    assert sorted(set(rows.values())) == list(range(12))
+
+
+def test_content_decides_not_the_name(tmp_path, folder):
+    images = images_of(folder)
+    store = new_store(tmp_path)
+    store.ensure(images, Pooled())
+    (folder / "i00.png").write_bytes((folder / "i07.png").read_bytes())
+    assert store.ensure(images, Pooled()).encoded == 0
+    rows = store.rows(["i00", "i07"])
+    assert rows[0] == rows[1]
+    Image.new("RGB", (9, 9), (1, 2, 3)).save(folder / "i00.png")
+    assert store.ensure(images, Pooled()).encoded == 1
+
+
+def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path, folder):
+    backbone = Pooled()
+    backbone.train()
+    backbone.linear.eval()
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    store_of(backbone, root=tmp_path).ensure(images_of(folder), backbone, workers=1)
+    assert (backbone.training, backbone.linear.training, backbone.drop.training) == (True, False, True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
+    assert all(parameter.grad is None for parameter in backbone.parameters())
+
+
+def test_store_of_measures_the_shape_and_keeps_precisions_apart(tmp_path, folder):
+    backbone = Pooled()
+    plain = store_of(backbone, root=tmp_path)
+    assert plain.shape == (ROWS, WIDTH)
+    assert plain.folder == tmp_path / "features" / "pooled"
+    coarse = store_of(backbone, root=tmp_path, dtype=torch.bfloat16)
+    single = store_of(backbone, root=tmp_path, dtype=torch.float32)
+    assert len({plain.folder, coarse.folder, single.folder}) == 3
+    images = images_of(folder)
+    for store in (single, coarse):
+        assert store.ensure(images, backbone).encoded == 12
+    exact, rough = (store.load(list(images))[torch.arange(13)] for store in (single, coarse))
+    assert not torch.allclose(exact, rough.float(), rtol=1e-4, atol=1e-4)  # it is kept in bfloat16
+    torch.testing.assert_close(exact, rough.float(), rtol=0.05, atol=0.1)
+
+
+def test_root_is_the_environments(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "elsewhere"))
+    assert store_of(Pooled()).root == tmp_path / "elsewhere"
+
+
+def test_estimate():
+    assert encoding_estimate(75_000, 257, 1024) == 75_000 * 257 * 1024 * 2
+    assert encoding_estimate(10, 1, 512, torch.float32) == 10 * 512 * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("budget", [None, 0])
+def test_on_a_gpu(tmp_path, folder, small_shards, budget):
+    images, backbone = images_of(folder), Pooled()
+    want = by_loop(backbone, images)
+    store = new_store(tmp_path)
+    assert store.ensure(images, backbone, device="cuda", batch_size=5, workers=1).encoded == 12
+    got = store.load(list(images), "cuda", budget)
+    assert got.held is (budget is None)
+    index = torch.tensor([7, 7, 0, 12], device="cuda")
+    assert got[index].device.type == "cuda"
+    torch.testing.assert_close(got[index].cpu(), want[index.cpu()], rtol=2e-3, atol=2e-3)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path, folder):
+    images = images_of(folder) | {"gone": folder / "gone.png"}
+    with pytest.raises(DataError, match=r"1 of 14 images have no file, the first: 'gone' at .*gone\.png"):
+        new_store(tmp_path).ensure(images, Pooled())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder, workers):
+    (folder / "i04.png").write_bytes((folder / "i04.png").read_bytes()[:60])
+    (folder / "i06.png").write_bytes(b"")
+    (folder / "i08.png").write_text("<html>404</html>")
+    images = images_of(folder)
+    store = new_store(tmp_path)
+    with pytest.raises(DataError, match=r"i04\.png is not a readable image.*\(and 2 more\)") as caught:
+        store.ensure(images, Pooled(), batch_size=3, workers=workers)
+    assert "\n" not in str(caught.value)
+    assert new_store(tmp_path).missing(images) == ["i04", "i06", "i08"]
+
+
+@pytest.mark.parametrize(("scale", "what"), [(1e6, r"a feature of \d"), (float("nan"), "not a finite number")])
+def test_out_of_half_range_names_the_image(tmp_path, folder, scale, what):
+    images = images_of(folder)
+    with pytest.raises(NegbenchError, match=rf"image 'copy' \(.*copy\.png\) has .*{what}.*float32"):
+        new_store(tmp_path).ensure(images, Pooled(scale=scale))
+    if scale == 1e6:
+        assert new_store(tmp_path, torch.float32).ensure(images, Pooled(scale=scale)).encoded == 12
+
+
+def test_values_up_to_half_range_are_kept(tmp_path, folder):
+    images = {"i00": folder / "i00.png"}
+    backbone = Pooled()
+    backbone.scale = 65504 / float(by_loop(backbone, images).abs().max())
+    store = new_store(tmp_path)
+    store.ensure(images, backbone)
+    assert float(store.load(["i00"])[torch.tensor([0])].abs().max()) == 65504
+
+
+def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monkeypatch):
+    images = images_of(folder)
+    real, calls = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > 4:  # two a shard: the file and its folder
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(NegbenchError, match=r"No space left on device; the finished shards are kept"):
+        new_store(tmp_path).ensure(images, Pooled(), batch_size=2)
+    monkeypatch.setattr(os, "fsync", real)
+    store = new_store(tmp_path)
+    assert len(store) == 2 * small_shards
+    assert not list(store.folder.glob(".*.partial"))
+    assert store.ensure(images, Pooled()).encoded == 12 - 2 * small_shards
+
+
+def test_too_little_room_is_said_before_encoding(tmp_path, folder, monkeypatch):
+    backbone = Pooled()
+    usage = features.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(features.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(NegbenchError, match=r"features of 12 images take .* set NEGBENCH_CACHE"):
+        new_store(tmp_path).ensure(images_of(folder), backbone)
+    assert backbone.batches == []
+
+
+def test_an_interrupt_keeps_what_is_encoded(tmp_path, folder):
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    images = images_of(folder)
+    with pytest.raises(KeyboardInterrupt):
+        new_store(tmp_path).ensure(images, Pooled(), batch_size=5, progress=lambda n: interrupt(n) if n == 5 else None)
+    assert len(new_store(tmp_path)) == 5
+
+
+def test_changed_shape_under_one_key_is_refused(tmp_path, folder):
+    new_store(tmp_path).ensure(images_of(folder), Pooled())
+    with pytest.raises(NegbenchError, match=r"feature_key must tell the two apart; delete .*pooled"):
+        FeatureStore(tmp_path / "cache", "pooled", (1, WIDTH))
+    with pytest.raises(NegbenchError, match=r"gave \(12, 2, 8\) for 12 images"):
+        FeatureStore(tmp_path / "new", "pooled", (1, WIDTH)).ensure(images_of(folder), Pooled())
+
+
+def test_a_fine_tuned_backbone_is_refused(tmp_path, folder):
+    backbone = Pooled()
+    backbone.frozen_images = False
+    with pytest.raises(NegbenchError, match="trains its image tower"):
+        new_store(tmp_path).ensure(images_of(folder), backbone)
+
+
+def test_reading_what_is_not_there(tmp_path, folder):
+    store = new_store(tmp_path)
+    with pytest.raises(NegbenchError, match="1 images were never given to `ensure`, the first: 'i00'"):
+        store.load(["i00"])
+    store.missing(images_of(folder))
+    with pytest.raises(NegbenchError, match="2 images have no stored features, the first: 'i01'"):
+        store.load(["i01", "i02"])
+
+
+@pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden"])
+def test_bad_keys(tmp_path, key):
+    with pytest.raises(OptionError, match="key must be"):
+        FeatureStore(tmp_path, key, (1, 1))
+
+
+def test_bad_numbers(tmp_path, folder):
+    with pytest.raises(OptionError, match="batch_size must be >= 1, got 0"):
+        new_store(tmp_path).ensure({}, Pooled(), batch_size=0)
+    with pytest.raises(OptionError, match="dtype"):
+        new_store(tmp_path, torch.float64)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", "hashes", "header"])
+def test_a_damaged_shard_is_encoded_anew(tmp_path, folder, small_shards, damage, logged):
+    images, backbone = images_of(folder), Pooled()
+    store = new_store(tmp_path)
+    store.ensure(images, backbone, batch_size=4)
+    want = store.load(list(images))[torch.arange(13)]
+    shard = sorted(store.folder.glob("*.safetensors"))[1]
+    data = bytearray(shard.read_bytes())
+    hashes = store._shards[shard.name].contents[0]
+    if damage == "hashes":
+        data[data.index(hashes)] ^= 1
+    changed = {"truncate": data[:-1], "empty": b"", "garbage": b"x" * 500, "header": b"\xff" + data[1:]}
+    shard.write_bytes(changed.get(damage, data))
+    reopened = new_store(tmp_path)
+    assert any(f"{shard} is damaged" in record.getMessage() for record in logged)
+    assert len(reopened) == 8
+    assert reopened.ensure(images, backbone, batch_size=4).encoded == 4
+    assert torch.equal(reopened.load(list(images))[torch.arange(13)], want)
+    assert not shard.exists()
+    assert len(new_store(tmp_path)) == 12
+
+
+def test_verify_finds_a_flipped_bit_that_opening_cannot_see(tmp_path, folder, small_shards):
+    images, backbone = images_of(folder), Pooled()
+    store = new_store(tmp_path)
+    store.ensure(images, backbone, batch_size=4)
+    assert store.verify() == []
+    shard = sorted(store.folder.glob("*.safetensors"))[2]
+    data = bytearray(shard.read_bytes())
+    block = store._shards[shard.name].features.numpy().tobytes()
+    data[data.index(block) + 5] ^= 1
+    shard.write_bytes(data)
+    reopened = new_store(tmp_path)
+    assert len(reopened) == 12
+    assert reopened.verify() == [shard.name]
+    assert reopened.verify() == []
+    assert len(reopened) == 8
+    assert reopened.ensure(images, backbone).encoded == 4
+
+
+def test_a_reader_keeps_its_rows_when_a_shard_is_replaced(tmp_path, folder, small_shards):
+    images, backbone = images_of(folder), Pooled()
+    store = new_store(tmp_path)
+    store.ensure(images, backbone, batch_size=4)
+    reader = store.load(list(images), budget_bytes=0)
+    want = reader[torch.arange(13)]
+    sorted(store.folder.glob("*.safetensors"))[0].unlink()
+    assert new_store(tmp_path).ensure(images, backbone).encoded == 4
+    assert torch.equal(reader[torch.arange(13)], want)
+    again = new_store(tmp_path)
+    again.ensure(images, backbone)
+    torch.testing.assert_close(again.load(list(images), budget_bytes=0)[torch.arange(13)], want, rtol=2e-3, atol=2e-3)
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+def test_killed_in_the_middle_and_resumed(tmp_path, folder, start):
+    process = start(tmp_path / "cache", folder, 4, 0.05, 0)
+    release(process)
+    finished = 0
+    for line in process.stdout:
+        finished += int(line) if line.strip().isdigit() else 0
+        if finished >= 1 + 6:  # the copy, then three batches of two: one shard is complete, the next is begun
+            process.kill()
+            break
+    process.wait()
+    stored = len(new_store(tmp_path))
+    assert stored in (4, 8)
+    left = new_store(tmp_path).folder / ".00009-aaaaaaaa.safetensors.x1y2.partial"
+    left.write_bytes(b"half a shard")
+    store, backbone = new_store(tmp_path), Pooled()
+    report = store.ensure(images_of(folder), backbone)
+    assert report.encoded == sum(backbone.batches) == 12 - stored
+    assert not left.exists()
+    torch.testing.assert_close(
+        store.load(list(images_of(folder)))[torch.arange(13)],
+        by_loop(backbone, images_of(folder)),
+        rtol=2e-3,
+        atol=2e-3,
+    )
+
+
+def test_four_processes_on_an_empty_store_encode_each_image_once(tmp_path, folder, start):
+    processes = [start(tmp_path / "cache", folder, 3, 0.05, 0) for _ in range(4)]
+    release(*processes)
+    reports = []
+    for process in processes:
+        out = process.communicate()
+        assert process.returncode == 0
+        reports.append(json.loads(out.splitlines()[-1]))
+    assert sum(report["encoded"] for report in reports) == 12
+    assert sum(sum(report["batches"]) for report in reports) == 12
+    assert all(report["encoded"] + report["reused"] == 13 for report in reports)
+    assert len(new_store(tmp_path)) == 12
+
+
+def test_readers_beside_a_writer_see_whole_shards_only(tmp_path, folder, start):
+    (folder / "copy.png").unlink()
+    images = images_of(folder)
+    process = start(tmp_path / "cache", folder, 2, 0.05, 0)
+    want = dict(zip(images, by_loop(Pooled(), images), strict=True))
+    release(process)
+    seen = set()
+    while process.poll() is None:
+        reader = new_store(tmp_path)
+        lacking = reader.missing(images)
+        ready = [image for image in images if image not in lacking]
+        got = reader.load(ready, budget_bytes=0)[torch.arange(len(ready))]
+        for image, row in zip(ready, got, strict=True):
+            torch.testing.assert_close(row, want[image], rtol=2e-3, atol=2e-3)
+        seen.add(len(ready))
+        time.sleep(0.01)
+    assert process.returncode == 0
+    assert len(seen) > 2  # it did look while the store was filling
+
+
+@pytest.mark.slow
+def test_spawned_workers_decode(tmp_path, folder):
+    # a program of its own, so that the workers can import what they unpickle
+    script = tmp_path / "spawning.py"
+    script.write_text(
+        "import multiprocessing, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import test_features\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('spawn')\n"
+        "    test_features.main(*sys.argv[1:])\n"
+    )
+    command = [sys.executable, script, tmp_path / "cache", folder, "4", "0", "1"]
+    done = subprocess.run(command, input="\n", capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["encoded"] == 12
+
+
+def test_a_dead_worker_is_one_line(tmp_path, folder):
+    backbone = Pooled()
+    backbone.transform = Deadly()
+    with pytest.raises(NegbenchError, match=r"a process that decodes images died.*workers"):
+        new_store(tmp_path).ensure(images_of(folder), backbone, workers=1)
+
+
+class Deadly:
+    """Ends the process that decodes, as the kernel does when memory runs out."""
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        os._exit(9)
+
+
+# --- content hashes --------------------------------------------------------------------------------------------------
+
+
+def test_hashes_are_those_of_the_bytes(tmp_path, folder):
+    images = images_of(folder)
+    want = {image: hashlib.sha256(path.read_bytes()).digest() for image, path in images.items()}
+    assert content_hashes(images, tmp_path) == want
+    assert list(content_hashes(images, tmp_path)) == list(images)
+
+
+def aged(paths):
+    """Written an hour ago, as far as their times tell."""
+    for path in paths:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns - 3600 * 10**9))
+
+
+def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
+    images = images_of(folder)
+    aged(images.values())
+    first = content_hashes(images, tmp_path)
+    read: list[str] = []
+    real = features._file_sha256
+    monkeypatch.setattr(features, "_file_sha256", lambda name: read.append(name) or real(name))
+    monkeypatch.chdir(folder)
+    relative = {image: Path(path.name) for image, path in images.items()}
+    assert content_hashes(relative, tmp_path) == first
+    assert read == []
+    os.utime(folder / "i05.png", ns=(0, 1))
+    assert content_hashes(images, tmp_path) == first
+    assert read == [str(folder / "i05.png")]
+
+
+def test_a_torn_or_foreign_line_is_skipped(tmp_path, folder):
+    images = images_of(folder)
+    aged(images.values())
+    first = content_hashes(images, tmp_path)
+    memory = tmp_path / "features" / "hashes.txt"
+    memory.write_bytes(memory.read_bytes() + b"zz" * 32 + b" 1 2 /a\n\xff\xfe\n" + b"ab" * 32 + b" 12 3")
+    (folder / "new.png").write_bytes(b"new")
+    aged([folder / "new.png"])
+    images["new"] = folder / "new.png"
+    assert content_hashes(images, tmp_path) == first | {"new": hashlib.sha256(b"new").digest()}
+    assert content_hashes(images, tmp_path)["new"] == hashlib.sha256(b"new").digest()
+    assert memory.read_text(errors="replace").count("new.png") == 1
+
+
+def test_names_of_any_characters(tmp_path):
+    images = {}
+    for name in ("a b.png", "näh.png", "two\nlines.png", "\udcff.png"):
+        (tmp_path / name).write_bytes(name.encode("utf-8", "surrogateescape"))
+        images[name] = tmp_path / name
+    aged(images.values())
+    first = content_hashes(images, tmp_path / "cache")
+    assert len(set(first.values())) == 4
+    size = (tmp_path / "cache" / "features" / "hashes.txt").stat().st_size
+    assert content_hashes(images, tmp_path / "cache") == first
+    assert (tmp_path / "cache" / "features" / "hashes.txt").stat().st_size == size
+
+
+def test_a_file_rewritten_within_a_tick_is_read_again(tmp_path):
+    """Another picture of the same size and modification time: what was written a moment ago is not remembered."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"first")
+    before = path.stat().st_mtime_ns
+    assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"first").digest()
+    path.write_bytes(b"other")
+    os.utime(path, ns=(before, before))
+    assert content_hashes({"a": path}, tmp_path)["a"] == hashlib.sha256(b"other").digest()
+
+
+def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
+    """Of a line of it every single one: neither another picture's hash, nor this one's under another stamp."""
+    images = dict(list(images_of(folder).items())[:2])
+    aged(images.values())
+    want = content_hashes(images, tmp_path)
+    memory = tmp_path / "features" / "hashes.txt"
+    content = memory.read_bytes()
+    known = features._remembered(memory)
+    for at in range(content.index(b"\n", 1) + 1):
+        for bit in range(8):
+            memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+            assert features._remembered(memory).items() <= known.items()
+    assert content_hashes(images, tmp_path) == want
+
+
+# --- pixels ----------------------------------------------------------------------------------------------------------
+
+
+def test_pixel_source(folder):
+    images = list(images_of(folder).values())
+    source = PixelSource(images, Pooled(), threads=2)
+    assert len(source) == 13
+    index = torch.tensor([3, 3, 11, 0])
+    want = torch.stack([Shrink()(Image.open(images[i])) for i in index.tolist()])
+    assert torch.equal(source[index], want)
+    images[2].write_bytes(b"")
+    with pytest.raises(DataError, match=f"{images[2].name} is not a readable image"):
+        source[torch.tensor([2])]
+
+
+def test_transform_pickles_without_the_weights():
+    backbone = Pooled()
+    assert len(pickle.dumps(backbone.transform)) < 200
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

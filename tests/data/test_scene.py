@@ -1,0 +1,294 @@
+"""The scene: one place decides splits, allowed members and what a process loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from negbench.api import make_strategy
+from negbench.backbones.precomputed import Precomputed
+from negbench.backbones.vectors import Vectors
+from negbench.config import RunConfig, resolved
+from negbench.data import scene
+from negbench.data.scene import Scenes, trained_state
+from negbench.display import Display
+from negbench.executors import executor_of
+from negbench.grid.cells import SCENES, plan
+from negbench.grid.comparison import ComparisonFolder
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.own.audit import audit
+from negbench.own.subject import AuditOptions, open_subject
+from negbench.runfolder import RunFolder
+from negbench.scoring import evaluation
+from negbench.systems.system import load_config
+from negbench.testing.vectors import write_vectors
+
+FAST = ("train.epochs=1", "schedule.n_def=1")
+
+
+def configs(vector_sets: list[str], strategies: str, *more: str, seeds: int = 1) -> list[RunConfig]:
+    return [
+        load_config(flags={"strategy": {"name": name}, "seed": seed}, sets=[*vector_sets, *FAST, *more])
+        for seed in range(seeds)
+        for name in strategies.split(",")
+    ]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("eval.select=dev", "eval.dev_seed=7"),
+        ("eval.select=dev",),
+        ("eval.reported=false",),
+        ("eval.reported=false", "eval.select=dev", "eval.dev_fraction=0.3"),
+        ("eval.select=val",),
+    ],
+)
+def test_the_plan_finds_the_runs_that_were_computed(
+    vector_sets: list[str], tmp_path: Path, sets: tuple[str, ...]
+) -> None:
+    """`compare` twice computed every cell twice: the plan carved its own dev part, and hashed another split."""
+    grid = configs(vector_sets, "in-batch,all-corpus", "seed=3", *sets)
+    for reused in (False, True):
+        cells = plan(grid, tmp_path, Display(), Scenes())
+        outcomes = ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+        assert [outcome.error for outcome in outcomes] == [None, None]
+        assert [outcome.reused for outcome in outcomes] == [reused, reused]
+    assert not list(tmp_path.glob("*-2"))
+
+
+def test_run_and_plan_hash_alike(vector_sets: list[str]) -> None:
+    for config in configs(vector_sets, "qure,hycole", "eval.select=dev"):
+        assert plan_run(config, Scenes()).hash == open_run(config, Display(), Scenes()).hash
+
+
+def test_a_comparison_loads_data_and_backbone_once(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were loaded 7 and 14 times for six cells."""
+    counts = {"load_split": 0, "load_backbone": 0}
+    for name in counts:
+        real = getattr(scene, name)
+
+        def counted(*arguments: Any, _name: str = name, _real: Any = real, **options: Any) -> Any:
+            counts[_name] += 1
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(scene, name, counted)
+    SCENES.clear()
+    cells = plan(configs(vector_sets, "qure,in-batch,hycole", seeds=2), tmp_path, Display(), SCENES)
+    ComparisonFolder(tmp_path / "c").compute(cells, executor_of(1), tracking_uri="none")
+    SCENES.clear()
+    assert counts == {"load_split": 2, "load_backbone": 2}  # train and val; the initial weights of two seeds
+
+
+def test_a_shared_backbone_starts_every_run_anew(vector_sets: list[str], tmp_path: Path) -> None:
+    shared = Bench.open(tmp_path / "shared", "none", scenes=Scenes())
+    for config in configs(vector_sets, "in-batch,all-corpus,hycole"):
+        together = run_config(config, shared)
+        alone = run_config(config, Bench.open(tmp_path / "alone", "none"))
+        assert together.metrics == alone.metrics
+        assert together.folder.metrics() == alone.folder.metrics()
+        left, right = together.folder.weights(), alone.folder.weights()
+        assert all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_a_backbone_of_another_seed_has_other_weights(vector_sets: list[str]) -> None:
+    scenes = Scenes()
+    first, second = configs(vector_sets, "in-batch", seeds=2)
+    weights = {k: v.clone() for k, v in trained_state(scenes.backbone(first)).items()}
+    other = trained_state(scenes.backbone(second))
+    assert any(not torch.equal(weights[name], other[name]) for name in weights)
+    again = scenes.backbone(first)
+    assert all(torch.equal(weights[name], value) for name, value in trained_state(again).items())
+
+
+def test_a_scene_is_that_of_its_backbone(vector_sets: list[str], tmp_path: Path) -> None:
+    """The same data set under other frozen features: neither run may read the other's."""
+    scenes, images = Scenes(), write_vectors(tmp_path, seed=1)[3]  # the same ids, other vectors
+    assert images.startswith("backbone.images=")
+    (first,), (second,) = configs(vector_sets, "in-batch"), configs([*vector_sets, images], "in-batch")
+    rows = torch.arange(5)
+    for config in (first, second, first):
+        opened = open_run(config, Display(), scenes)
+        want = opened.backbone.features_of(opened.scene.train.dataset.images[:5])
+        torch.testing.assert_close(opened.scene.features(opened.backbone, opened.scene.train.images[rows]), want)
+
+
+def test_a_scene_is_that_of_its_splits_and_of_the_backbones_options(
+    vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options may read texts otherwise under the same features, and a dev part leaves another train split."""
+    monkeypatch.setattr(Precomputed, "feature_key", property(lambda self: "the same"))
+    (texts,) = (text for text in vector_sets if text.startswith("backbone.texts="))
+    found = np.load(texts.partition("=")[2].strip("'"))
+    turned = {name: found[name][::-1] for name in found.files}  # the same vectors, in other rows
+    np.savez(tmp_path / "texts.npz", **turned)
+    options = (), ("eval.select=dev",), (), (f"backbone.texts='{tmp_path / 'texts.npz'}'",)
+    scenes, rows = Scenes(), []
+    for more in options:
+        (config,) = configs([*vector_sets, *more], "in-batch")
+        opened = open_run(config, Display(), scenes)
+        assert opened.scene.train.dataset is opened.splits.train
+        rows.append(opened.scene.train.tokens["row"])
+        assert torch.equal(rows[-1], opened.backbone.tokenize([q.text for q in opened.splits.train.queries])["row"])
+    assert len(rows[1]) < len(rows[0])
+    assert not torch.equal(rows[2], rows[3])
+
+
+def test_other_features_in_the_same_file_are_another_run(tmp_path: Path) -> None:
+    first, other = write_vectors(tmp_path / "first"), write_vectors(tmp_path / "other", seed=1)
+    (config,) = configs(first, "in-batch")
+    before = plan_run(config, Scenes()).hash
+    assert plan_run(config, Scenes()).hash == before
+    images, others = (Path(sets[3].partition("=")[2].strip("'")) for sets in (first, other))
+    images.write_bytes(others.read_bytes())
+    assert plan_run(config, Scenes()).hash != before
+
+
+def test_a_dev_part_is_that_of_its_fraction_and_seed(vector_sets: list[str]) -> None:
+    """Runs of one process share a part only where they carve it alike."""
+    scenes, found = Scenes(), list[list[str]]()
+    for more in ((), ("eval.dev_seed=5",), ("eval.dev_fraction=0.4",)):
+        (config,) = configs(vector_sets, "in-batch", "eval.select=dev", *more)
+        shared, alone = (plan_run(config, each).splits.dev for each in (scenes, Scenes()))
+        assert shared is not None
+        assert alone is not None
+        found.append([query.id for query in shared.queries])
+        assert found[-1] == [query.id for query in alone.queries]
+    assert len({tuple(ids) for ids in found}) == 3
+
+
+@pytest.mark.parametrize("aspects", [False, True])
+def test_frozen_texts_are_encoded_once_for_all_runs_of_a_scene(
+    aspects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    frozen = Vectors.frozen_text
+
+    def counted(self: Vectors, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        asked.append(len(tokens["ids"]))
+        return frozen(self, tokens)
+
+    monkeypatch.setattr(Vectors, "frozen_text", counted)
+    sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "dataset.val_images=40"]
+    sets += ["dataset.val_queries=20", "backbone='vectors'", "backbone.hidden=8", "train.epochs=2", "schedule.n_def=1"]
+    grid = configs(sets, "in-batch,top-k,hycole", f"backbone.attribute_weights={str(aspects).lower()}")
+    bench = Bench.open(tmp_path, "none")
+    once = [run_config(config, bench).details["metrics"] for config in grid]
+    assert sorted(asked) == [20, 70]
+    monkeypatch.setattr(scene, "frozen_texts", lambda backbone, tokens: tokens)  # each batch by itself
+    bench = Bench.open(tmp_path / "each", "none")
+    assert [run_config(config, bench).details["metrics"] for config in grid] == once
+    assert len(asked) > 20
+
+
+def test_texts_that_an_evaluation_asked_for_first_can_be_trained_with() -> None:
+    sets = ["dataset='vectors'", "dataset.train_images=60", "dataset.train_queries=70", "backbone='vectors'"]
+    opened = open_run(configs(sets, "in-batch")[0], Display(), Scenes())
+    evaluation.embed_queries(opened.backbone, opened.scene, opened.scene.train)
+    assert not any(value.is_inference() for value in opened.scene.train.texts(opened.backbone).values())
+
+
+def test_frozen_texts_that_take_much_memory_are_encoded_as_they_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backbone = Vectors.load(dim=8, attribute_weights=True)
+    tokens = backbone.tokenize(["red", "the same but blue, with long sleeves"] * 400)
+    made = scene.frozen_texts(backbone, tokens)
+    assert made.keys() == {"pooled", "words", "colour", "shape"}
+    assert torch.equal(made["pooled"], torch.cat([backbone.frozen_text(t)["pooled"] for t in _halves(tokens)]))
+    monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()))
+    assert scene.frozen_texts(backbone, tokens).keys() == made.keys()
+    monkeypatch.setattr(scene, "_KEPT_BYTES", sum(value.nbytes for value in made.values()) - 1)
+    assert scene.frozen_texts(backbone, tokens) is tokens
+
+
+def _halves(tokens: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    return [{name: value[part] for name, value in tokens.items()} for part in (slice(0, 300), slice(300, None))]
+
+
+def test_large_backbones_do_not_pile_up(vector_sets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "_KEPT_BYTES", 0)
+    scenes = Scenes()
+    first, second = configs(vector_sets, "in-batch", seeds=2)
+    kept = scenes.backbone(first)
+    scenes.backbone(second)
+    assert scenes.backbone(first) is not kept
+
+
+@pytest.mark.parametrize("option", ["exclude_relevant", "exclude_reference"])
+def test_the_audit_leaves_out_what_the_run_leaves_out(vector_sets: list[str], tmp_path: Path, option: str) -> None:
+    """The audit had a rule of its own: in-batch showed false negatives that the run never had."""
+    found = {}
+    for given in (False, True):
+        (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
+        options = AuditOptions(queries=0, draws=2, curves=0)
+        subject = open_subject(resolved(config), "train", options, Display())
+        found[given] = audit(subject, {"in-batch": make_strategy("in-batch")}, options).rows[0]
+    run = run_config(config, Bench.open(tmp_path, "none"))
+    if option == "exclude_relevant":
+        assert found[False].false_negative_rate_pool > 0
+        assert found[True].false_negative_rate_pool == found[True].false_negative_rate_draws == 0
+        assert run.details["behaviour"]["false_negative_rate_draws"] == 0
+    assert found[True].pool_size < found[False].pool_size
+    assert run.details["behaviour"]["pool_size"] == pytest.approx(found[True].pool_size, rel=0.1)
+
+
+def test_the_same_run_twice_is_computed_once(vector_sets: list[str], tmp_path: Path) -> None:
+    (config,) = configs(vector_sets, "in-batch")
+    bench = Bench.open(tmp_path, "none")
+    first, again = run_config(config, bench), run_config(config, bench)
+    assert (first.reused, again.reused) == (False, True)
+    assert again.metrics == first.metrics
+    anew = run_config(config, bench, overwrite="always")
+    assert anew.run_id == f"{first.run_id}-2"
+    assert RunFolder(tmp_path / first.run_id).status == "finished"
+
+
+def write_fashioniq(root: Path, split: str, text: str) -> None:
+    """Annotations of one split: three dresses and two queries, the first with this caption."""
+    ids = [f"{split}-{n}" for n in range(3)]
+    captions = [
+        {"candidate": ids[n], "target": ids[n + 1], "captions": [text if n == 0 else "is red", "is short"]}
+        for n in range(2)
+    ]
+    for name, value in ((f"captions/cap.dress.{split}", captions), (f"image_splits/split.dress.{split}", ids)):
+        (root / f"{name}.json").parent.mkdir(parents=True, exist_ok=True)
+        (root / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.mark.parametrize("of", ["dataset", "also"])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_other_annotations_are_another_run(vector_sets: list[str], tmp_path: Path, split: str, of: str) -> None:
+    """Whichever split they are of; of a further benchmark only what is scored counts."""
+    for each in ("train", "val"):
+        write_fashioniq(tmp_path, each, "is blue")
+    sets = [text for text in vector_sets if of == "also" or not text.startswith("dataset")]
+    if of == "dataset":
+        sets += ["dataset.name=fashioniq", f"dataset.root='{tmp_path}'", "dataset.categories=['dress']"]
+    else:
+        sets += [f"""eval.also=["fashioniq:root={tmp_path}:categories=['dress']"]"""]
+    (config,) = configs(sets, "in-batch")
+    before = plan_run(config, Scenes()).hash
+    assert plan_run(config, Scenes()).hash == before
+    write_fashioniq(tmp_path, split, "is green")
+    assert (plan_run(config, Scenes()).hash != before) == (of == "dataset" or split == "val")
+
+
+def test_images_that_a_backbone_does_not_know() -> None:
+    def said(backbone: str, dataset: str, **options: Any) -> list[str]:
+        flags = {"strategy": {"name": "qure"}, "backbone": {"name": backbone, **options}, "dataset": {"name": dataset}}
+        config = load_config(flags=flags)
+        return scene.unfamiliar(config, scene.load_backbone(config.backbone, 0))
+
+    assert said("tiny", "synthetic") == []
+    assert said("tiny", "fashioniq", weights="random") == []
+    assert said("vectors", "vectors") == []
+    (line,) = said("tiny", "fashioniq")
+    assert line.startswith("backbone 'tiny' learned from the pictures of synthetic alone, and fashioniq has others")

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import negbench
+from negbench.contracts import ScoreView
+from negbench.errors import NegbenchError
+from negbench.metrics.ragged import Ragged
+from negbench.mining.draws import splitmix
+from negbench.mining.mine import MiningTask, mine
+from negbench.own.miner import Miner
+from negbench.registry import registry
+
+Q, N, D = 30, 40, 8
+
+
+def _world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    queries, images = torch.randn(Q, D, generator=generator), 3 * torch.randn(N, D, generator=generator)
+    return queries, images, torch.randint(N, (Q,), generator=generator)
+
+
+def _unit(values: Tensor) -> Tensor:
+    return values / values.norm(dim=-1, keepdim=True)
+
+
+def test_it_is_lazy_and_public() -> None:
+    code = "import sys, negbench; assert 'torch' not in sys.modules; negbench.Miner; print('mlflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert negbench.Miner is Miner
+
+
+@pytest.mark.parametrize("strategy", ["top-k:k=7", "qure:variant=release", "simans:k=9", "all-corpus"])
+def test_it_is_the_engines_mining(strategy: str) -> None:
+    queries, images, targets = _world()
+    groups = np.array(["left", "right"])[np.arange(N) % 2]
+    excluded = [[int(t) - int(t) % 2] for t in targets]
+    relevant = [[(int(t) + 2) % N] if i % 2 else [] for i, t in enumerate(targets)]
+    found = Miner(strategy, draws=4, seed=5, refreshes=2).refresh(
+        queries, images, targets, groups=groups, excluded=excluded, relevant=relevant
+    )
+    name, _, option = strategy.partition(":")
+    options = dict([option.split("=")]) if option else {}
+    task = MiningTask(
+        queries=_unit(queries),
+        candidates=_unit(images)[:, None],
+        target=targets,
+        group=targets % 2,
+        groups=[torch.arange(0, N, 2), torch.arange(1, N, 2)],
+        excluded=Ragged.of(excluded),
+        relevant=Ragged.of([[int(t), *row] if row else row for t, row in zip(targets, relevant, strict=True)]),
+    )
+    seed = int(splitmix(torch.tensor(5), torch.tensor(2))) & (2**63 - 1)
+    made = registry.make("strategies", name, **{k: int(v) if v.isdigit() else v for k, v in options.items()})
+    want = mine(task, made, refresh=2, draws=4, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(found.negatives, want.negatives)
+    assert found.refresh == 2
+    for field in ("pool_size", "hardness", "fallback", "false_negative_rate_pool", "target_rank"):
+        got = getattr(found.mined, field)
+        assert torch.equal(got.nan_to_num(-1), getattr(want, field).nan_to_num(-1)), field
+    assert (found.negatives % 2 == targets[:, None] % 2).all()
+    assert not any(set(row) & set(out) for row, out in zip(found.negatives.tolist(), excluded, strict=True))
+
+
+def test_numpy_torch_and_precision_agree() -> None:
+    queries, images, targets = _world()
+    want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
+    of_numpy = Miner("top-k:k=5", draws=3).refresh(queries.numpy(), images.numpy(), targets.numpy().astype(np.int32))
+    doubles = Miner("top-k:k=5", draws=3, device="cpu").refresh(
+        queries.double().requires_grad_(), images.double()[:, None], targets.tolist()
+    )
+    assert torch.equal(of_numpy.negatives, want)
+    assert torch.equal(doubles.negatives, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_device_gives_the_same() -> None:
+    queries, images, targets = _world()
+    want = Miner("top-k:k=5", draws=3).refresh(queries, images, targets).negatives
+    assert torch.equal(
+        Miner("top-k:k=5", draws=3).refresh(queries.cuda(), images.cuda(), targets.cuda()).negatives, want
+    )
+    assert torch.equal(Miner("top-k:k=5", draws=3, device="cuda").refresh(queries, images, targets).negatives, want)
+
+
+def test_dot_products_are_taken_as_they_are() -> None:
+    queries, images, targets = _world()
+    scores = queries @ images.T
+    found = Miner("top-k:k=1", normalize=False).refresh(queries, images, targets)
+    scores.scatter_(1, targets[:, None], -torch.inf)
+    assert torch.equal(found.negatives[:, 0], scores.argmax(1))
+    torch.testing.assert_close(found.mined.scores[:, 0], scores.amax(1))
+
+
+def test_weights_are_shares_of_the_querys_pool() -> None:
+    queries, images, targets = _world()
+    groups = torch.arange(N) % 3
+    strategy = registry.make("strategies", "simans", a=40.0, k=6)
+    found = Miner(strategy, draws=5).refresh(queries, images, targets, groups=groups)
+    scores = _unit(queries) @ _unit(images).T
+    assert found.weights is not None
+    for i in range(Q):
+        columns = (groups == groups[targets[i]]).nonzero()[:, 0]
+        target = (columns == targets[i]).nonzero()[0]
+        pool = strategy.pool(ScoreView(scores[i, columns][None], target))[0]
+        want = {int(c): float(w / pool.sum()) for c, w in zip(columns, pool, strict=True)}
+        got = dict(zip(found.negatives[i].tolist(), found.weights[i].tolist(), strict=True))
+        assert got == pytest.approx({c: want[c] for c in got}, rel=1e-4)
+    assert found.statistics["weights"].map(len).eq(5).all()
+    assert Miner("top-k").refresh(queries, images, targets).weights is None
+
+
+def test_a_fallback_weighs_evenly() -> None:
+    queries, images, targets = _world()
+    far = Miner("distance-weighted:limit=0.6", draws=2).refresh(queries, images, targets)
+    fell = far.mined.fallback != 0
+    assert far.weights is not None
+    assert fell.any()
+    assert torch.equal(far.weights[fell], (1 / far.mined.pool_size[fell].double())[:, None].expand(-1, 2))
+    assert far.weights.isfinite().all()
+
+
+def test_state() -> None:
+    queries, images, targets = _world()
+    first = Miner("top-k:k=8", draws=2, seed=3)
+    found = [first.refresh(queries, images, targets)]
+    moved = queries + 0.5 * _world(1)[0]
+    found.append(first.refresh(moved, images, targets))
+    assert first.refreshes == 2
+    assert found[0].mined.overlap.isnan().all()
+    for i in range(Q):
+        pools = [
+            set((_unit(q) @ _unit(images).T)[i].scatter(0, targets[i], -9.0).topk(8).indices.tolist())
+            for q in (queries, moved)
+        ]
+        assert float(found[1].mined.overlap[i]) == pytest.approx(len(pools[0] & pools[1]) / len(pools[0] | pools[1]))
+    again = Miner("top-k:k=8", draws=2, seed=3, refreshes=1).refresh(moved, images, targets)
+    assert torch.equal(again.negatives, found[1].negatives)
+    other = Miner("top-k:k=8", draws=2, seed=4, refreshes=1).refresh(moved, images, targets)
+    assert not torch.equal(other.negatives, found[1].negatives)
+    fewer = first.refresh(moved[:9], images, targets[:9])  # another task: nothing to compare with
+    assert fewer.mined.overlap.isnan().all()
+    assert fewer.refresh == 2
+
+
+def test_the_count_of_refreshes_reaches_the_strategy() -> None:
+    queries, images, targets = _world()
+    miner = Miner("cirqrs:n_neg=16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sizes = [int(miner.refresh(queries, images, targets).mined.pool_size.max()) for _ in range(3)]
+    assert sizes == [16, 8, 4]
+
+
+def test_pools_that_never_move_are_told() -> None:
+    queries, images, targets = _world()
+    miner = Miner("top-k:k=3")
+    miner.refresh(queries, images, targets)
+    with pytest.warns(UserWarning, match="stale pools"):
+        miner.refresh(queries, images, targets)
+
+
+def test_statistics() -> None:
+    queries, images, targets = _world()
+    found = Miner("all-corpus", draws=3).refresh(queries, images, targets, relevant=[[int(t)] for t in targets])
+    frame = found.statistics
+    assert len(frame) == Q
+    assert frame["negatives"].tolist() == found.negatives.tolist()
+    assert frame["pool_size"].eq(N - 1).all()
+    assert frame["false_negative_rate_pool"].eq(0).all()
+    assert found.summary()["pool_size"] == N - 1
+
+
+def _with_nan(values: Tensor) -> Tensor:
+    values = values.clone()
+    values[3, 1] = torch.nan
+    return values
+
+
+_QUERIES, _IMAGES, _TARGETS = _world()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
+        ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
+        ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
+        ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
+        ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
+        ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
+        ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
+        ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
+        ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
+        ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
+        ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
+        ({"groups": np.zeros(3)}, r"groups must be one label for each of the 40 images, got \(3,\)"),
+        ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
+        ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
+        ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),
+        ({"groups": np.arange(N)}, r"query \d+: no image of its corpus"),
+    ],
+)
+def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
+    given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
+    with pytest.raises(NegbenchError, match=message) as caught:
+        Miner("top-k").refresh(**given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "qrue"}, "did you mean 'qure'"),
+        ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
+        ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
+        ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
+        ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
+        ({"strategy": "top-k", "seed": -1}, "seed must be"),
+        ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
+    ],
+)
+def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(NegbenchError, match=message):
+        Miner(**options)

@@ -1,0 +1,282 @@
+"""What is searched, how it is told, and the settings of a study."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.commands.study import read_study
+from negbench.config import RunConfig, resolved
+from negbench.contracts import Strategy, tunable
+from negbench.errors import NegbenchError, OptionError
+from negbench.registry import registry
+from negbench.systems.system import load_config
+from negbench.tuning import space as spaces
+from negbench.tuning.space import Space, build_space, fixed_layer
+from negbench.tuning.spec import StudySpec
+
+# --- the space -----------------------------------------------------------------------------------------------------
+
+
+def base_of(strategy: str, *sets: str) -> RunConfig:
+    return load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+
+
+def knobs_of(space: Space) -> dict[str, Any]:
+    return {knob.key: knob.choices or (knob.low, knob.high, knob.log) for knob in space.knobs}
+
+
+SCHEDULE = {
+    "schedule.n_def": (2, 3, 4, 6, 12),
+    "schedule.warmup": (1, 4, False),
+    "train.num_negatives": (1, 5, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("dqe", {"strategy.alpha": (0.0, 0.4, False), "strategy.beta-alpha": (0.1, 1.0, False), **SCHEDULE}),
+        ("qure", {"strategy.variant": ("paper", "release"), **SCHEDULE}),
+        ("cirqrs", {"strategy.n_neg": (10, 500, True), **SCHEDULE, "schedule.n_def": (2, 3, 4, 5, 12)}),
+        ("top-k", {"strategy.k": (10, 1000, True), **SCHEDULE}),
+        ("all-corpus", {"train.num_negatives": (1, 5, False)}),
+    ],
+)
+def test_the_space_of_a_strategy(strategy: str, expected: dict[str, Any]) -> None:
+    space = build_space(base_of(strategy))
+    assert knobs_of(space) == expected
+
+
+@pytest.mark.parametrize("strategy", ["dqe", "qure", "cirqrs", "top-k", "after-target", "all-corpus"])
+@pytest.mark.parametrize("epochs", [2, 4, 7, 12, 30, 50])
+def test_trial_0_is_the_default(strategy: str, epochs: int) -> None:
+    base = base_of(strategy, f"train.epochs={epochs}")
+    space = build_space(base)
+    assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
+
+
+def test_every_number_of_definitions_gives_another_schedule() -> None:
+    for epochs in (4, 7, 12, 30, 50):
+        base = base_of("qure", f"train.epochs={epochs}")
+        choices = knobs_of(build_space(base))["schedule.n_def"]
+        listed = [tuple(resolved(base_of("qure", f"train.epochs={epochs}", f"schedule.n_def={n}")).schedule
+                        .refresh_epochs) for n in choices]  # fmt: skip
+        assert len(set(listed)) == len(choices)
+        assert 6 in choices
+
+
+def test_a_band_is_what_the_strategy_declares() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Free(Strategy):
+        low: float = tunable(0.2, low=0.0, high=0.4)
+        high: float = tunable(0.8, low=0.5, high=1.0)
+
+        def pool(self, view: Any) -> Any: ...
+
+    class Bound(Free):
+        band = ("low", "high")
+
+    assert spaces.band_of(Free, {"low": 0.2, "high": 0.8}) is None
+    assert spaces.band_of(Bound, {"low": 0.2, "high": 0.8}) == spaces.Band("low", "high", 1.0)
+    assert spaces.band_of(Bound, {"low": 0.2, "high": 1.5}) == spaces.Band("low", "high", 1.5)
+
+
+def test_start_and_width_become_the_band() -> None:
+    base = base_of("dqe")
+    space = build_space(base)
+
+    def band(start: float, width: float) -> tuple[float, float]:
+        options = space.config(base, {"strategy.alpha": start, "strategy.beta-alpha": width}, 0).strategy.options
+        return options["alpha"], options["beta"]
+
+    assert band(0.1, 0.3) == (0.1, 0.4)
+    assert band(0.4, 0.9) == (0.4, 1.0)  # cut where the field's own range ends
+    fixed = base_of("dqe", "strategy.alpha=0.3")
+    narrow = build_space(fixed, fix=["strategy.alpha"])
+    assert "strategy.alpha" not in knobs_of(narrow)
+    assert narrow.config(fixed, {"strategy.beta-alpha": 0.25}, 0).strategy.options["beta"] == 0.55
+    assert set(knobs_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
+
+
+@pytest.mark.parametrize("name", list(registry.plugins("strategies")))
+def test_every_strategys_own_range_makes_strategies(name: str) -> None:
+    """The ends of every knob, a third of the way between them, and all knobs of whole numbers whole."""
+    base = base_of(name)
+    try:
+        space = build_space(base, force=True)
+    except NegbenchError as error:
+        assert "nothing left to tune" in str(error)  # noqa: PT017
+        return
+    for knob in space.knobs:
+        if knob.choices:
+            assert knob.default in knob.choices
+            continue
+        assert knob.low is not None
+        assert knob.high is not None
+        assert type(knob.low) is type(knob.high) is type(knob.default)
+        between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
+        for value in (knob.low, between, knob.high):
+            found = space.config(base, {**space.default, knob.key: value}, 0)
+            registry.make("strategies", name, **found.strategy.options)
+
+
+def test_ranges_from_the_command_line() -> None:
+    space = build_space(
+        base_of("dqe"),
+        search=["strategy.alpha=0:0.5", "schedule.warmup=1/12|1/6", "train.lr=1e-4:1e-2:log"],
+        fix=["schedule.n_def"],
+    )
+    found = knobs_of(space)
+    assert found["strategy.alpha"] == (0.0, 0.5, False)
+    assert found["schedule.warmup"] == (1, 2)
+    assert found["train.lr"] == (1e-4, 1e-2, True)
+    assert "schedule.n_def" not in found
+    assert isinstance(space.knobs[0].low, float)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("strategy.beta=0.5:1", "is searched as its distance from strategy.alpha"),
+        ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
+        ("strategy.alpha=0.5", "want KEY=low:high"),
+        ("strategy.alpha=0.4:0.1", "want low < high"),
+        ("train.lr=0:1:log", "low > 0 on a log scale"),
+        ("train.num_negatives=1.5:3.5", "want whole numbers"),
+        ("strategy.scale=absolute:minmax", "a range needs two numbers"),
+        ("train.num_negatives=1|1", "names a value twice"),
+        ("train.epochs=2:12", "cannot be searched"),
+        ("eval.every=1:3", "cannot be searched"),
+        ("seed=1:3", "cannot be searched"),
+        ("dataset.name=a|b", "cannot be searched"),
+        ("strategy.alpha=-0.5:0.3", "alpha must be >= 0 and below beta"),
+    ],
+)
+def test_ranges_that_cannot_be(search: str, message: str) -> None:
+    with pytest.raises(NegbenchError, match=message) as error:
+        build_space(base_of("dqe"), search=[search])
+    assert "\n" not in str(error.value)
+
+
+def test_a_bare_name_is_the_strategys_option_first() -> None:
+    base = base_of("dqe")
+    assert "hybrid.beta" in resolved(base).flat()  # the other one of that name
+    with pytest.raises(OptionError, match=r"strategy\.beta is searched as its distance"):
+        build_space(base, search=["beta=0.5:1"])
+    space = build_space(base, search=["alpha=0:0.3", "beta-alpha=0.2:0.9", "num_negatives=1|3"], fix=["n_def"])
+    found = knobs_of(space)
+    assert found["strategy.alpha"] == (0.0, 0.3, False)
+    assert found["strategy.beta-alpha"] == (0.2, 0.9, False)
+    assert found["train.num_negatives"] == (1, 3)
+    assert "schedule.n_def" not in found
+    assert "hybrid.beta" in knobs_of(build_space(base_of("qure"), search=["beta=0.5:1"]))  # it has no such option
+    known = list(resolved(base).flat())
+    assert fixed_layer("beta=0.7", known) == ("strategy.beta", {"strategy": {"beta": 0.7}})
+    assert fixed_layer("lr", known) == ("train.lr", {})
+    asked = read_study({"strategy": {"name": "dqe"}}, {"fix": ["beta=0.7", "n_def=3"]}, None, [])
+    assert asked.base.schedule.n_def == 3
+    assert asked.base.strategy.options["beta"] == 0.7
+    assert "strategy.beta-alpha" not in knobs_of(asked.spec.space)
+    for flag, told in (("--search", {"search": ["alhpa=0:1"]}), ("--fix", {"fix": ["alhpa"]})):
+        with pytest.raises(NegbenchError, match=rf"unknown key 'alhpa' in {flag}: did you mean 'alpha'"):
+            build_space(base, **told)
+
+
+def test_at_most_five_knobs_unless_forced() -> None:
+    with pytest.raises(OptionError, match=r"6 knobs .* are more than 5"):
+        build_space(base_of("dqe"), search=["train.lr=1e-4:1e-2:log"])
+    assert len(build_space(base_of("dqe"), search=["train.lr=1e-4:1e-2:log"], force=True).knobs) == 6
+    with pytest.raises(OptionError, match="has nothing left to tune"):
+        build_space(base_of("in-batch"))
+
+
+def test_a_range_without_the_default_starts_at_its_nearest_end() -> None:
+    space = build_space(base_of("dqe"), search=["strategy.alpha=0.3:0.4"])
+    assert space.default["strategy.alpha"] == 0.3
+
+
+def test_a_grid_lists_every_combination_once_and_the_default_first() -> None:
+    base = base_of("qure")
+    space = build_space(base, search=["train.num_negatives=1|3"], fix=["schedule.n_def", "schedule.warmup"], grid=True)
+    assert space.points[0] == {"strategy.variant": "paper", "train.num_negatives": 1}
+    assert len(space.points) == 4
+    assert len({json.dumps(point) for point in space.points}) == 4
+    with pytest.raises(OptionError, match=r"a grid needs listed values for strategy\.alpha"):
+        build_space(base_of("dqe"), grid=True)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def spec_of(base: RunConfig, **changed: Any) -> StudySpec:
+    options = {"seeds": 1, "minimise": None, "sampler": "tpe", "pruner": "median"}
+    space = changed.pop("space", None) or build_space(base)
+    return StudySpec.of(base, space, **{**options, **changed})
+
+
+def test_a_spec_survives_json() -> None:
+    points = [{"strategy.alpha": a, "strategy.beta": 1 - a} for a in (0.2, 0.3)]
+    for spec in (spec_of(base_of("dqe")), spec_of(base_of("dqe"), space=build_space(base_of("dqe"), points=points))):
+        assert StudySpec.load(json.loads(json.dumps(spec.dump()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sampler": "tpo"}, "did you mean 'tpe'"),
+        ({"pruner": "mean"}, "did you mean 'median'"),
+        ({"minimise": "seconds"}, "did you mean 'mining-seconds'"),
+        ({"minimise": "mining-seconds", "sampler": "cmaes"}, "knows one objective only"),
+    ],
+)
+def test_specs_that_cannot_be(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(NegbenchError, match=message):
+        spec_of(base_of("dqe"), **changed)
+
+
+def test_recipes_are_overridden_by_flags_and_checked(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n')
+    asked = read_study({}, {"trials": 9}, recipe, [])
+    assert (asked.trials, asked.spec.seeds, asked.final_seeds) == (9, (0, 1, 2), 3)
+    assert asked.base.schedule.n_def == 3
+    assert asked.base.eval.dev_fraction == 0.2
+    recipe.write_text('[strategy]\nname = "dqe"\n[study]\nseed = 3\n')
+    with pytest.raises(NegbenchError, match=r"did you mean 'study\.seeds'"):
+        read_study({}, {}, recipe, [])
+    recipe.write_text('[strategy]\nname = "qure"\n[study]\npoints = [{"schedule.n_def" = 3}, {"schedule.n_def" = 6}]\n')
+    asked = read_study({}, {}, recipe, [])
+    assert (asked.trials, asked.spec.sampler, asked.final_seeds) == (2, "grid", 0)
+    with pytest.raises(OptionError, match="lists all that is computed"):
+        read_study({}, {"search": ["strategy.alpha=0:1"]}, recipe, [])
+
+
+RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "epochs", "expected"),
+    [
+        ("band-table", 12, [(0.2, 0.8), (0.3, 0.7), (0.25, 0.75), (0.15, 0.85), (0.1, 0.9)]),
+        ("n-def-table", 12, [(6,), (3,), (12,)]),
+        ("warm-up-table", 12, [(2,), (1,)]),
+        ("warm-up-table", 36, [(6,), (3,)]),
+        ("negatives-table", 12, [(1,), (3,), (5,)]),
+    ],
+)
+def test_the_tables_hold_the_published_rows(recipe: str, epochs: int, expected: list[Any]) -> None:
+    asked = read_study({}, {}, RECIPES / f"{recipe}.toml", [f"train.epochs={epochs}"])
+    assert [tuple(point.values()) for point in asked.spec.space.points] == expected
+    assert asked.spec.seeds == (0, 1, 2)
+    for point in asked.spec.space.points:
+        resolved(asked.spec.space.config(asked.base, point, 0))
+
+
+def test_a_closed_val_cannot_be_selected_on() -> None:
+    with pytest.raises(OptionError, match="chooses on the reported split"):
+        resolved(base_of("qure", "eval.reported=false", "eval.select=val"))

@@ -1,0 +1,457 @@
+"""Trials of the engine on the dev part only, their MLflow copies, the command from start to test, and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.tracking import MlflowClient
+from optuna.trial import Trial, TrialState
+
+from negbench import api, scene
+from negbench.cli.main import run as negbench
+from negbench.config import RunConfig
+from negbench.errors import NegbenchError
+from negbench.executors import Here
+from negbench.grid.cells import SCENES
+from negbench.loop import runs as engine
+from negbench.loop.train import Loop
+from negbench.report.loaded import Study
+from negbench.report.page import write_page
+from negbench.report.study import between, study_page
+from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
+from negbench.tracking import Pruned, RunLog, Summary, Tracker, default_uri
+from negbench.tuning.book import Book, Claim, trial_folder
+from negbench.tuning.final import finished, front, listed_points
+from negbench.tuning.space import build_space
+from negbench.tuning.spec import StudySpec, first_refresh
+from negbench.tuning.storage import storage_url
+from negbench.tuning.trials import Trials
+from negbench.tuning.work import open_study, run_study, work
+
+# --- trials of the engine --------------------------------------------------------------------------------------------
+
+
+DEV = ("eval.dev_fraction=0.3",)
+
+
+def base_of(strategy: str, *sets: str) -> RunConfig:
+    return load_config(flags={"strategy": {"name": strategy}}, sets=sets)
+
+
+def spec_of(base: RunConfig, **changed: Any) -> StudySpec:
+    options = {"seeds": 1, "minimise": None, "sampler": "tpe", "pruner": "median"}
+    space = changed.pop("space", None) or build_space(base)
+    return StudySpec.of(base, space, **{**options, **changed})
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
+    spec = spec_of(base_of("dqe", *toy_sets, *DEV), **changed)
+    book, job = open_study(runs, "s", spec, trials=trials, storage=None, workers=1, tracking_uri=uri)
+    run_study(job, Here(), silent)
+    return book
+
+
+def test_the_reported_split_is_never_touched(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = scene.load_split
+
+    def watched(config: Any, split: str, **options: Any) -> Any:
+        asked.append(split)
+        return real(config, split, **options)
+
+    monkeypatch.setattr(scene, "load_split", watched)
+    SCENES.clear()
+    book = toy_study(toy_sets, tmp_path, trials=2)
+    assert asked == ["train"]  # once for all trials, and nothing else
+    (run,) = book.frozen()[0].user_attrs["runs"]
+    folder = RunFolder(tmp_path / "s" / "cells" / run)
+    assert not [name for point in folder.metrics() for name in point if name.startswith("val/")]
+    assert folder.manifest["dataset"]["scored"] == "dev"
+    train = {q.id for q in real(folder.config.dataset, "train", images=False).queries}
+    assert set(folder.ranks()["query"]) < train
+
+
+def test_all_trials_and_seeds_share_the_dev_part(toy_sets: list[str], tmp_path: Path) -> None:
+    book = toy_study(toy_sets, tmp_path, trials=2, seeds=2, pruner="none")
+    runs = [RunFolder(tmp_path / "s" / "cells" / r) for t in book.frozen() for r in t.user_attrs["runs"]]
+    assert len(runs) == 4
+    assert len({tuple(run.ranks()["query"]) for run in runs}) == 1
+    for trial in book.frozen():
+        values = [
+            RunFolder(tmp_path / "s" / "cells" / r).result["metrics"]["average/recall"]
+            for r in trial.user_attrs["runs"]
+        ]
+        assert trial.values == pytest.approx([np.mean(values)])
+    assert sorted({run.config.seed for run in runs}) == [0, 1]
+
+
+def test_images_are_encoded_once(toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    opened: list[int] = []
+    real = scene.open_scene
+
+    def watched(*arguments: Any) -> Any:
+        found = real(*arguments)
+        opened.append(found.encoded)
+        return found
+
+    monkeypatch.setattr(scene, "open_scene", watched)
+    SCENES.clear()
+    toy_study(toy_sets, tmp_path / "runs", trials=3)
+    assert opened == [3 * 32]
+
+
+def test_the_same_study_twice_gives_the_same_values(toy_sets: list[str], tmp_path: Path) -> None:
+    found = [toy_study(toy_sets, tmp_path / name, trials=4).frozen() for name in ("a", "b")]
+    assert [t.params for t in found[0]] == [t.params for t in found[1]]
+    assert [t.values for t in found[0]] == [t.values for t in found[1]]
+    assert [t.intermediate_values for t in found[0]] == [t.intermediate_values for t in found[1]]
+    assert len(list(tmp_path.glob("?/s/cells/*/result.json"))) == 8
+    assert not list(tmp_path.glob("?/s/cells/*/model.safetensors"))  # forty of them would be gigabytes
+
+
+def test_nothing_is_pruned_before_its_first_refresh(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def always(self: Any) -> bool:
+        trial = self._get_latest_trial()
+        asked.append((trial.number, trial.last_step))
+        return trial.number > 0
+
+    monkeypatch.setattr(Trial, "should_prune", always)
+    book = toy_study([*toy_sets, "train.epochs=6"], tmp_path, trials=6)
+    base = RunConfig.model_validate(book.spec.base)
+    firsts = {t.number: first_refresh(book.spec.space.config(base, t.params, 0)) for t in book.frozen()}
+    assert len(set(firsts.values())) > 1
+    for number, step in asked:
+        assert step >= firsts[number]
+    for trial in book.frozen()[1:]:
+        assert trial.state == TrialState.PRUNED
+        assert trial.last_step == firsts[trial.number]  # stopped within the epoch that condemned it
+    assert book.spec.first_refresh <= min(firsts.values())
+    assert not list((tmp_path / "s" / "cells").glob("*/checkpoint.pt"))
+
+
+def test_a_killed_trial_goes_on_from_its_checkpoint(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    straight = toy_study(toy_sets, tmp_path / "straight", trials=1)
+    real, epochs, asked = Loop.train_epoch, list[int](), list[int]()
+
+    def interrupted(self: Loop) -> None:
+        epochs.append(self.state.epoch)
+        if len(epochs) == 4:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        toy_study(toy_sets, tmp_path / "halves", trials=1)
+    monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
+    book = toy_study(toy_sets, tmp_path / "halves", trials=1)
+    assert epochs == [0, 1, 2, 3, 3]
+    assert asked == [3]  # nothing is pruned on points that it had before
+    (lost, again) = book.frozen()
+    assert lost.state == TrialState.FAIL
+    assert again.values == straight.frozen()[0].values
+    assert again.intermediate_values == straight.frozen()[0].intermediate_values
+
+
+def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
+    toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
+    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri="none")
+    claim = book.claim()
+    assert isinstance(claim, Claim)
+    values = Trials(job)(claim)
+    claim.held.close()
+    monkeypatch.setattr(Loop, "train_epoch", lambda self: pytest.fail("it was trained"))
+    run_study(job, Here(), silent)
+    (lost, again) = book.frozen()
+    assert (lost.state, again.values) == (TrialState.FAIL, values)
+    assert again.intermediate_values == lost.intermediate_values
+    assert again.user_attrs["runs"] == lost.user_attrs["runs"]
+
+
+def test_two_objectives_give_a_front_and_prune_nothing(toy_sets: list[str], tmp_path: Path) -> None:
+    book = toy_study(toy_sets, tmp_path, trials=5, minimise="false-negative-rate")
+    assert book.counts()["finished"] == 5
+    best = front(book)
+    values = [t.values for t in book.frozen()]
+    for trial in book.frozen():
+        beaten = any(v[0] >= trial.values[0] and v[1] <= trial.values[1] and v != trial.values for v in values)
+        assert (trial.number in {t.number for t in best}) == (not beaten)
+    assert {t.number for t in best} == {t.number for t in book.study.best_trials}  # optuna's own
+    for trial in book.frozen():
+        (run,) = trial.user_attrs["runs"]
+        details = RunFolder(tmp_path / "s" / "cells" / run).result
+        assert trial.values[1] == details["behaviour"]["false_negative_rate_draws"]
+
+
+def test_listed_points_are_tested_against_the_default(toy_sets: list[str], tmp_path: Path) -> None:
+    base = base_of("dqe", *toy_sets, *DEV)
+    points = [{"strategy.alpha": a, "strategy.beta": b} for a, b in ((0.3, 0.7), (0.2, 0.8), (0.0, 0.3))]
+    space = build_space(base, points=points)
+    book = toy_study(toy_sets, tmp_path, trials=3, seeds=2, space=space)
+    assert [t.params["strategy.alpha"] for t in book.frozen()] == [0.2, 0.3, 0.0]  # the default first
+    rows = listed_points(book)
+    assert [row.test is None for row in rows] == [True, False, False]
+    for row in rows:
+        assert row.summary.mean == pytest.approx(book.frozen()[row.trial].values[0])
+        assert row.summary.interval.low <= row.summary.mean <= row.summary.interval.high
+        assert row.summary.seeds == 2
+    for row in rows[1:]:
+        assert row.test is not None
+        assert row.test.difference == pytest.approx(row.summary.mean - rows[0].summary.mean)
+    assert listed_points(book) == rows
+
+
+def mlflow_runs(runs: Path, name: str) -> list[Any]:
+    client = MlflowClient(default_uri(runs))
+    experiment = client.get_experiment_by_name(name)
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_mlflow_statuses_and_curves(toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = engine.train
+
+    def failing(run: Any, folder: Any, log: Any) -> Any:
+        if run.config.strategy.options["alpha"] != 0.2 and not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise NegbenchError("mend this")
+        return real(run, folder, log)
+
+    monkeypatch.setattr(engine, "train", failing)
+    monkeypatch.setattr(Trial, "should_prune", lambda self: self.number == 2)
+    book = toy_study(toy_sets, tmp_path, trials=4, uri=default_uri(tmp_path))
+    found = mlflow_runs(tmp_path, "s")
+    (parent,) = [run for run in found if run.data.tags["negbench.kind"] == "study"]
+    trials = {int(run.data.tags["trial"]): run for run in found if run.data.tags["negbench.kind"] == "trial"}
+    assert {n: run.info.status for n, run in trials.items()} == {0: "FINISHED", 1: "FAILED", 2: "KILLED", 3: "FINISHED"}
+    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "PRUNED", "COMPLETE"]
+    for number, run in trials.items():
+        frozen = book.frozen()[number]
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.data.params["strategy.beta-alpha"] == str(frozen.params["strategy.beta-alpha"])
+        points = MlflowClient(default_uri(tmp_path)).get_metric_history(run.info.run_id, "dev/average/recall")
+        assert {p.step - 1: p.value for p in points} == frozen.intermediate_values
+    assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].values[0]
+
+
+def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: list[str], tmp_path: Path) -> None:
+    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
+    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri=None)
+    claim = book.claim()
+    assert isinstance(claim, Claim)
+    log = RunLog(Tracker.open(tmp_path), RunFolder(tmp_path / "s" / trial_folder(0)))
+    log.start({}, job.tags(0))
+    claim.note("mlflow", log.opened())
+    claim.held.close()  # as if it had been killed
+    said: list[str] = []
+    run_study(job, Here(), said.append)
+    trials = {r.data.tags["trial"]: r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
+    assert trials == {"0": "FAILED", "1": "FINISHED"}
+    assert said[0] == "a trial whose worker died is queued again"
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def command(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
+    sets = [part for text in (*toy_sets, *DEV) for part in ("--set", text)]
+    return ["study", "--strategy", "dqe", *sets, "--runs-dir", str(runs), "--name", "s", *more]
+
+
+def test_the_command_from_start_to_test(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = command(toy_sets, tmp_path, "--trials", "4", "--final-seeds", "2")
+    assert negbench(arguments) == 0
+    told = capsys.readouterr()
+    out = told.out
+    assert "  trial 0: " in told.err
+    assert "val stays closed" in out
+    assert "sampler tpe(multivariate=True, constant_liar=True" in out
+    assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
+    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 4)
+    counts = book.counts()
+    assert counts["finished"] + counts["pruned"] == 4
+    best = finished(book)[0]
+    if best.number != 0:
+        final = json.loads((tmp_path / "s" / "final.json").read_text())
+        assert final["seeds"] == [1, 2]
+        runs = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
+        assert sorted((row["strategy"], row["seed"]) for row in runs) == [
+            ("dqe best", 1), ("dqe best", 2), ("dqe default", 1), ("dqe default", 2),
+        ]  # fmt: skip
+        values = {}
+        for row in runs:
+            details = RunFolder(tmp_path / row["run"]).result
+            values.setdefault(row["strategy"], []).append(details["metrics"]["average/recall"])
+        assert final["best"]["mean"] == pytest.approx(np.mean(values["dqe best"]))
+        assert final["test"]["difference"] == pytest.approx(
+            np.mean(values["dqe best"]) - np.mean(values["dqe default"])
+        )
+    (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params["pruner"].startswith("median(n_startup_trials=5")
+    assert parent.data.metrics["trials/finished"] == counts["finished"]
+    assert parent.data.metrics["best/recall"] == best.values[0]
+    assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
+    experiment = MlflowClient(default_uri(tmp_path)).get_experiment_by_name("s")
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.trials"])["state"])
+    assert view["selectedColumns"] == [
+        "tags.`trial`", "metrics.`objective/recall`", *(f"params.`{key}`" for key in best.params)
+    ]  # fmt: skip
+    listed = MlflowClient(default_uri(tmp_path)).search_runs([experiment.experiment_id], view["searchFilter"])
+    assert {run.data.tags["trial"] for run in listed} == {str(trial) for trial in range(sum(counts.values()))}
+    assert set(best.params) <= listed[0].data.params.keys()
+    assert negbench(arguments) == 0  # again: nothing is computed, the same is said
+    assert " trial " not in capsys.readouterr().err
+    assert negbench([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["best"] == best.params
+    assert len(document["trials"]) == sum(counts.values())
+    found = api.load("s", tmp_path)
+    assert isinstance(found, Study)
+    assert found.best == best.params
+    assert f"study s: best {next(iter(best.params))} = " in repr(found)
+    assert "<table" in found._repr_html_()
+    page = tmp_path / "s" / "report" / "index.html"
+    before = page.read_text(encoding="utf-8")
+    assert negbench(["report", "s", "--runs-dir", str(tmp_path)]) == 0
+    assert page.read_text(encoding="utf-8") == before
+    assert {path.stem for path in page.parent.glob("figures/*.png")} >= {"history"}
+    logged = {a.path for a in MlflowClient(default_uri(tmp_path)).list_artifacts(parent.info.run_id)}
+    assert {"figures", "trials.csv"} <= logged
+
+
+def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
+    page = study_page(toy_book_of_dqe(tmp_path))
+    parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
+    assert {"history", "importance", "plane", "parallel", "trials"} <= set(parts)
+    history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
+    best = list(history["best so far"].get_ydata())
+    assert best == sorted(best)
+    assert best[-1] == max(history["finished"].get_ydata())
+    axes = drawn(parts["parallel"].panels[0])
+    assert len(axes.get_xticks()) == 6
+    for line in axes.lines:
+        assert len(line.get_ydata()) == 6
+        assert all(0 <= y <= 1 for y in line.get_ydata())
+    assert "best quarter" in {line.get_label() for line in axes.lines}
+    assert page.answer[0].startswith("The best of 16 finished trials: ")
+    assert write_page(tmp_path / "report", page)[0].exists()
+
+
+def drawn(panel: Any) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    panel.draw(axes)
+    return axes
+
+
+def toy_book_of_dqe(folder: Path) -> Book:
+    book = Book(folder, "toy", spec_of(base_of("dqe"), pruner="none"), storage_url(folder, None), 16)
+    work(book, lambda claim: [0.5 - (float(claim.point["strategy.alpha"]) - 0.1) ** 2], silent)
+    return book
+
+
+def test_recall_between_trials_is_shaded() -> None:
+    from matplotlib.figure import Figure
+
+    def shaded(at: list[list[float]], values: list[float]) -> list[Any]:
+        axes = Figure().add_subplot()
+        between(axes, np.array(at), np.array(at), np.array(values))
+        return list(axes.collections)
+
+    (drawn_levels,) = shaded([[0, 0], [0, 1], [1, 0], [1, 1]], [0, 0, 3, 3])
+    for level, path in zip(drawn_levels.levels, drawn_levels.get_paths(), strict=False):
+        if len(path.vertices):  # linear in the first knob: each band starts where the value is its level
+            assert path.vertices[:, 0].min() == pytest.approx(level / 3, abs=1e-6)
+    assert shaded([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]], [1, 2, 3, 4]) == []
+    assert shaded([[0, 0], [0, 1], [1, 0]], [2, 2, 2]) == []
+
+
+@pytest.mark.slow
+def test_kill_of_the_command_loses_the_running_trials_only(
+    toy_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+) -> None:
+    more = ("--trials", "5", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none")
+    arguments = command(toy_sets, tmp_path, *more)
+    process = start_command([*arguments, "--workers", "2"])
+    for line in process.stdout:
+        if "trial" in line and line.startswith("[2/"):
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 5)
+    before = {t.number: t.values for t in book.frozen() if t.state == TrialState.COMPLETE}
+    running = [t.number for t in book.frozen() if t.state == TrialState.RUNNING]
+    assert len(before) >= 2
+    assert negbench(arguments) == 0
+    frozen = book.frozen()
+    assert {t.number: t.values for t in frozen if t.number in before} == before
+    assert [t.number for t in frozen if t.state == TrialState.FAIL] == running
+    assert [t.user_attrs["retry_of"] for t in frozen if "retry_of" in t.user_attrs] == running  # each once
+    assert book.counts()["finished"] == 5
+
+
+RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+
+
+def test_a_table_is_printed_and_logged(
+    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Summary] = {}
+
+    def close(self: Tracker, note: Path, name: str, summaries: Any, artifacts: Any, shown: Any) -> None:
+        logged.update({summary.tags["trial"]: summary for summary in summaries})
+
+    monkeypatch.setattr(Tracker, "close_parent", close)
+    sets = [part for text in (*toy_sets, *DEV) for part in ("--set", text)]
+    recipe = ["--recipe", str(RECIPES / "negatives-table.toml"), "--seeds", "2", "--name", "t"]
+    assert negbench(["study", *recipe, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
+    assert "95 % interval" in capsys.readouterr().out
+    book = Book(tmp_path / "t", "t", None, storage_url(tmp_path / "t", None))
+    rows = listed_points(book)
+    assert [row.point["train.num_negatives"] for row in rows] == [1, 3, 5]
+    written = pd.read_csv(tmp_path / "t" / "report" / "tables" / "points.csv")
+    assert written["recall %"].tolist() == [round(100 * row.summary.mean, 2) for row in rows]
+    for row in rows:
+        assert logged[str(row.trial)].metrics["interval/low"] == row.summary.interval.low
+        assert logged[str(row.trial)].metrics["mean/recall"] == row.summary.mean
+
+
+def test_pruned_is_not_an_error_of_a_run(toy_sets: list[str], tmp_path: Path) -> None:
+    def watch(epoch: int, values: Any, new: bool) -> None:
+        if epoch == 1:
+            raise Pruned
+
+    bench, config = engine.Bench.open(tmp_path, "none"), base_of("qure", *toy_sets)
+    with pytest.raises(Pruned):
+        engine.run_config(config, bench, watch=watch)
+    (folder,) = (RunFolder(path) for path in tmp_path.glob("qure-*"))
+    assert folder.status == "interrupted"
+    resumed = engine.resume("qure", bench)
+    assert resumed.metrics == engine.run_config(config, engine.Bench.open(tmp_path / "straight", "none")).metrics
