@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import command
+from negbench.options import Report
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
+    command.add(
+        app,
         "report",
+        Report,
+        report,
         help="Write one self-contained HTML page with the tables and figures of a comparison, a study or a run.",
-        epilog="Example: negbench report demo",
-    )(report)
+        examples=["negbench report demo"],
+    )
 
 
-def report(
-    name: Annotated[str, typer.Argument(help="A comparison, a study, or a run by its id or a part of that.")],
-    galleries: Annotated[
-        int, typer.Option(min=0, max=20, help="Best, worst and random queries to show, each so many; 0: no images.")
-    ] = 2,
-    runs_dir: options.RunsDir = None,
-) -> None:
+def report(given: Mapping[str, Any]) -> None:
     """Build the page and print where it lies."""
     from negbench import files
     from negbench.report.build import write_report
 
-    page, *others = write_report(files.runs_dir(runs_dir), name, galleries)
+    asked = Report.parsed(given)
+    page, *others = write_report(files.runs_dir(asked.runs_dir), asked.name, asked.galleries)
     typer.echo(str(page))
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):
         count = sum(path.parent.name == folder for path in others)

@@ -1,0 +1,86 @@
+"""Makes a typer command of an options model: one flag for each field, its help from the field."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from negbench.options import Options, extra_of
+
+
+def add(
+    app: typer.Typer,
+    name: str,
+    model: type[Options],
+    call: Callable[..., Any],
+    *,
+    help: str,
+    examples: Sequence[str] = (),
+    panel: str | None = None,
+) -> None:
+    """Add command `name`, which calls `call` with the flags given, by field; flags that are left out are not passed.
+
+    Args:
+        app: that the command is added to.
+        name: of the command.
+        model: its options; fields declared with `cli=False` have no flag.
+        call: takes the given fields as one mapping, and parses them with `model.parsed`.
+        help: what it does, in whole sentences.
+        examples: command lines, printed below the help.
+        panel: group of commands in `negbench --help`.
+    """
+    parameters = [_parameter(field, model) for field in _ordered(model)]
+
+    def command(**given: Any) -> Any:
+        return call({field: value for field, value in given.items() if value not in (None, [], ())})
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        parameters, return_annotation=inspect.signature(call, eval_str=True).return_annotation
+    )
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__name__ = name
+    epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]) if examples else None
+    app.command(name, help=help, epilog=epilog, rich_help_panel=panel)(command)
+
+
+def _ordered(model: type[Options]) -> list[str]:
+    """Fields with a flag: the model's own first, then those of its bases."""
+    named = dict.fromkeys(name for each in model.__mro__ for name in vars(each).get("__annotations__", {}))
+    return [
+        name for name in named if name in model.model_fields and extra_of(model.model_fields[name])["cli"] is not False
+    ]
+
+
+def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
+    field, extra = model.model_fields[name], extra_of(model.model_fields[name])
+    kind = extra["cli"] or _flag_type(get_type_hints(model)[name])
+    required, default = field.is_required(), field.default
+    help = field.description or ""
+    if not required and default not in (None, False, True, (), "") and "[default" not in help:
+        help = f"{help} [default: {default}]"
+    if extra["argument"]:
+        info: Any = typer.Argument(help=help, metavar=extra["metavar"], show_default=False)
+    else:
+        flag = "--" + name.replace("_", "-")
+        named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
+        info = typer.Option(*named, help=help, metavar=extra["metavar"], show_default=False)
+    annotation = Annotated[kind if required else kind | None, info]
+    missing = inspect.Parameter.empty if required else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=missing, annotation=annotation)
+
+
+def _flag_type(hint: Any) -> Any:
+    """Type of the flag of a field: without None, and text for a choice of texts, which the model checks."""
+    parts = [part for part in get_args(hint) if part is not type(None)] if type(None) in get_args(hint) else [hint]
+    only = parts[0]
+    if get_origin(only) is Annotated:
+        only = get_args(only)[0]
+    if get_origin(only) is Literal:
+        return str
+    if get_origin(only) in (tuple, Sequence) or getattr(get_origin(only), "__name__", "") == "Sequence":
+        item: Any = get_args(only)[0]
+        return list[item]
+    return only
