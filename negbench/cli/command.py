@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -81,6 +82,5 @@ def _flag_type(hint: Any) -> Any:
     if get_origin(only) is Literal:
         return str
     if get_origin(only) in (tuple, Sequence) or getattr(get_origin(only), "__name__", "") == "Sequence":
-        item: Any = get_args(only)[0]
-        return list[item]
+        return types.GenericAlias(list, get_args(only)[:1])
     return only
