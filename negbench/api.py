@@ -250,9 +250,9 @@ def compare(
     Raises:
         NegbenchError: a user's mistake, or cells that failed.
     """
+    from negbench.analysis.verdicts import Rules
     from negbench.commands.cells import executor_of
     from negbench.commands.compare import build_grid, compare_grid
-    from negbench.report.verdicts import Rules
 
     rules, plugins = Rules.of_flags(baseline, margin, alpha, metric), list[str]()
     given = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets}

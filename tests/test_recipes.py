@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.cli.main import run as negbench
 from negbench.cli.map import dials_of, recipe_table
 from negbench.commands.compare import build_grid
@@ -25,7 +26,6 @@ from negbench.grid.axes import Grid
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.runs import Bench, run_config
-from negbench.report.verdicts import Rules, rows_of, tables_of
 from negbench.systems.system import load_config
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"

@@ -46,11 +46,11 @@ def advise(
 ) -> dict[str, Any]:
     """Load, take the card, look it up, print."""
     from negbench.advise.advise import advise, read_worlds
+    from negbench.analysis.regime import in_words
     from negbench.cli.audit import layers_below, run_to_audit, set_layers
     from negbench.commands.audit import configured
     from negbench.mining.regime import regime
     from negbench.own.subject import AuditOptions, open_subject
-    from negbench.report.regime import in_words
 
     table = read_worlds(worlds)
     chosen = AuditOptions(queries=queries, seed=seed)
@@ -74,8 +74,8 @@ def advise(
 def _print(console: Any, found: Advice, table: Worlds) -> None:
     import pandas as pd
 
+    from negbench.analysis.words import label_of, listed
     from negbench.display import Grid
-    from negbench.report.words import label_of, listed
 
     near = [
         {

@@ -33,9 +33,9 @@ def aggregate(
 ) -> dict[str, Any]:
     """Read, aggregate, print."""
     from negbench import files
+    from negbench.analysis.verdicts import Rules
     from negbench.report.aggregate import FILE, finish
     from negbench.report.loaded import stored_document
-    from negbench.report.verdicts import Rules
 
     rules = Rules.of_flags(baseline, 0.0, alpha)
     runs = files.runs_dir(runs_dir)

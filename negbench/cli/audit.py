@@ -123,8 +123,8 @@ def run_to_audit(name: str | None, runs_dir: Path | None, backbone: str | None, 
 
 
 def _print(console: Any, found: Audit) -> None:
-    from negbench.report.regime import in_words
-    from negbench.report.tables import audit_table
+    from negbench.analysis.regime import in_words
+    from negbench.analysis.tables import audit_table
 
     console.print(audit_table(found))
     console.print(f"regime  {in_words([found.regime])}", highlight=False)

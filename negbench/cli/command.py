@@ -62,15 +62,15 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
     help = field.description or ""
     if not required and default not in (None, False, True, (), "") and "[default" not in help:
         help = f"{help} [default: {default}]"
+    missing = ... if required else None
     if extra["argument"]:
-        info: Any = typer.Argument(help=help, metavar=extra["metavar"], show_default=False)
+        info: Any = typer.Argument(missing, help=help, metavar=extra["metavar"], show_default=False)
     else:
         flag = "--" + name.replace("_", "-")
         named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
-        info = typer.Option(*named, help=help, metavar=extra["metavar"], show_default=False)
-    annotation = Annotated[kind if required else kind | None, info]
-    missing = inspect.Parameter.empty if required else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=missing, annotation=annotation)
+        info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
+    hint = kind if required else kind | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 
 
 def _flag_type(hint: Any) -> Any:

@@ -86,9 +86,9 @@ def compare(
 ) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import files
+    from negbench.analysis.verdicts import Rules
     from negbench.commands.cells import executor_of
     from negbench.commands.compare import build_grid, compare_grid
-    from negbench.report.verdicts import Rules
 
     chosen = options.overwrite_of(overwrite)
     rules = Rules.of_flags(baseline, margin, alpha, metric)

@@ -337,7 +337,7 @@ def _list(found: Result) -> Table:
     """One line a metric, in percent."""
     from rich.table import Table
 
-    from negbench.report.words import percent
+    from negbench.analysis.words import percent
 
     table = Table()
     table.add_column("metric")
@@ -368,7 +368,7 @@ def _grid(found: Result) -> Table:
 def _print_order(console: Console, order: Order) -> None:
     from rich.table import Table
 
-    from negbench.report.words import percent
+    from negbench.analysis.words import percent
 
     table = Table(caption=f"CIRQRS in {order.unit}; {_label(order.other)} in percent", caption_justify="left")
     scored = [*order.agreement, order.other]
@@ -391,7 +391,7 @@ def _print_order(console: Console, order: Order) -> None:
 
 def _label(metric: str) -> str:
     """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
-    from negbench.report.words import label_of
+    from negbench.analysis.words import label_of
 
     for long, short in (
         ("cirqrs_at_", "CIRQRS@"),

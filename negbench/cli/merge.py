@@ -36,11 +36,11 @@ def merge(
 ) -> dict[str, Any]:
     """Check, merge, print."""
     from negbench import files
+    from negbench.analysis.verdicts import Rules
     from negbench.grid.comparison import groups_of
     from negbench.grid.pack import merge
-    from negbench.report.comparison import finish
+    from negbench.report.finish import finish
     from negbench.report.loaded import Comparison
-    from negbench.report.verdicts import Rules
 
     console, runs = options.console(), files.runs_dir(runs_dir)
     plugins = options.plugin_layer(plugin).get("plugins", [])

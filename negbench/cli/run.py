@@ -78,7 +78,7 @@ def run(
 
 
 def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
-    from negbench.report.tables import behaviour_lines, run_table
+    from negbench.analysis.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
     options.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])

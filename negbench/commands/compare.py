@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from negbench.analysis.verdicts import Rules
 from negbench.commands.cells import computed, raise_failed
 from negbench.config import RunConfig, merged, read_recipe, set_layer
 from negbench.display import notes, stages
@@ -17,7 +18,6 @@ from negbench.executors import Executor
 from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
 from negbench.grid.cells import SCENES, Cell, plan, stacks
 from negbench.grid.comparison import ComparisonFolder, default_name
-from negbench.report.verdicts import Rules
 from negbench.runfolder import Overwrite
 from negbench.systems.system import system
 
@@ -67,7 +67,7 @@ def compare_grid(
         return None
     folder = ComparisonFolder(runs / (name or default_name(cells)))
     outcomes = computed(folder, cells, executor=executor, tracking_uri=tracking_uri, overwrite=overwrite)
-    from negbench.report.comparison import finish
+    from negbench.report.finish import finish
     from negbench.report.loaded import Comparison
 
     if any(outcome.run_id for outcome in outcomes):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from negbench.analysis.verdicts import Rules
 from negbench.commands.cells import computed
 from negbench.config import RunConfig
 from negbench.display import log, stages
@@ -16,9 +17,8 @@ from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.tuning import SUFFIX, write_tunings
 from negbench.report.build import read_rows, write_report
-from negbench.report.comparison import finish
+from negbench.report.finish import finish
 from negbench.report.tuned import finish_tuned
-from negbench.report.verdicts import Rules
 from negbench.runfolder import Overwrite
 from negbench.tuning.tuned import Combination, combinations, tune
 

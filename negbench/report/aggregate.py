@@ -14,17 +14,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 
+from negbench.analysis import measures
+from negbench.analysis.selection import Selected, curve_of, selection, selection_answer, selection_frame
+from negbench.analysis.verdicts import Rules
+from negbench.analysis.words import listed
 from negbench.display import Grid
 from negbench.errors import RunError
 from negbench.files import atomic_write, read_json, write_json
 from negbench.grid.comparison import AXES, Group, groups_of
-from negbench.report import measures
 from negbench.report.charts import GREY, Chart, Panel, heat, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
-from negbench.report.selection import Selected, curve_of, selection, selection_answer, selection_frame
 from negbench.report.swap import records
-from negbench.report.verdicts import Rules
-from negbench.report.words import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,22 +8,22 @@ from typing import Any
 
 import pandas as pd
 
+from negbench.analysis.answer import answers
+from negbench.analysis.leader import FOLDED, leader_tables, ordered, verdict_frame
+from negbench.analysis.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
+from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, percent
 from negbench.errors import NegbenchError
 from negbench.files import read_json
 from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
 from negbench.grid.tuning import SUFFIX as TUNED
 from negbench.report import figures
-from negbench.report.answer import answers
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
-from negbench.report.leader import FOLDED, leader_tables, ordered, verdict_frame
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
-from negbench.report.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
-from negbench.report.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.report.tuned import tuned_section
-from negbench.report.verdicts import VerdictRow
-from negbench.report.words import label_of, percent
 from negbench.runfolder import RunFolder, find_run
 
 GALLERIES = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from negbench.analysis.words import label_of
 from negbench.files import atomic_write
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, png
-from negbench.report.words import label_of
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.analysis.leader import equally_many
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import bracket, label_of, listed, spread
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
 from negbench.report.charts import GLYPHS, GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
-from negbench.report.leader import equally_many
-from negbench.report.verdicts import VerdictRow
-from negbench.report.words import bracket, label_of, listed, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from negbench.analysis.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.config import resolved
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
 from negbench.report.figures import Runs
 from negbench.runfolder import RunFolder

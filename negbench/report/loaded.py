@@ -61,7 +61,7 @@ class Comparison:
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
-        """A row for each strategy and metric, numbers in its unit: `negbench.report.verdicts.VerdictRow`."""
+        """A row for each strategy and metric, numbers in its unit: `negbench.analysis.verdicts.VerdictRow`."""
         return pd.DataFrame(files.read_json(self.path / "statistics.json"))
 
     @cached_property

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from negbench import statistics
+from negbench.analysis.verdicts import negatives_of
+from negbench.analysis.words import label_of, listed, signed
 from negbench.display import Grid
 from negbench.files import atomic_write, read_json, write_json
 from negbench.grid.comparison import Group, groups_of
@@ -22,9 +24,7 @@ from negbench.grid.map import Design, Dial, point_label
 from negbench.report.charts import Chart, Panel, line_style, png, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.swap import records
-from negbench.report.verdicts import negatives_of
 from negbench.report.views import shown
-from negbench.report.words import label_of, listed, signed
 from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pandas as pd
 
+from negbench.analysis.cards import Card, Pictures
+from negbench.analysis.words import latex, markdown
 from negbench.files import atomic_write
-from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, Drawn, drawn
-from negbench.report.words import latex, markdown
 
 _HERE = Path(__file__).parent
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from negbench import files, statistics
+from negbench.analysis.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.views import trials_shown
-from negbench.report.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.statistics import Interval
 from negbench.tracking import Summary, Tracker
 from negbench.tuning.book import Book

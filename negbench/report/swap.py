@@ -13,15 +13,15 @@ import pandas as pd
 from rich.console import Console
 
 from negbench import statistics
+from negbench.analysis.verdicts import negatives_of
+from negbench.analysis.words import bracket, label_of, listed, markdown, signed
 from negbench.display import Grid
 from negbench.files import atomic_write, intact, read_json, write_json
 from negbench.grid.comparison import Group, groups_of
 from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
-from negbench.report.verdicts import negatives_of
 from negbench.report.views import shown
-from negbench.report.words import bracket, label_of, listed, markdown, signed
 from negbench.scoring.stored import Values, values_of
 from negbench.tracking import Tracker
 

@@ -13,13 +13,13 @@ import scipy
 from rich.console import Console
 
 from negbench import statistics
+from negbench.analysis.leader import FOLDED, NEGATIVES, equally_many, negatives_text
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, listed, markdown, percent, signed
 from negbench.display import Grid
 from negbench.grid.comparison import KEY, Group, groups_of
 from negbench.grid.tuning import SUFFIX, Tuning, read_tunings
-from negbench.report.leader import FOLDED, NEGATIVES, equally_many, negatives_text
 from negbench.report.page import Note, Section, Table, write_text
-from negbench.report.verdicts import VerdictRow
-from negbench.report.words import label_of, listed, markdown, percent, signed
 from negbench.scoring.stored import values_of
 
 _SEED = 0x7E5  # of the resamples: the same runs give the same intervals

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from negbench.analysis.verdicts import VerdictRow
 from negbench.grid.comparison import Group
 from negbench.report.charts import PALETTE
-from negbench.report.verdicts import VerdictRow
 from negbench.tracking import Shown, final_values
 
 CELLS, MEANS, GROUPED, TRIALS = "cells", "strategies", "grouped", "trials"

@@ -112,7 +112,7 @@ def metrics_in(printed: str) -> dict[str, str]:
 
 
 def shown(metrics: dict[str, float]) -> dict[str, str]:
-    from negbench.report.words import label_of
+    from negbench.analysis.words import label_of
 
     return {label_of(name): f"{100 * value:.2f}" for name, value in metrics.items()}
 

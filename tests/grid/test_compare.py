@@ -13,6 +13,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
+from negbench.analysis.leader import leader_table
+from negbench.analysis.words import markdown, spread
 from negbench.cli.main import run as negbench
 from negbench.commands.cells import computed
 from negbench.commands.compare import build_grid
@@ -29,9 +31,7 @@ from negbench.loop import runs as loop_runs
 from negbench.loop.train import Loop
 from negbench.own.audit import audit_cells
 from negbench.registry import registry
-from negbench.report.comparison import finish
-from negbench.report.leader import leader_table
-from negbench.report.words import markdown, spread
+from negbench.report.finish import finish
 from negbench.runfolder import RunFolder, step_of
 from negbench.tracking import Tracker, default_uri
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
 from negbench.display import Display
@@ -16,7 +17,6 @@ from negbench.files import seal, write_json
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.report.build import write_report
-from negbench.report.verdicts import Rules, rows_of, tables_of
 from negbench.runfolder import RunFolder
 
 STRATEGIES = ("in-batch", "qure", "top-k")

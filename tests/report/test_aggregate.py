@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from negbench.analysis import measures
+from negbench.analysis.verdicts import Rules
 from negbench.cli.main import run as negbench
 from negbench.errors import RunError
 from negbench.files import read_json, write_json
-from negbench.report import measures
 from negbench.report.aggregate import FILE, charts_of, results_of, tables_of
 from negbench.report.charts import svgs
-from negbench.report.verdicts import Rules
 
 NAMES = ("all-corpus", "in-batch", "top-k")
 WORLDS = ("2", "3")

@@ -18,16 +18,16 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from negbench.analysis.answer import answers
+from negbench.analysis.leader import leader_tables, ordered
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
 from negbench.errors import RunError
 from negbench.files import write_json
 from negbench.grid.comparison import groups_of
 from negbench.report import figures
-from negbench.report.answer import answers
 from negbench.report.build import read_rows, write_report
 from negbench.report.gallery import TOP, Pick, _view
-from negbench.report.leader import leader_tables, ordered
 from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
 

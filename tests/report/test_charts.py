@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from negbench.analysis.words import label_of, latex, listed, markdown, number, percent, signed, spread
 from negbench.report.charts import PALETTE, Chart, Panel, drawn, heat, line_style, png, svgs, told
 from negbench.report.gallery import changes
-from negbench.report.words import label_of, latex, listed, markdown, number, percent, signed, spread
 
 
 def lines(axes: Any) -> None:

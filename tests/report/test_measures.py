@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from negbench.report import measures
+from negbench.analysis import measures
 
 RANDOM = np.random.default_rng(3)
 SCORES = np.round(RANDOM.normal(size=(4, 3, 5)), 1)  # some ties, some below 0

@@ -8,12 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from negbench.config import build_config, resolved
-from negbench.display import Grid
-from negbench.grid.comparison import Group
-from negbench.mining.regime import Regime
-from negbench.report.answer import _regime, answers
-from negbench.report.regime import (
+from negbench.analysis.answer import _regime, answers
+from negbench.analysis.regime import (
     behaviours_frame,
     in_words,
     measured_regime,
@@ -21,6 +17,10 @@ from negbench.report.regime import (
     regime_frame,
     run_frame,
 )
+from negbench.config import build_config, resolved
+from negbench.display import Grid
+from negbench.grid.comparison import Group
+from negbench.mining.regime import Regime
 from negbench.runfolder import RunFolder
 
 CARD: dict[str, Any] = {

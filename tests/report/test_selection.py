@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from negbench.report.selection import chosen, curve_of, selection, selection_answer, selection_frame
+from negbench.analysis.selection import chosen, curve_of, selection, selection_answer, selection_frame
 from negbench.runfolder import RunFolder
 
 NONE = math.nan

@@ -13,6 +13,9 @@ import pytest
 import torch
 
 from negbench import statistics
+from negbench.analysis.answer import answers
+from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
+from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.config import build_config
 from negbench.errors import OptionError, UnknownNameError
 from negbench.files import write_json
@@ -20,9 +23,6 @@ from negbench.grid.comparison import KEY, Group
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.registry import registry
-from negbench.report.answer import answers
-from negbench.report.leader import leader_table, leader_tables, measured, verdict_frame
-from negbench.report.verdicts import Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import Values
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from negbench.analysis.verdicts import VerdictRow
 from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
@@ -20,7 +21,6 @@ from negbench.files import read_json
 from negbench.grid.cells import plan
 from negbench.grid.tuning import Tuning, read_tunings, write_tunings
 from negbench.report.tuned import TunedRow, tuned_answer, tuned_frame, tuned_rows
-from negbench.report.verdicts import VerdictRow
 from negbench.tuning.book import open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from negbench.analysis.answer import answers
+from negbench.analysis.leader import FOLDED, NEGATIVES, LeaderTable, leader_tables, measured, ordered
+from negbench.analysis.regime import measured_regime, regime_frame
+from negbench.analysis.verdicts import Calibrated, Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
+from negbench.analysis.words import label_of, latex, markdown
 from negbench.display import Grid
 from negbench.files import write_json
 from negbench.grid.comparison import KEY, Group, groups_of
-from negbench.report.answer import answers
 from negbench.report.build import write_report
-from negbench.report.leader import FOLDED, NEGATIVES, LeaderTable, leader_tables, measured, ordered
 from negbench.report.page import write_text
-from negbench.report.regime import measured_regime, regime_frame
-from negbench.report.verdicts import Calibrated, Rules, VerdictRow, VerdictTable, calibrated, rows_of, tables_of
 from negbench.report.views import shown
-from negbench.report.words import label_of, latex, markdown
 from negbench.tracking import Summary, Tracker, final_values
 
 

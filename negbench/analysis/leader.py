@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from negbench.analysis.verdicts import VerdictRow, headline_metrics, negatives_of
+from negbench.analysis.words import bracket, label_of, number, p_text, percent, signed, spread
 from negbench.grid.comparison import KEY, Group
-from negbench.report.verdicts import VerdictRow, headline_metrics, negatives_of
-from negbench.report.words import bracket, label_of, number, p_text, percent, signed, spread
 
 # column title, factor, digits; the keys are those of result.json's "behaviour"
 _BEHAVIOUR = {
@@ -50,7 +50,7 @@ def leader_table(groups: Sequence[Group], statistics: Sequence[VerdictRow] = ())
 
     Args:
         groups: of a comparison; those of one data set stand together.
-        statistics: rows of `negbench.report.verdicts`, for the columns that need a test.
+        statistics: rows of `negbench.analysis.verdicts`, for the columns that need a test.
 
     Returns:
         `quality`: labels; with `statistics` the verdict and the difference to the baseline with its interval; each

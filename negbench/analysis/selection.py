@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from negbench.report.measures import DIGITS
-from negbench.report.words import percent
+from negbench.analysis.measures import DIGITS
+from negbench.analysis.words import percent
 from negbench.runfolder import RunFolder
 
 RULES = ("last", "dev", "val", "oracle")

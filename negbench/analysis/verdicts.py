@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from negbench import statistics
+from negbench.analysis.words import label_of
 from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import Group
-from negbench.report.words import label_of
 from negbench.scoring.stored import Values, values_of
 
 Array = NDArray[np.float64]

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
+from negbench.analysis.leader import equally_many
+from negbench.analysis.regime import in_words, last_card
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, listed, percent, signed
 from negbench.grid.comparison import Group
-from negbench.report.leader import equally_many
-from negbench.report.regime import in_words, last_card
-from negbench.report.verdicts import VerdictRow
-from negbench.report.words import label_of, listed, percent, signed
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly tell them apart
 _ENOUGH_SEEDS = 5

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from negbench.analysis.words import number
 from negbench.grid.comparison import KEY, Group
 from negbench.mining.behaviours import published_behaviours
-from negbench.report.words import number
 from negbench.runfolder import RunFolder
 
 Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown

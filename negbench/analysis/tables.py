@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from negbench.analysis.regime import in_words
+from negbench.analysis.words import label_of, number, percent, plain
 from negbench.display import Grid
-from negbench.report.regime import in_words
-from negbench.report.words import label_of, number, percent, plain
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:

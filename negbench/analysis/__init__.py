@@ -1,0 +1,1 @@
+"""From the finished cells of a comparison to tables, verdicts and an answer in words."""
