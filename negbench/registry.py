@@ -35,9 +35,9 @@ COMPOSITES = "negbench.mining.composite"  # makes strategies of strategies
 _SINGULAR = {kind: section for section, kind in SECTIONS.items()}
 _PACKAGES = {kind: f"negbench.{kind}" for kind in KINDS}
 _BASES = {
-    "strategies": ("negbench.contracts", "Strategy"),
-    "losses": ("negbench.contracts", "Loss"),
-    "backbones": ("negbench.contracts", "Backbone"),
+    "strategies": ("negbench.contracts.strategy", "Strategy"),
+    "losses": ("negbench.contracts.loss", "Loss"),
+    "backbones": ("negbench.contracts.backbone", "Backbone"),
     "datasets": ("negbench.datasets.dataset", "Dataset"),
 }
 

@@ -9,7 +9,7 @@ import ast
 import importlib.util
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from negbench.errors import NegbenchError
@@ -42,10 +42,13 @@ def locate(module: str) -> Path | None:
 
 @cache
 def _spec(module: str) -> ModuleSpec | None:
-    # a parent that is no package is not asked: `find_spec` would import it, and torch with it
+    # no parent is imported where its folder tells: `find_spec` would import it, and torch with it
     parent = module.rpartition(".")[0]
-    if parent and ((above := _spec(parent)) is None or above.submodule_search_locations is None):
-        return None
+    if parent:
+        if (above := _spec(parent)) is None or above.submodule_search_locations is None:
+            return None
+        if (found := PathFinder.find_spec(module, above.submodule_search_locations)) is not None:
+            return found
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -78,11 +81,15 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
 
 
 def derives(tree: ast.Module, module: str, name: str, bases: Collection[str]) -> bool:
-    """Whether the class `name` of a module inherits, over any number of files, from one of the dotted `bases`."""
+    """Whether the class `name` of a module is, or inherits over any number of files, one of the dotted `bases`."""
+    if f"{module}.{name}" in bases:
+        return True
     found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
-    if found is None:
-        return False
     known = dict(imported_names(tree, module))
+    if found is None:  # imported from where it is defined
+        home, _, leaf = known.get(name, "").rpartition(".")
+        above = locate(home) if home.split(".")[0] == module.split(".")[0] else None
+        return above is not None and derives(parse(above), home, leaf, bases)
     for base in found.bases:
         dotted = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
         first, _, rest = dotted.partition(".")

@@ -13,27 +13,22 @@ Fallback: none; a query whose every image is disallowed has no negative.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option
+from negbench.contracts import BankStrategy, ScoreView, check_option
 from negbench.strategies._ranked import is_whole
 
 PAPER = "SPN4CIR stage 2; ADORE"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bank(Strategy):
+class Bank(BankStrategy):
     """Pool: the k allowed images of the bank of highest score, or all of them; ties by place in the corpus.
 
     Args:
         k: images, >= 1; left out, all.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    corrupts: ClassVar[tuple[Slot, ...]] = ("bank",)
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     k: int | None = None
 

@@ -13,7 +13,6 @@ Fallback: no image nearer than the limit gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -34,10 +33,8 @@ class DistanceWeighted(Strategy):
         limit: no image at this distance or beyond, < 2.
     """
 
-    band: ClassVar[tuple[str, str]] = ("cutoff", "limit")
-
     width: int | None = None
-    cutoff: float = tunable(0.5, low=0.1, high=1.0)
+    cutoff: float = tunable(0.5, low=0.1, high=1.0, below="limit")
     limit: float = tunable(1.4, low=1.1, high=1.5)
 
     def __post_init__(self) -> None:

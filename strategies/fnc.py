@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from negbench.contracts import PlaneName, Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, PlaneName, ScoreView, check_option, tunable
 from negbench.metrics.ranks import descending
 from negbench.strategies._ranked import at_least_float32, is_whole
 from negbench.strategies._scores import is_number
@@ -27,7 +27,7 @@ PAPER = "FNC, arXiv:2011.11765 (elimination)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fnc(Strategy):
+class Fnc(BatchStrategy):
     """Pool: allowed members but the k most like the target whose cosine to it is above `threshold`.
 
     Args:
@@ -35,9 +35,7 @@ class Fnc(Strategy):
         k: members dropped at most, >= 1; ties by place in the batch.
     """
 
-    scope: ClassVar[Scope] = "batch"
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     threshold: float = tunable(0.7, low=0.3, high=0.95)
     k: int = tunable(10, low=1, high=100, log=True)

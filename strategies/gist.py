@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import PlaneName, Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, PlaneName, ScoreView, check_option, tunable
 from negbench.mining.filters import above_positive
 from negbench.strategies._scores import is_number
 
@@ -25,7 +25,7 @@ PAPER = "GISTEmbed, arXiv:2402.16829"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gist(Strategy):
+class Gist(BatchStrategy):
     """Pool: allowed members that the guide scores no higher than the target, less a margin.
 
     Args:
@@ -33,9 +33,7 @@ class Gist(Strategy):
         relative: a share of |g+| instead of an absolute margin.
     """
 
-    scope: ClassVar[Scope] = "batch"
     reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     margin: float = tunable(0.0, low=0.0, high=0.3)
     relative: bool = False

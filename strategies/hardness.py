@@ -12,11 +12,10 @@ Fallback: none is needed; a query whose every column is disallowed has no negati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
 from negbench.strategies._ranked import at_least_float32
 from negbench.strategies._scores import is_number
 
@@ -24,15 +23,12 @@ PAPER = "LLaVE, arXiv:2503.04812; EmbeddingGemma, arXiv:2509.20354"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hardness(Strategy):
+class Hardness(BatchStrategy):
     """Pool: all allowed columns of the batch's [B, B] scores, each with the weight exp(alpha s).
 
     Args:
         alpha: >= 0, and <= 80, where weights leave float32; 0 is `in-batch`.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     alpha: float = tunable(9.0, low=1.0, high=20.0)
 

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
 from negbench.strategies._scores import is_number
 
 PAPER = "Hard-aware deeply cascaded embedding, arXiv:1611.05720"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hdc(Strategy):
+class Hdc(BatchStrategy):
     """Pool: allowed pairs that score at least as the pair of place ceil(share P) among all P of the batch.
 
     Args:
         share: of the pairs, > 0 and <= 1.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     share: float = tunable(0.5, low=0.05, high=1.0)
 

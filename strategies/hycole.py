@@ -11,21 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from negbench.contracts import Scope, ScoreView, Slot, Strategy
+from negbench.contracts import BatchStrategy, Slot
 
 PAPER = "HyCoLe-HNM sec. 2.3, eq. 3"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hycole(Strategy):
+class Hycole(BatchStrategy):
     """Pool: all allowed columns of the slot's [B, B] score matrix."""
 
-    scope: ClassVar[Scope] = "batch"
     corrupts: ClassVar[tuple[Slot, ...]] = ("reference", "modification", "target")
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, B] bool, True at every allowed column."""
-        return view.allowed.clone()

@@ -11,21 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from negbench.contracts import Scope, ScoreView, Slot, Strategy
+from negbench.contracts import BatchStrategy, Slot
 
 PAPER = "CLIP fig. 3: the symmetric loss"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InBatchBoth(Strategy):
+class InBatchBoth(BatchStrategy):
     """Pool: all allowed columns of the batch's [B, B] scores, by rows (targets) and by columns (queries)."""
 
-    scope: ClassVar[Scope] = "batch"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, B] bool, True at every allowed column."""
-        return view.allowed.clone()

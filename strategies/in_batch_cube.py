@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, Slot, check_option, tunable
 from negbench.metrics.ranks import top_columns
 from negbench.strategies._ranked import is_whole
 
@@ -24,7 +24,7 @@ PAPER = "HyCoLe-HNM table 4, 'hard negative mining'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InBatchCube(Strategy):
+class InBatchCube(BatchStrategy):
     """Pool: the k allowed triples of the batch with the highest score; ties by (a, b, c).
 
     Args:
@@ -32,9 +32,7 @@ class InBatchCube(Strategy):
             which takes seconds on a CPU at a batch of 64: lower train.batch_size.
     """
 
-    scope: ClassVar[Scope] = "batch"
     corrupts: ClassVar[tuple[Slot, ...]] = ("triple",)
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     k: int | None = tunable(189, low=10, high=1000, log=True)
 

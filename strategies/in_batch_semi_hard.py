@@ -10,27 +10,23 @@ Fallback: a query without such a member has no negative in this batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import BatchStrategy, ScoreView, check_option, tunable
 from negbench.strategies._scores import Triplets, is_number, violators
 
 PAPER = "FaceNet sec. 3.2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InBatchSemiHard(Strategy):
+class InBatchSemiHard(BatchStrategy):
     """Pool: allowed columns whose gap s+ - s is at most the margin, on the side of the target that `triplets` says.
 
     Args:
         margin: score units, > 0.
         triplets: "semi-hard": below the target; "hard": at or above it, whatever the margin; "all": both.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     margin: float = tunable(0.2, low=0.01, high=0.5, log=True)
     triplets: Triplets = "semi-hard"

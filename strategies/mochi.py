@@ -14,20 +14,19 @@ Fallback: none; a query whose every column is disallowed has no negative, mixed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import Embedded, Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.contracts import BankStep, SyntheticStrategy, check_option, tunable
 from negbench.strategies._ranked import is_whole
 
 PAPER = "MoCHi, arXiv:2010.01028"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mochi(Strategy):
+class Mochi(SyntheticStrategy):
     """Pool: all allowed images of the queue, the batch's own targets among them; mixtures of the n hardest beside them.
 
     Args:
@@ -36,11 +35,6 @@ class Mochi(Strategy):
         pairs: s, mixtures of two negatives a query, >= 0.
         with_query: s', mixtures of the query and a negative, >= 0.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    corrupts: ClassVar[tuple[Slot, ...]] = ("bank",)
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
-    synthesizes: ClassVar[bool] = True
 
     queue: int = tunable(8192, low=64, high=65536, log=True)
     hardest: int = tunable(32, low=4, high=1024, log=True)
@@ -52,26 +46,22 @@ class Mochi(Strategy):
             value = getattr(self, name)
             check_option(name, value, is_whole(value, least), f"a whole number >= {least}")
 
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, N] bool, True at every allowed column."""
-        return view.allowed.clone()
-
-    def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
+    def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
         """[B, s + s', T, D], and [B, s + s'] bool: all of a query's, or none where its pool is empty."""
-        hardest = embedded.view.window(embedded.pool > 0, self.hardest)
+        hardest = step.view.window(step.pool > 0, self.hardest)
         members = hardest.sum(1)
         first = hardest.to(torch.int8).sort(dim=1, descending=True, stable=True).indices - 1  # the bank's own numbers
 
         def some(count: int) -> Tensor:
-            place = (embedded.random(count) * members[:, None]).long()
-            return embedded.images[first.gather(1, place).clamp(min=0)]  # [B, count, T, D]
+            place = (step.random(count) * members[:, None]).long()
+            return step.images[first.gather(1, place).clamp(min=0)]  # [B, count, T, D]
 
         def share(count: int) -> Tensor:
-            return embedded.random(count).to(embedded.images.dtype)[:, :, None, None]
+            return step.random(count).to(step.images.dtype)[:, :, None, None]
 
         one, other, a = some(self.pairs), some(self.pairs), share(self.pairs)
         b = share(self.with_query) / 2
-        query = embedded.queries[:, None, None].to(embedded.images.dtype)
+        query = step.queries[:, None, None].to(step.images.dtype)
         mixed = torch.cat([a * one + (1 - a) * other, b * query + (1 - b) * some(self.with_query)], dim=1)
         there = (members > 0)[:, None].expand(-1, mixed.shape[1])
         return normalize(mixed, dim=-1), there

@@ -13,13 +13,12 @@ Fallback: none is needed; a query whose every column is disallowed has no negati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import Epoch, Scope, ScoreView, Strategy, check_option, tunable
+from negbench.contracts import Epoch, OrderedBatches, ScoreView, check_option, tunable
 from negbench.metrics.ranks import descending
 from negbench.strategies._ranked import is_whole
 
@@ -28,16 +27,13 @@ _STEPS = 20  # of one bisection at most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ngame(Strategy):
+class Ngame(OrderedBatches):
     """Pool: the k allowed columns of the batch of highest score, or all of them; ties by place in the batch.
 
     Args:
         cluster: queries of a cluster at most, >= 1; 1 is a random order.
         k: negatives, >= 1.
     """
-
-    scope: ClassVar[Scope] = "batch"
-    n_def: ClassVar[int] = 1  # scores are those of the step: nothing to refresh
 
     cluster: int = tunable(8, low=2, high=64, log=True)
     k: int = tunable(10, low=1, high=100, log=True)

@@ -10,22 +10,18 @@ Fallback: none is needed; a query whose every column is disallowed has no negati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from negbench.contracts import Epoch, Scope, ScoreView, Strategy
+from negbench.contracts import Epoch, OrderedBatches
 
 PAPER = "sentence-transformers, NoDuplicatesBatchSampler"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoDuplicates(Strategy):
+class NoDuplicates(OrderedBatches):
     """Pool: all allowed columns of the batch's own [B, B] score matrix."""
-
-    scope: ClassVar[Scope] = "batch"
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
 
     def order(self, epoch: Epoch) -> Tensor:
         """[Q] int64: queries of one target side by side, then one to each batch in turn."""
@@ -37,7 +33,3 @@ class NoDuplicates(Strategy):
         order = torch.empty_like(together)
         order[rounds[rounds < count]] = together
         return order
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, B] bool, True at every allowed column."""
-        return view.allowed.clone()

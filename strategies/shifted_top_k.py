@@ -10,7 +10,6 @@ Fallback: a corpus that ends before `start` gives an empty pool.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -29,9 +28,7 @@ class ShiftedTopK(Strategy):
         stop: the rank after the last, > start.
     """
 
-    band: ClassVar[tuple[str, str]] = ("start", "stop")
-
-    start: int = tunable(10, low=0, high=100)
+    start: int = tunable(10, low=0, high=100, below="stop")
     stop: int = tunable(210, low=110, high=1000)
 
     def __post_init__(self) -> None:

@@ -15,31 +15,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from negbench.contracts import Scope, ScoreView, Slot, Strategy, check_option, tunable
+from negbench.contracts import BankStrategy, Slot, check_option, tunable
 from negbench.strategies._ranked import is_whole
 
 PAPER = "XBM, arXiv:1912.06798"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xbm(Strategy):
+class Xbm(BankStrategy):
     """Pool: all allowed columns, of the batch and of the queue.
 
     Args:
         queue: K, targets, >= 1.
     """
 
-    scope: ClassVar[Scope] = "batch"
     corrupts: ClassVar[tuple[Slot, ...]] = ("target", "bank")
-    n_def: ClassVar[int] = 1  # the pool does not depend on scores: nothing to refresh
 
     queue: int = tunable(8192, low=64, high=65536, log=True)
 
     def __post_init__(self) -> None:
         check_option("queue", self.queue, is_whole(self.queue, 1), "a whole number >= 1")
-
-    def pool(self, view: ScoreView) -> Tensor:
-        """[B, N] bool, True at every allowed column."""
-        return view.allowed.clone()

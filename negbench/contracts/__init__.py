@@ -1,0 +1,40 @@
+"""The types that cross rooms, one file each: read the one that you subclass.
+
+`strategy` and `view` (what a strategy looks at), `loss`, `backbone` and `optional` (what only some can do), `query`.
+"""
+
+from negbench.contracts.backbone import Backbone as Backbone
+from negbench.contracts.backbone import BackboneIdentity as BackboneIdentity
+from negbench.contracts.backbone import TextBatch as TextBatch
+from negbench.contracts.loss import AspectScores as AspectScores
+from negbench.contracts.loss import CandidateSet as CandidateSet
+from negbench.contracts.loss import Loss as Loss
+from negbench.contracts.loss import LossInput as LossInput
+from negbench.contracts.optional import ComposesTexts as ComposesTexts
+from negbench.contracts.optional import CrossesQueries as CrossesQueries
+from negbench.contracts.optional import FreezesTexts as FreezesTexts
+from negbench.contracts.optional import HasSubQueries as HasSubQueries
+from negbench.contracts.optional import HoldsFeatures as HoldsFeatures
+from negbench.contracts.optional import SubQuery as SubQuery
+from negbench.contracts.optional import cross_queries as cross_queries
+from negbench.contracts.query import Query as Query
+from negbench.contracts.ranges import Range as Range
+from negbench.contracts.ranges import band_fields as band_fields
+from negbench.contracts.ranges import tunable as tunable
+from negbench.contracts.ranges import tunable_ranges as tunable_ranges
+from negbench.contracts.scores import paired_relevance as paired_relevance
+from negbench.contracts.scores import relevance as relevance
+from negbench.contracts.strategy import BankStep as BankStep
+from negbench.contracts.strategy import BankStrategy as BankStrategy
+from negbench.contracts.strategy import BatchStrategy as BatchStrategy
+from negbench.contracts.strategy import Epoch as Epoch
+from negbench.contracts.strategy import OrderedBatches as OrderedBatches
+from negbench.contracts.strategy import Scope as Scope
+from negbench.contracts.strategy import Slot as Slot
+from negbench.contracts.strategy import Strategy as Strategy
+from negbench.contracts.strategy import SyntheticStrategy as SyntheticStrategy
+from negbench.contracts.view import DEFAULT_TEMPERATURE as DEFAULT_TEMPERATURE
+from negbench.contracts.view import PLANES as PLANES
+from negbench.contracts.view import PlaneName as PlaneName
+from negbench.contracts.view import ScoreView as ScoreView
+from negbench.errors import check_option as check_option

@@ -1,0 +1,115 @@
+"""What a backbone is: embeddings of images and of composed queries."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True)
+class BackboneIdentity:
+    """What a backbone really is; stands in every result (never a nickname)."""
+
+    name: str  # registry key
+    weights: str  # hub id, file name, "random:SEED" or "shipped"
+    revision: str  # hub revision, "local" or ""
+    sha256: str  # of the initial parameters and buffers, by sorted name
+    parameters: int
+    trainable_parameters: int
+    embedding_dim: int  # D
+    tokens_per_image: int  # T
+    preprocessing: str  # e.g. "target-pad 1.25, bicubic 224, mean/std clip"
+    composition: str = ""  # how reference and text are fused
+    activation: str = ""  # resolved, e.g. "quick_gelu" (open_clip's silent trap)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+TextBatch = Sequence[str] | Mapping[str, Tensor]  # raw strings, or what `Backbone.tokenize` made of them
+
+
+class Backbone(nn.Module, ABC):
+    """A composed-image-retrieval model. Subclasses live one family per file in `backbones/`.
+
+    Shapes: B images or queries, L stored feature rows of width C per image, T candidate tokens, D embedding width.
+    `image_features` is the part that is frozen: its output is stored once per (weights, preprocessing, image set) and
+    shared by every run. A fine-tuned backbone sets `frozen_images = False`; then nothing is stored, and
+    `image_features` runs, with gradients, in every step.
+
+    Subclasses offer a classmethod `load(*, option=default, ...)` whose keyword-only parameters are the backbone's
+    options; heavy imports belong inside it. What only some families can do stands in `negbench.contracts.optional`.
+    """
+
+    frozen_images: bool = True
+    learned_from: tuple[str, ...] = ()  # data sets whose images alone its weights know; empty: none is named
+    # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes
+    transform: Callable[[Image], Tensor]
+    # what a run uses where neither flag nor recipe says otherwise; keys are those of RunConfig's section [train]
+    recommended: ClassVar[Mapping[str, float | int]] = {}
+
+    @property
+    @abstractmethod
+    def identity(self) -> BackboneIdentity:
+        """Resolved identity; its `sha256` is that of the weights as loaded, before any training."""
+
+    @property
+    @abstractmethod
+    def feature_key(self) -> str:
+        """Hash of what determines `image_features` (the frozen weights, preprocessing, storage precision)."""
+
+    def preprocess(self, image: Image) -> Tensor:
+        """PIL image (any mode) -> [3, H, W] float32 pixels; deterministic."""
+        return self.transform(image)
+
+    @abstractmethod
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """[B, 3, H, W] -> [B, L, C], what the store keeps."""
+
+    @abstractmethod
+    def candidates(self, features: Tensor) -> Tensor:
+        """[B, L, C] -> [B, T, D], unit norm."""
+
+    @abstractmethod
+    def queries(self, features: Tensor, text: TextBatch) -> Tensor:
+        """Reference features [B, L, C] and B texts -> composed query embeddings [B, D], unit norm."""
+
+    @abstractmethod
+    def text_queries(self, text: TextBatch) -> Tensor:
+        """B texts -> [B, D] unit-norm embeddings without any image: the text-only baseline."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """B strings -> dict of tensors whose first dimension is B; rows can be indexed and passed back as `text`."""
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode; then every module is back in its own mode (a frozen tower may differ from the rest)."""
+        training = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @property
+    @abstractmethod
+    def temperature(self) -> Tensor:
+        """Learned temperature, scalar > 0; divides scores in training losses only."""
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """AdamW groups; default: one group of all that requires a gradient."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": lr, "weight_decay": weight_decay}]

@@ -1,0 +1,161 @@
+"""What a loss is: a function of the scores of targets and negatives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from negbench.contracts.view import DEFAULT_TEMPERATURE
+from negbench.errors import check_option
+
+CandidateSet = Literal["pair", "batch", "corpus"]
+
+
+@dataclass(frozen=True)
+class AspectScores:
+    """Scores under one sub-query (DQE-CIR eq. 7-8).
+
+    Args:
+        name: of the aspect.
+        positive: [B].
+        negatives: [B, M], of the same negatives as the query's own.
+        weight: scalar, learned, >= 0.
+        present: [B] bool, whether the query's text has a word of the aspect; default: every row's does.
+    """
+
+    name: str
+    positive: Tensor
+    negatives: Tensor
+    weight: Tensor
+    present: Tensor = None  # type: ignore[assignment]  # resolved below
+
+    def __post_init__(self) -> None:
+        if self.present is None:
+            object.__setattr__(self, "present", torch.ones_like(self.positive, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class LossInput:
+    """What a loss is a function of, checked and complete: B queries, M negatives and C further candidates of each.
+
+    Attributes:
+        positive: [B] scores of the targets, any sign, before the temperature.
+        negatives: [B, M] scores of the negatives that the strategy chose.
+        mask: [B, M] bool, False where there is no negative.
+        weights: [B, M] float >= 0.
+        temperature: scalar > 0.
+        aspects: scores under sub-queries.
+        candidates: [B, C] scores of images that the loss ranks the target against though no strategy chose them.
+        candidate_mask: [B, C] bool.
+    """
+
+    positive: Tensor
+    negatives: Tensor
+    mask: Tensor
+    weights: Tensor
+    temperature: Tensor | float
+    aspects: Sequence[AspectScores]
+    candidates: Tensor
+    candidate_mask: Tensor
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A function of the positive's and the negatives' scores; it never chooses negatives. A frozen dataclass.
+
+    `tau=None` takes the temperature that the caller passes (the backbone's learned one), or 0.07 where none is passed;
+    a number fixes it.
+    """
+
+    uses_aspects: ClassVar[bool] = False
+    # False for a published formula that falls where some negative's score rises: importance weights that are shares of
+    # their sum (HCL)
+    monotone: ClassVar[bool] = True
+    uses_temperature: ClassVar[bool] = True  # False: the loss reads no temperature, and refuses `tau`
+    tau: float | None = None
+
+    def __post_init__(self) -> None:
+        fixed = isinstance(self.tau, int | float) and self.tau > 0
+        check_option("tau", self.tau, self.tau is None or fixed, "> 0 or left out")
+
+    @property
+    def candidate_set(self) -> CandidateSet:
+        """Which images a run scores for the loss beside the negatives; a loss that takes any says so here.
+
+        "pair": none; "batch": the other targets of the batch; "corpus": all images of the query's gallery group.
+        """
+        return "pair"
+
+    def __call__(
+        self,
+        positive: Tensor,
+        negatives: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        *,
+        temperature: Tensor | float | None = None,
+        aspects: Sequence[AspectScores] = (),
+        candidates: Tensor | None = None,
+        candidate_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of a batch.
+
+        Args:
+            positive: [B] scores of the targets, any sign, before the temperature.
+            negatives: [B, M] scores of the negatives.
+            mask: [B, M] bool, False where there is no negative; a row without any adds nothing.
+            weights: [B, M] float >= 0, how much each negative counts (1 = as published).
+            temperature: scalar > 0, used unless the loss fixes `tau`.
+            aspects: sub-query scores; only losses with `uses_aspects` take them.
+            candidates: [B, C] scores of further candidates, none of them a negative of the same row; only losses
+                whose `candidate_set` is not "pair" take them.
+            candidate_mask: [B, C] bool, False where there is none; default: all are there.
+
+        Returns:
+            Scalar tensor, differentiable in positive, negatives, temperature, aspects and candidates.
+
+        Raises:
+            ValueError: shapes that do not fit, or aspects or candidates handed to a loss without use for them.
+        """
+        if positive.ndim != 1 or negatives.ndim != 2 or negatives.shape[0] != positive.shape[0]:
+            raise ValueError(
+                f"want positive [B] and negatives [B, M], got {tuple(positive.shape)} and {tuple(negatives.shape)}"
+            )
+        if aspects and not self.uses_aspects:
+            raise ValueError(f"{type(self).__name__} has no term for aspects")
+        if candidates is not None and self.candidate_set == "pair":
+            raise ValueError(f"{type(self).__name__} has no use for candidates beside the negatives")
+        candidates = negatives[:, :0] if candidates is None else candidates
+        if candidates.ndim != 2 or len(candidates) != len(positive):
+            raise ValueError(f"candidates must be [{len(positive)}, C], got {tuple(candidates.shape)}")
+        if self.tau is not None:
+            temperature = self.tau
+        given = LossInput(
+            positive=positive,
+            negatives=negatives,
+            mask=_or_ones("mask", mask, negatives, torch.bool),
+            weights=_or_ones("weights", weights, negatives, negatives.dtype),
+            temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
+            aspects=aspects,
+            candidates=candidates,
+            candidate_mask=_or_ones("candidate_mask", candidate_mask, candidates, torch.bool),
+        )
+        return self.value(given)
+
+    @abstractmethod
+    def value(self, given: LossInput) -> Tensor:
+        """The formula itself, on checked and completed arguments (see `__call__`)."""
+
+
+def _or_ones(name: str, tensor: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor`, or ones shaped as `like`; ValueError where it has another shape."""
+    if tensor is None:
+        return torch.ones_like(like, dtype=dtype)
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} must be {tuple(like.shape)}, got {tuple(tensor.shape)}")
+    return tensor

@@ -1,0 +1,26 @@
+"""One composed query of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One composed query: a reference image, a modification text, and what is known to answer it.
+
+    `target` is None where the labels are closed (CIRR test1, CIRCO test). `relevant` holds every image known to satisfy
+    the query, the target first; it is empty where only the target is known. Images are named by id, never by path.
+    """
+
+    id: str
+    reference: str
+    text: str
+    target: str | None = None
+    group: str = ""
+    relevant: tuple[str, ...] = ()
+    captions: tuple[str, ...] = ()  # the raw annotation(s) that `text` was made from
+    subset: tuple[str, ...] = ()  # CIRR: the other members of the image group
+    aspects: tuple[str, ...] = ()  # CIRCO: semantic aspects
+    reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
+    target_text: str | None = None

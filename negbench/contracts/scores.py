@@ -1,0 +1,31 @@
+"""What a score is, from the embeddings of a query and the tokens of an image."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def relevance(queries: Tensor, candidates: Tensor) -> Tensor:
+    """Scores of every query against every image: max over the image's tokens of the dot product (QuRe eq. 1).
+
+    Args:
+        queries: [B, D].
+        candidates: [N, T, D].
+
+    Returns:
+        [B, N].
+    """
+    count, tokens, width = candidates.shape
+    if queries.device.type == "cpu" and not torch.is_grad_enabled():  # a table a token: no maximum over short rows
+        best = queries @ candidates[:, 0].T
+        for token in candidates.unbind(1)[1:]:
+            torch.maximum(best, queries @ token.T, out=best)
+        return best
+    scores = queries @ candidates.reshape(count * tokens, width).T
+    return scores if tokens == 1 else scores.reshape(-1, count, tokens).amax(-1)
+
+
+def paired_relevance(queries: Tensor, candidates: Tensor) -> Tensor:
+    """Scores of each query against its own M images: [B, D] and [B, M, T, D] -> [B, M]."""
+    return torch.einsum("bd,bmtd->bmt", queries, candidates).amax(-1)

@@ -1,0 +1,131 @@
+"""What a strategy may look at: scores of queries and images, and the names of what stands beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from negbench.errors import NegbenchError
+from negbench.metrics.drops import between_drops
+from negbench.metrics.ranks import descending, window
+
+# further scores of every query and image, which a strategy declares in `reads` and a view hands out (`ScoreView.plane`)
+PlaneName = Literal["target", "reference", "text", "image", "initial", "guide", "judge"]
+PLANES: tuple[PlaneName, ...] = get_args(PlaneName)
+
+DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
+
+
+@dataclass(frozen=True)
+class ScoreView:
+    """What a strategy may look at: a block of B queries against N images (or the batch against itself).
+
+    Args:
+        scores: [B, N] float of any sign, higher is better; cosine before the temperature.
+        target: [B] int64, column of each query's positive.
+        allowed: [B, N] bool, columns that may be a negative; default: everything but the target. The target is always
+            taken out, so after construction this is a tensor that strategies can use as it is.
+        refresh: 0-based count of this refresh.
+        relevant: [B, N] bool ground truth; only strategies that declare `reads_truth` are given it.
+        temperature: > 0, what the run's loss divides scores by at this moment (its `tau`, or the learned one).
+        dim: width D of the embeddings that the scores come from; 0 where they come from none (a table by hand).
+        planes: name -> [B, N] float, what the strategy declares in `reads`; read it with `plane`.
+
+    Raises:
+        ValueError: a shape or dtype that is not as above, or a target outside the columns.
+    """
+
+    scores: Tensor
+    target: Tensor
+    allowed: Tensor = None  # type: ignore[assignment]  # resolved below
+    refresh: int = 0
+    relevant: Tensor | None = None
+    temperature: float = DEFAULT_TEMPERATURE
+    dim: int = 0
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scores.ndim != 2 or not self.scores.is_floating_point():
+            raise ValueError(
+                f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"
+            )
+        rows, columns = self.scores.shape
+        if self.target.shape != (rows,) or self.target.dtype != torch.int64:
+            raise ValueError(
+                f"target must be a [{rows}] int64 tensor, got {tuple(self.target.shape)} {self.target.dtype}"
+            )
+        if rows and (int(self.target.min()) < 0 or int(self.target.max()) >= columns):
+            raise ValueError(
+                f"target must lie in 0..{columns - 1}, got {int(self.target.min())}..{int(self.target.max())}"
+            )
+        for name in ("allowed", "relevant"):
+            mask = getattr(self, name)
+            if mask is not None and (mask.shape != self.scores.shape or mask.dtype != torch.bool):
+                raise ValueError(
+                    f"{name} must be a {tuple(self.scores.shape)} bool tensor, got {tuple(mask.shape)} {mask.dtype}"
+                )
+        for name, plane in self.planes.items():
+            if plane.shape != self.scores.shape or not plane.is_floating_point():
+                raise ValueError(
+                    f"plane {name} must be a {tuple(self.scores.shape)} float tensor, "
+                    f"got {tuple(plane.shape)} {plane.dtype}"
+                )
+        allowed = torch.ones_like(self.scores, dtype=torch.bool) if self.allowed is None else self.allowed.clone()
+        allowed.scatter_(1, self.target[:, None], False)
+        object.__setattr__(self, "allowed", allowed)
+
+    @property
+    def positive(self) -> Tensor:
+        """[B], the target's score."""
+        return self.scores.gather(1, self.target[:, None]).squeeze(1)
+
+    def plane(self, name: PlaneName) -> Tensor:
+        """[B, N] float: other scores of the same queries and images, in the order of `scores`.
+
+        - "target": cosine of each image to the query's target image; "reference": to its reference image. An image is
+          the normalised mean of its candidate tokens, under the current model.
+        - "text", "image": what the query scores by its text alone, and by its reference image alone, now.
+        - "initial": the composed query under the weights as loaded, before any training.
+        - "guide": under another backbone, or in a file of scores (`mining.guide`).
+        - "judge": cosine to the target image in the eyes of another backbone, or a file of scores (`mining.judge`).
+
+        A file need not score every pair: a missing one is NaN, which compares as false with anything.
+
+        Raises:
+            NegbenchError: the strategy does not declare the plane in `reads`, or the view has none.
+        """
+        if name not in self.planes:
+            raise NegbenchError(
+                f"plane '{name}' is not in this view (it has {', '.join(self.planes) or 'none'}): "
+                "name it in the strategy's `reads`, or hand it to the ScoreView"
+            )
+        return self.planes[name]
+
+    @cached_property
+    def order(self) -> Tensor:
+        """[B, N] int64: columns by descending score, ties by corpus index; sorted once, shared by all readers.
+
+        A sort costs several times what the scores did: `window` and `between_drops` do without it.
+        """
+        return descending(self.scores)
+
+    def window(self, eligible: Tensor, stop: Tensor | int, start: Tensor | int = 0) -> Tensor:
+        """[B, N] bool: the eligible images at the places start, ..., stop - 1 among themselves, by descending score.
+
+        Ties are broken by corpus index; so `window(eligible, k)` is the k highest-scored, or all where there are fewer.
+
+        Args:
+            eligible: [B, N] bool.
+            stop: one number, or [B] int64.
+            start: the same, >= 0.
+        """
+        return window(self.scores, eligible, start, stop)
+
+    def between_drops(self, eligible: Tensor, apart: int = 0) -> Tensor:
+        """[B, N] bool: the eligible images between two steep drops of the ranking (`metrics.drops.between_drops`)."""
+        return between_drops(self.scores, eligible, apart)
