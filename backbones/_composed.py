@@ -214,8 +214,6 @@ class GivenFeatures(TwoTowers):
         hidden: width of the fusion's hidden layer; 0 for none.
     """
 
-    provides_features = True
-
     def __init__(
         self,
         inputs: tuple[int, int],

@@ -515,7 +515,7 @@ def _plain(value: Any) -> Any:
 def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     strategy: Any = registry.get("strategies", config.strategy.name)
     rule = config.schedule.rule or strategy.schedule
-    start = strategy.switches[-1] if strategy.switches else 0  # of the last stage: what comes before is its warm-up
+    start = getattr(strategy, "starts", (0,))[-1]  # of a switch's last stage: what comes before is its warm-up
     if start:
         told = config.schedule.warmup
         if start >= epochs or told not in (None, start):

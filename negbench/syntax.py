@@ -81,27 +81,25 @@ def imported_names(tree: ast.Module, module: str, *, package: bool = False) -> I
 
 
 def derives(tree: ast.Module, module: str, name: str, bases: Collection[str]) -> bool:
-    """Whether the class `name` of a module is, or inherits over any number of files, one of the dotted `bases`."""
-    if f"{module}.{name}" in bases:
-        return True
-    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    """Whether the class `name` of a module inherits, over any number of files, from one of the dotted `bases`."""
     known = dict(imported_names(tree, module))
-    if found is None:  # imported from where it is defined
-        home, _, leaf = known.get(name, "").rpartition(".")
+
+    def leads(full: str) -> bool:
+        """Whether a dotted name is one of the bases, or derives from one."""
+        home, _, leaf = full.rpartition(".")
         above = locate(home) if home.split(".")[0] == module.split(".")[0] else None
-        return above is not None and derives(parse(above), home, leaf, bases)
+        return full in bases or (above is not None and derives(parse(above), home, leaf, bases))
+
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if found is None:  # imported from where it is defined
+        return name in known and leads(known[name])
     for base in found.bases:
         dotted = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
         first, _, rest = dotted.partition(".")
         if dotted in known or first in known:
-            full = known.get(dotted) or f"{known[first]}.{rest}"
-            home, _, leaf = full.rpartition(".")
-            if full in bases:
+            if leads(known.get(dotted) or f"{known[first]}.{rest}"):
                 return True
-            above = locate(home) if home.split(".")[0] == module.split(".")[0] else None
-            if above is not None and derives(parse(above), home, leaf, bases):
-                return True
-        elif dotted != name and derives(tree, module, dotted, bases):
+        elif f"{module}.{dotted}" in bases or (dotted != name and derives(tree, module, dotted, bases)):
             return True
     return False
 

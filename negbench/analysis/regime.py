@@ -11,8 +11,6 @@ import pandas as pd
 
 from negbench.analysis.words import number
 from negbench.grid.comparison import KEY, Group
-from negbench.mining.behaviours import published_behaviours
-from negbench.runfolder import RunFolder
 
 Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
@@ -92,31 +90,6 @@ def _means(groups: Sequence[Group]) -> list[tuple[Group, dict[str, float]]]:
         if cards:
             found.append((group, {field: _mean([card.get(field) for card in cards]) for field, *_ in _NUMBERS}))
     return found
-
-
-def behaviours_frame(groups: Sequence[Group]) -> pd.DataFrame:
-    """Published behaviours of the groups' strategies: in how many of the runs that can tell each is shown."""
-    rows = []
-    for group in groups:
-        by_name = [{found.name: found for found in published_behaviours(run)} for run in group.runs]
-        for name, first in by_name[0].items():
-            found = [mine[name] for mine in by_name]
-            telling = [one for one in found if one.shown is not None]
-            shown = f"{sum(bool(one.shown) for one in telling)} of {len(telling)} runs" if telling else "cannot tell"
-            value = f"{_mean([one.value for one in telling]):+.3g} {first.unit}" if telling else "-"
-            labels = {key: group.labels[key] for key in KEY}
-            rows.append({"published": name, "source": first.source, "shown": shown, "mean": value, **labels})
-    return pd.DataFrame(rows)
-
-
-def published_lines(folder: RunFolder) -> list[str]:
-    """Of one run: a line for each published behaviour of its strategy."""
-    words = {True: "shown", False: "not shown", None: "this run cannot tell"}
-    return [
-        f"{found.name} ({found.source}): {words[found.shown]}"
-        + (f", {found.value:+.3g} {found.unit}" if found.shown is not None else "")
-        for found in published_behaviours(folder)
-    ]
 
 
 def in_words(cards: Sequence[Card]) -> str:

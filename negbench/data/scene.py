@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig, plugin_section
-from negbench.contracts import Backbone, Slot
+from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.ragged import Ragged
@@ -186,7 +186,9 @@ def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> 
 @torch.inference_mode(False)  # whoever asks first: the tensors are trained with, too
 @torch.no_grad()
 def frozen_texts(backbone: Backbone, tokens: Tokens) -> Tokens:
-    """Texts with `Backbone.frozen_text` of them, on the CPU; as they are where that takes more than a gibibyte."""
+    """Texts with the backbone's `frozen_text` of them, on the CPU; as they are where that takes over a gibibyte."""
+    if not isinstance(backbone, FreezesTexts):
+        return tokens
     count, device = len(next(iter(tokens.values()))), backbone.device
     parts: list[Tokens] = []
     with backbone.evaluating():
@@ -284,7 +286,7 @@ def _source(
     """Where features come from, and how many images were encoded for it."""
     from negbench.data import features
 
-    if backbone.provides_features:
+    if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
     files = files_of(parts)
@@ -356,7 +358,7 @@ class Scenes:
         Raises:
             DataError: missing files, or a train split without targets.
         """
-        images = not backbone.provides_features
+        images = not isinstance(backbone, HoldsFeatures)
         train = self.dataset(config.dataset, "train", images=images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")

@@ -93,8 +93,7 @@ def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """'all', 'cir' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
 
     "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
-    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all", nor those
-    that find several positives, which few losses take.
+    Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
     """
     if isinstance(given, str):
         given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
@@ -116,7 +115,7 @@ def _needs_another(kind: str, name: str) -> bool:
     if kind != "strategies":
         return False
     found: Any = registry.get(kind, name)
-    return found.several_positives or bool({"guide", "judge"} & set(found.reads))
+    return bool({"guide", "judge"} & set(found.reads))
 
 
 def parse_negatives(given: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from negbench.config import ResolvedConfig, RunConfig
-from negbench.contracts import Backbone
+from negbench.contracts import Backbone, HoldsFeatures
 from negbench.data.features import EncodeReport, FeatureStore, encoding_estimate, store_of
 from negbench.data.scene import Scenes, device_of, files_of, load_backbone, load_split
 from negbench.display import Display
@@ -83,7 +83,7 @@ def encode(
 
 def stores_features(backbone: Backbone) -> bool:
     """Whether its image features go into the store: not those of a tower that trains, nor those that it brings."""
-    return backbone.frozen_images and not backbone.provides_features
+    return backbone.frozen_images and not isinstance(backbone, HoldsFeatures)
 
 
 def encode_cells(cells: Sequence[Cell], executor: Executor, display: Display, scenes: Scenes) -> None:

@@ -1,4 +1,4 @@
-"""The batches of an epoch: in the order that the strategy gives its queries, with their draws and weights."""
+"""The batches of an epoch: in the order that the strategy gives its queries, with their draws."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from negbench.contracts import Epoch, Strategy
+from negbench.contracts import Epoch, OrderedBatches, Strategy, SyntheticStrategy
 from negbench.data.scene import Scene
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import shard
 from negbench.loop.objective import Batch
+from negbench.mining.composite import batch_rule
 from negbench.mining.draws import splitmix
 from negbench.scoring import evaluation
 
@@ -34,9 +35,8 @@ def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batc
     chunks = _order(loop, strategy, scene).split(config.train.batch_size)
     # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
     kept = config.train.num_negatives if draws is None and loop.strategy.scope == "batch" else None
-    random = kept is not None or any(part.synthesizes for part in (strategy, strategy.beside) if part is not None)
+    random = kept is not None or isinstance(batch_rule(strategy), SyntheticStrategy)
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
-    weights = strategy.query_weights(loop.moving.objective.memory.losses) if strategy.reads_losses else None
 
     def made() -> Iterator[Batch]:
         for chunk in chunks:
@@ -47,7 +47,6 @@ def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batc
                 {name: value[rows] for name, value in tokens.items()},
                 kept,
                 None if base is None else splitmix(base, rows),
-                None if weights is None else weights[rows],
             )
 
     return made()
@@ -59,8 +58,10 @@ def _order(loop: Loop, strategy: Strategy, scene: Scene) -> Tensor:
     Raises:
         NegbenchError: a strategy whose order leaves out a query, or names one twice.
     """
-    queries = len(scene.train.dataset.queries)
-    order = strategy.order(
+    queries, rule = len(scene.train.dataset.queries), batch_rule(strategy)
+    if not isinstance(rule, OrderedBatches):
+        return torch.randperm(queries, generator=loop.moving.streams["batches"])
+    order = rule.order(
         Epoch(
             loop.state.epoch,
             scene.train.dataset.target_columns,
@@ -70,5 +71,5 @@ def _order(loop: Loop, strategy: Strategy, scene: Scene) -> Tensor:
         )
     )
     if not torch.equal(order.sort().values, torch.arange(queries)):
-        raise NegbenchError(f"{type(strategy).__name__}.order is no permutation of the {queries} queries")
+        raise NegbenchError(f"{type(rule).__name__}.order is no permutation of the {queries} queries")
     return order

@@ -27,11 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from negbench.config import HybridConfig
-from negbench.contracts import Backbone, Loss, Slot, Strategy, relevance
+from negbench.contracts import Backbone, ComposesTexts, Loss, Slot, Strategy, relevance
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.loop.slots import Corrupted, corrupted_triples, loss_of_slots
+from negbench.mining.composite import slots_of
 
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
@@ -51,8 +52,10 @@ def check_hybrid(config: HybridConfig, backbone: Backbone, dataset: Dataset) -> 
             f"{dataset.split} has none (FashionIQ: add its asin2attr.CATEGORY.train.json files): "
             "add them, or set both to 0"
         )
-    if config.alpha > 0 and type(backbone).compose_texts is Backbone.compose_texts:
-        backbone.compose_texts((), ())  # raises
+    if config.alpha > 0 and not isinstance(backbone, ComposesTexts):
+        raise NegbenchError(
+            f"backbone '{backbone.identity.name}' has no text composition: set hybrid.alpha=0, or take clip or tiny"
+        )
 
 
 class Temperatures(nn.Module):
@@ -173,14 +176,14 @@ class HybridTerms:
         """Scalar; `temperature` gives that of "tcm", "ritm" and "titm"."""
         device = members.target.device
         reference, target = (texts.rows(members.rows, device) for texts in (self._reference, self._target))
-        embedded = self.backbone.text_embeddings(target.tokens).float()
+        embedded = self.backbone.text_queries(target.tokens).float()
         total = embedded.new_zeros(())
         if self.config.alpha > 0:
             composed = self._text_composition(members, reference, target, embedded, temperature("tcm"))
             total = total + self.config.alpha * composed
         if self.config.beta > 0:
             images = self.backbone.candidates(members.reference).float()
-            texts = self.backbone.text_embeddings(reference.tokens).float()
+            texts = self.backbone.text_queries(reference.tokens).float()
             matched = self._matching(texts, images, reference, temperature("ritm"))
             matched = matched + self._matching(embedded, members.target, target, temperature("titm"))
             total = total + self.config.beta * matched
@@ -190,8 +193,8 @@ class HybridTerms:
         self, members: Members, reference: _Texts, target: _Texts, embedded: Tensor, temperature: Tensor
     ) -> Tensor:
         """TCM: what a composed text scores against the target's text, and the same triple corrupted by the strategy."""
-        corrupts, device = self.strategy.corrupts, embedded.device
-        cross = None
+        corrupts, device, cross = slots_of(self.strategy), embedded.device, None
+        assert isinstance(self.backbone, ComposesTexts)
         if set(corrupts) - {"target", "query"}:
             # cross[r, p] composes text r with modification p
             cross = self.backbone.cross_texts(reference.tokens, members.tokens).float()

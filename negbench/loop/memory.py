@@ -1,4 +1,4 @@
-"""What a run remembers of its own steps: the last targets' embeddings, and each query's last loss."""
+"""What a run remembers of its own steps: the embeddings of the last targets."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from negbench.contracts import Strategy
+from negbench.contracts import BankStrategy, Strategy
 from negbench.errors import OptionError
+from negbench.mining.composite import batch_rules
 
 
 class Memory:
-    """A queue of target embeddings, and the losses of the queries; all of it stands in a checkpoint.
+    """A queue of target embeddings; it stands in a checkpoint.
 
     Attributes:
         tokens: [K, T, D], detached, the oldest first; [0, 0, 0] before the first step.
         columns: [K] int64, the images that they are of; on the CPU.
-        losses: [Q] float64, of each train query when it was last trained on; NaN before.
-
-    Args:
-        queries: Q.
     """
 
-    def __init__(self, queries: int) -> None:
+    def __init__(self) -> None:
         self.tokens = torch.zeros(0, 0, 0)
         self.columns = torch.empty(0, dtype=torch.int64)
-        self.losses = torch.full((queries,), torch.nan, dtype=torch.float64)
 
     def push(self, tokens: Tensor, columns: Tensor, size: int) -> None:
         """Append [B, T, D] embeddings of [B] images, and keep the last `size`."""
@@ -35,22 +31,18 @@ class Memory:
         self.tokens = torch.cat([before, own])[-size:]
         self.columns = torch.cat([self.columns, columns.cpu()])[-size:]
 
-    def note(self, rows: Tensor, losses: Tensor) -> None:
-        """Keep the [B] losses of these queries."""
-        self.losses[rows.cpu()] = losses.detach().double().cpu()
-
     def state_dict(self) -> dict[str, Tensor]:
         """All of it."""
-        return {"tokens": self.tokens, "columns": self.columns, "losses": self.losses}
+        return {"tokens": self.tokens, "columns": self.columns}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Set back to what `state_dict` gave."""
-        self.tokens, self.columns, self.losses = saved["tokens"], saved["columns"], saved["losses"]
+        self.tokens, self.columns = saved["tokens"], saved["columns"]
 
 
 def check_one_process(strategy: Strategy, processes: int) -> None:
     """Raise OptionError where a run of several processes would remember another part of its steps in each."""
-    if processes > 1 and any(part.reads_losses or part.queue for part in strategy.every_part):
+    if processes > 1 and any(isinstance(rule, BankStrategy) and rule.queue for rule in batch_rules(strategy)):
         raise OptionError(
             f"{type(strategy).__name__} remembers the steps before, which {processes} processes do not share: use one"
         )

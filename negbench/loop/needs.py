@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 
 from negbench.config import ResolvedConfig
-from negbench.contracts import Backbone, Strategy
+from negbench.contracts import Backbone, BankStrategy, HoldsFeatures, Strategy
 from negbench.data.scene import Splits, trained_state
 from negbench.loop.schedule import Stage, stages_of
+from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
 from negbench.registry import registry
 from negbench.room import Need
@@ -50,7 +51,7 @@ def memory_needs(config: ResolvedConfig, splits: Splits, backbone: Backbone) -> 
         ),
         _of_points(config, copies=2),
     ]
-    if not backbone.provides_features:
+    if not isinstance(backbone, HoldsFeatures):
         images = sum(len(part.all_images) for part in splits.parts)
         pixels = backbone.transform(Image.new("RGB", (32, 32))).numel()
         size = min(config.compute.encode_batch_size, images)
@@ -92,7 +93,8 @@ def step_needs(run: OpenRun) -> list[Need]:
             "take a smaller backbone",
         ),
     ]
-    slots = {slot for part in strategy.every_part if part.scope == "batch" for slot in part.corrupts}
+    rules = batch_rules(strategy)
+    slots = {slot for rule in rules for slot in rule.corrupts}
     square = ((batch, "queries"), (batch, "members of the batch"))
     if slots:
         found.append(Need("scores of a batch", (*square, (tokens, "tokens"), (4, "bytes")), lower))
@@ -100,8 +102,9 @@ def step_needs(run: OpenRun) -> list[Need]:
         found.append(Need("queries made of a batch's members", (*square, (width, "values"), (4, "bytes")), lower))
     if "triple" in slots:
         found.append(Need("triples of a batch", (*square, (batch, "targets"), (5, "bytes")), lower))
-    if strategy.queue:
-        factors = ((strategy.queue, "targets"), (tokens * width, "values"), (4, "bytes"))
+    queue = max((rule.queue for rule in rules if isinstance(rule, BankStrategy)), default=0)
+    if queue:
+        factors = ((queue, "targets"), (tokens * width, "values"), (4, "bytes"))
         found.append(Need("remembered targets", factors, "lower the strategy's size of memory"))
     return found
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +14,10 @@ from negbench.config import HybridConfig, MiningConfig
 from negbench.contracts import (
     AspectScores,
     Backbone,
-    Embedded,
+    BankStrategy,
+    BatchStrategy,
+    HasSubQueries,
     Loss,
-    ScoreView,
     Slot,
     Strategy,
     SubQuery,
@@ -26,22 +26,13 @@ from negbench.contracts import (
 )
 from negbench.data.scene import Scene, Tokens
 from negbench.datasets.dataset import Dataset
-from negbench.errors import DataError, OptionError
+from negbench.errors import OptionError
+from negbench.loop.chosen import Seen, choose, slot_scores
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.memory import Memory
-from negbench.loop.slots import (
-    Beside,
-    Corrupted,
-    check_triples,
-    corrupted_triples,
-    joined,
-    loss_of_slots,
-    losses_of_rows,
-    weighted_mean,
-)
-from negbench.mining.draws import keep, uniform
+from negbench.loop.slots import Beside, Corrupted, full_precision, joined, loss_of_slots
+from negbench.mining.composite import batch_rule, batch_rules
 from negbench.mining.filters import Filters
-from negbench.mining.mine import answer_of, batch_statistics, filtered, synthetic_of
 from negbench.mining.planes import Plane, batch_planes, planes_read
 
 
@@ -55,7 +46,6 @@ class Batch:
         tokens: texts of the rows, tokenised; `Split.texts` or as they were.
         kept: of batch strategies, how many negatives to keep of each query's pool, at random; None keeps all.
         seed: [B] int64, each query's stream for that, and for synthetic negatives.
-        weights: [B] float64 >= 0, how much each query counts; None: all alike.
     """
 
     rows: Tensor
@@ -63,7 +53,6 @@ class Batch:
     tokens: Tokens
     kept: int | None = None
     seed: Tensor | None = None
-    weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -79,29 +68,14 @@ class StepResult:
 class _Scores:
     """Scores of a step: positives [B], negatives by slot, what some losses take beside them.
 
-    `members` is what they were made of, for further terms; None where there are none.
+    `members` is what they were made of, for further terms.
     """
 
     positive: Tensor
     slots: dict[Slot, Corrupted]
     beside: Beside
     statistics: dict[str, float]
-    members: Members | None = None
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a batch strategy is told beside the scores: temperature, width, and [B, B + K] planes by name.
-
-    Their columns are the batch's targets, then the images of a bank. `queries` [B, D], with their gradient, and `bank`
-    [K, T, D], the tokens of these images, are what a strategy makes synthetic negatives of.
-    """
-
-    temperature: float
-    dim: int
-    planes: Mapping[str, Tensor] = field(default_factory=dict)
-    queries: Tensor | None = None
-    bank: Tensor | None = None
+    members: Members
 
 
 @dataclass(frozen=True)
@@ -132,30 +106,21 @@ def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbo
     """What can be known of a run's objective before any image is encoded.
 
     Raises:
-        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one thing, several
-            positives for a loss that takes one, or hybrid terms beside a bank or weighted queries.
-        DataError: losses are to be remembered of queries that are others in each epoch.
+        OptionError: a loss or a bank over the corpus without stored features, two temperatures for one thing, or hybrid
+            terms beside a bank.
         DataError, NegbenchError: as `check_hybrid`.
     """
     check_hybrid(hybrid, backbone, dataset)
     Temperatures.of(hybrid, loss)
-    parts, name = strategy.every_part, type(strategy).__name__
-    banks = [part for part in parts if "bank" in part.corrupts and part.scope == "batch"]
-    remembers = any(part.reads_losses for part in parts)
-    if hybrid.active and (banks or remembers):
+    banks = [rule for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)]
+    if hybrid.active and banks:
         raise OptionError(
-            f"hybrid.alpha and hybrid.beta add terms of the batch's own triples, all of one weight, which {name} has "
-            "not: set both to 0"
+            "hybrid.alpha and hybrid.beta add terms of the batch's own triples, of which the bank of "
+            f"{type(strategy).__name__} has none: set both to 0"
         )
-    if remembers and dataset.redraws:
-        raise DataError(f"{dataset.card.name} draws other pairs in each epoch, and {name} reads each query's losses")
-    if any(part.several_positives for part in parts) and not loss.uses_positives:
-        raise OptionError(
-            f"{name} finds several positives of a query, and {type(loss).__name__} takes one: --loss sup-con"
-        )
-    corpus_bank = any(not part.queue for part in banks)
+    corpus_bank = any(not bank.queue for bank in banks)
     if (loss.candidate_set == "corpus" or corpus_bank) and not backbone.frozen_images:
-        who = f"the bank of {name}" if corpus_bank else "loss.kl_over = 'corpus'"
+        who = f"the bank of {type(strategy).__name__}" if corpus_bank else "loss.kl_over = 'corpus'"
         raise OptionError(
             f"{who} scores the whole corpus in every step, which needs stored image features, and "
             f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take "
@@ -205,7 +170,7 @@ class Objective(nn.Module):
         self.filters = Filters.of(mining)
         self.offline = offline or {}
         self.slots = hybrid.slots
-        self.memory = Memory(len(scene.train.dataset.queries))
+        self.memory = Memory()
         self.device = backbone.device
         self.temperatures = Temperatures.of(hybrid, loss).to(self.device)
         self.hybrid: HybridTerms | None = None
@@ -240,29 +205,23 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> StepResult:
         """Score the batch's positives and negatives, and apply the loss."""
-        scores = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
-        given = (self.loss, self.slots, scores.positive, scores.slots, self.temperature("icm"), scores.beside)
-        with self._full_precision():
-            if batch.weights is None:
-                value = loss_of_slots(*given)
-            else:
-                values, counts = losses_of_rows(*given)
-                self.memory.note(batch.rows, values.masked_fill(~counts, torch.nan))
-                value = weighted_mean(values, batch.weights.to(counts.device) * counts)
-        if self.hybrid is not None and scores.members is not None:
-            value = value + self.hybrid(scores.members, self.temperature)
-        count = sum(int(part.mask.sum()) for part in scores.slots.values())
-        return StepResult(value, count, scores.statistics)
-
-    def _full_precision(self) -> AbstractContextManager[Any]:
-        kind = self.device.type
-        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+        found = self._corpus_scores(batch) if batch.negatives is not None else self._batch_scores(batch)
+        with full_precision(self.device):
+            value = loss_of_slots(
+                self.loss, self.slots, found.positive, found.slots, self.temperature("icm"), found.beside
+            )
+        if self.hybrid is not None:
+            value = value + self.hybrid(found.members, self.temperature)
+        count = sum(int(part.mask.sum()) for part in found.slots.values())
+        return StepResult(value, count, found.statistics)
 
     def _queries(self, batch: Batch) -> _Queries:
         reference = self.scene.features(self.backbone, self.scene.train.references[batch.rows])
         tokens = {name: value.to(self.device) for name, value in batch.tokens.items()}
         query = self.backbone.queries(reference, tokens).float()
-        subs = self.backbone.sub_queries(reference, tokens) if self.loss.uses_aspects else {}
+        subs: dict[str, SubQuery] = {}
+        if self.loss.uses_aspects and isinstance(self.backbone, HasSubQueries):
+            subs = self.backbone.sub_queries(reference, tokens)
         return _Queries(reference, tokens, query, subs)
 
     def _embedded(self, columns: Tensor) -> Tensor:
@@ -281,16 +240,15 @@ class Objective(nn.Module):
         distinct, position = torch.unique(wanted, return_inverse=True)
         embedded = self._embedded(distinct)
         position = position[: columns.numel()].reshape(columns.shape)
-        with self._full_precision():
+        with full_precision(self.device):
             chosen = embedded[position.to(embedded.device)]  # [B, 1 + M, T, D]
             scores = paired_relevance(made.query, chosen)
             drawn = Corrupted(scores[:, 1:], torch.ones_like(scores[:, 1:], dtype=torch.bool))
-        # a union with the batch's members: the pools of another strategy beside the draws
-        members, own = self.strategy.beside, chosen[:, 0]
-        found = None if members is None else self._choose(members, batch, made, own)
+        own, rule = chosen[:, 0], batch_rule(self.strategy)  # of a union: what chooses members beside the draws
+        found = None if rule is None else self._choose(rule, batch, made, own)
         slots = dict[Slot, Corrupted]({"target": drawn}) if found is None else joined(drawn, found.slots)
         joins = found is not None and "target" in found.slots
-        with self._full_precision():
+        with full_precision(self.device):
             aspects = []
             for name, sub in made.subs.items():
                 parts = paired_relevance(sub.embeddings.float(), chosen)
@@ -300,9 +258,8 @@ class Objective(nn.Module):
             beside = self._beside(aspects, batch, made.query, found, distinct, embedded)
         allowed = {} if found is None else found.allowed
         if self.hybrid is not None and "target" not in allowed:
-            allowed |= {"target": self.allowed("target", batch)}
-        terms = None if self.hybrid is None else Members(batch.rows, made.tokens, made.reference, own, allowed)
-        return _Scores(scores[:, 0], slots, beside, {}, terms)
+            allowed |= {"target": self._allowed("target", batch)}
+        return _Scores(scores[:, 0], slots, beside, {}, Members(batch.rows, made.tokens, made.reference, own, allowed))
 
     # --- batch strategies: the batch's own members, in each slot that the strategy corrupts -----------------------
 
@@ -310,8 +267,9 @@ class Objective(nn.Module):
         made = self._queries(batch)
         targets = self.scene.train.dataset.target_columns[batch.rows]
         embedded = self._embedded(targets)
+        assert isinstance(self.strategy, BatchStrategy)
         found = self._choose(self.strategy, batch, made, embedded)
-        with self._full_precision():
+        with full_precision(self.device):
             aspects = [
                 AspectScores(name, parts.diagonal(), parts, sub.weight, sub.present)
                 for name, sub in made.subs.items()
@@ -327,35 +285,43 @@ class Objective(nn.Module):
         members = Members(batch.rows, made.tokens, made.reference, embedded, found.allowed)
         return _Scores(found.positive, found.slots, beside, found.statistics, members)
 
-    def _choose(self, strategy: Strategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
-        """What a batch strategy chooses among the batch's members."""
+    def _choose(self, rule: BatchStrategy, batch: Batch, made: _Queries, embedded: Tensor) -> _Chosen:
+        """What a batch strategy chooses among the batch's members, and the images of its bank."""
         split = self.scene.train
-        by_slot = self.slot_scores(made.reference, made.tokens, made.query, embedded, strategy)
-        corrupts = {*strategy.corrupts, *(("modification",) if "triple" in strategy.corrupts else ())} - {"bank"}
-        allowed: dict[Slot, Tensor] = {slot: self.allowed(slot, batch) for slot in corrupts}
+        by_slot = slot_scores(self.backbone, made.reference, made.tokens, made.query, embedded, rule.corrupts)
+        corrupts = {*rule.corrupts, *(("modification",) if "triple" in rule.corrupts else ())} - {"bank"}
+        allowed: dict[Slot, Tensor] = {slot: self._allowed(slot, batch) for slot in corrupts}
         columns, tokens, bank = split.dataset.target_columns[batch.rows], embedded.detach(), None
         images: dict[Slot, Tensor] = {"target": columns}
-        if "bank" in strategy.corrupts:
-            images["bank"], bank, allowed["bank"] = self._bank(strategy, batch.rows, tokens)
+        if isinstance(rule, BankStrategy):
+            images["bank"], bank, allowed["bank"] = self._bank(rule, batch.rows, tokens)
             columns, tokens = torch.cat([columns, images["bank"]]), torch.cat([tokens, bank])
-            with self._full_precision():
+            with full_precision(self.device):
                 by_slot["bank"] = relevance(made.query, bank)
-        known = split.relevant_images(batch.rows, columns)
-        told = Told(self.divisor, made.query.shape[1], self._planes(batch, made, columns, tokens), made.query, bank)
-        slots, statistics = self.pools(batch, by_slot, allowed, known, told, strategy)
+        seen = Seen(
+            temperature=self.divisor,
+            queries=made.query,
+            bank=bank,
+            relevant=split.relevant_images(batch.rows, columns),
+            planes=self._planes(batch, made, columns, tokens),
+            filters=self.filters,
+            kept=batch.kept,
+            seed=batch.seed,
+        )
+        slots, statistics = choose(rule, by_slot, allowed, seen)
         return _Chosen(by_slot["target"].diagonal(), slots, statistics, allowed, images)
 
-    def _bank(self, strategy: Strategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _bank(self, rule: BankStrategy, rows: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[K] int64 columns, [K, T, D] embeddings without a gradient, and [B, K] bool, which of them are allowed.
 
         Args:
-            strategy: says what the bank holds.
+            rule: says what the bank holds.
             rows: [B] queries.
             own: [B, T, D] their targets; a queue takes them in first, as XBM's does.
         """
         split = self.scene.train
-        if strategy.queue:
-            self.memory.push(own, split.dataset.target_columns[rows], strategy.queue)
+        if rule.queue:
+            self.memory.push(own, split.dataset.target_columns[rows], rule.queue)
             columns, tokens = self.memory.columns, self.memory.tokens
             return columns, tokens, split.allowed_images(rows, columns, self.mining)
         columns = self._gallery(rows)
@@ -364,110 +330,13 @@ class Objective(nn.Module):
         inside = self._in_group[split.dataset.group_index[rows]][:, columns]
         return columns, tokens, split.allowed_images(rows, columns, self.mining) & inside
 
-    def slot_scores(
-        self, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, strategy: Strategy | None = None
-    ) -> dict[Slot, Tensor]:
-        """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always.
-
-        Of the slots that `strategy` corrupts; None takes the run's.
-        """
-        corrupts = set((strategy or self.strategy).corrupts)
-        cross = None
-        if corrupts - {"target", "query"}:
-            # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
-            cross = self.backbone.cross_queries(reference, tokens).float()
-        with self._full_precision():
-            by_slot: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
-            if "query" in corrupts:
-                by_slot["query"] = by_slot["target"].T
-            if cross is not None and corrupts & {"modification", "reference"}:
-                by_slot["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
-                by_slot["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
-            if cross is not None and "triple" in corrupts:
-                count, images = embedded.shape[:2]
-                check_triples(count, count * count * images, "strategy over all triples")
-                by_slot["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
-        return by_slot
-
-    def pools(
-        self,
-        batch: Batch,
-        by_slot: dict[Slot, Tensor],
-        allowed: dict[Slot, Tensor],
-        known: Tensor | None,
-        told: Told,
-        strategy: Strategy | None = None,
-    ) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
-        """What the strategy chooses in each slot, thinned to `batch.kept`, and the statistics of its first slot.
-
-        The slot is the target where the strategy corrupts it: only then is known what a false negative is.
-        """
-        strategy = strategy or self.strategy
-        device = by_slot["target"].device
-        positive = by_slot["target"].diagonal()[:, None]
-        own = torch.arange(len(batch.rows), device=device)
-        slots, views = dict[Slot, Corrupted](), dict[Slot, tuple[ScoreView, Tensor | None]]()
-        for slot in strategy.corrupts:
-            if slot == "triple":
-                slots[slot] = corrupted_triples(strategy, by_slot[slot], allowed[slot].to(device))
-                table = torch.cat([by_slot["target"].diagonal()[:, None], slots[slot].scores], dim=1).detach()
-                views[slot] = (ScoreView(table, torch.zeros_like(own)), None)
-                continue
-            bank, of_targets = slot == "bank", slot in ("target", "query", "bank")
-            truth = None if known is None or not of_targets else _shown(known, slot).to(device)
-            may = allowed[slot].to(device)
-            view = ScoreView(
-                scores=(torch.cat([positive, by_slot[slot]], dim=1) if bank else by_slot[slot]).detach(),
-                target=torch.zeros_like(own) if bank else own,
-                allowed=torch.cat([torch.zeros_like(may[:, :1]), may], dim=1) if bank else may,
-                relevant=truth if strategy.reads_truth else None,
-                temperature=told.temperature,
-                dim=told.dim,
-                planes={name: _shown(plane, slot) for name, plane in told.planes.items() if of_targets},
-            )
-            view = filtered(view, self.filters if of_targets else None, strategy)
-            positives = strategy.positives(view) if strategy.several_positives and of_targets and not bank else None
-            pool = answer_of(strategy, view)
-            slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if bank else pool, positives)
-            views[slot] = (view, truth)
-            if bank and strategy.synthesizes:
-                slots[slot] = self._with_synthetic(strategy, slots[slot], view, pool, told, batch.seed)
-        kept = _kept(slots, batch)
-        shown: Slot = "target" if "target" in slots else strategy.corrupts[0]
-        statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
-        if kept is not slots:
-            drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
-            statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
-        return kept, statistics
-
-    def _with_synthetic(
-        self, strategy: Strategy, part: Corrupted, view: ScoreView, pool: Tensor, told: Told, seed: Tensor | None
-    ) -> Corrupted:
-        """The negatives of a bank, and behind them those that the strategy makes of its embeddings."""
-        assert told.queries is not None
-        assert told.bank is not None
-        assert seed is not None
-        stream, used = seed.to(pool.device), 0
-
-        def random(count: int) -> Tensor:
-            nonlocal used
-            used += count
-            return uniform(stream[:, None], torch.arange(used - count, used, device=stream.device))
-
-        with torch.no_grad(), self._full_precision():
-            shown = Embedded(view, pool, told.queries.detach(), told.bank, random)
-            tokens, there = synthetic_of(strategy, shown)
-        with self._full_precision():
-            scores = paired_relevance(told.queries, tokens.to(told.queries.dtype))
-        return Corrupted.side_by_side([part, Corrupted(scores, there)])
-
     def _planes(self, batch: Batch, made: _Queries, columns: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Name -> [B, C] of each plane that is read, of [C] images with [C, T, D] tokens, the batch's targets first."""
-        with self._full_precision():
+        with full_precision(self.device):
             found = batch_planes(self.reads, self.backbone, made.reference, made.tokens, tokens)
         return found | {name: plane.block(batch.rows, columns) for name, plane in self.offline.items()}
 
-    def allowed(self, slot: Slot, batch: Batch) -> Tensor:
+    def _allowed(self, slot: Slot, batch: Batch) -> Tensor:
         """`Split.batch_allowed` of the run."""
         return self.scene.train.batch_allowed(slot, batch.rows, self.mining)
 
@@ -536,36 +405,6 @@ def _first_of_each(columns: Tensor) -> tuple[Tensor, Tensor]:
     distinct, position = torch.unique(columns, return_inverse=True)
     places = torch.arange(len(columns))
     return distinct, torch.full_like(distinct, len(columns)).scatter_reduce_(0, position, places, "amin")
-
-
-def _shown(table: Tensor, slot: Slot) -> Tensor:
-    """What a slot's view shows of a [B, B + K] table of the batch's targets and a bank's images."""
-    own = table[:, : len(table)]
-    if slot == "bank":
-        return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)
-    return own.T if slot == "query" else own
-
-
-def _kept(slots: dict[Slot, Corrupted], batch: Batch) -> dict[Slot, Corrupted]:
-    """`batch.kept` of each query's negatives, of all slots together, each as likely as any; weights stay."""
-    if batch.kept is None:
-        return slots
-    assert batch.seed is not None
-    mask = torch.cat([part.mask for part in slots.values()], dim=1)
-    kept = keep(mask, batch.seed.to(mask.device), batch.kept).split([part.mask.shape[1] for part in slots.values()], 1)
-    return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
-
-
-def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
-    """`batch_statistics` of the images of one slot; with `in_front` the view has the target in front of them.
-
-    What is synthetic stands behind them, and no view shows it.
-    """
-    weights = part.mask if part.weights is None else part.weights * part.mask
-    if in_front:
-        weights = weights[:, : view.scores.shape[1] - 1]
-        weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
-    return batch_statistics(view, weights, known)
 
 
 def _group_members(images: int, groups: Iterable[Tensor]) -> Tensor:

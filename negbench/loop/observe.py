@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
 from negbench.mining import curves
-from negbench.mining.mine import Mined
+from negbench.mining.mined import Mined
 from negbench.mining.regime import regime
 from negbench.scoring import evaluation
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from negbench.loop.schedule import Stage
-from negbench.mining.mine import Mined, mine
+from negbench.mining.mine import mine
+from negbench.mining.mined import Mined
 
 if TYPE_CHECKING:
     from negbench.loop.train import Loop

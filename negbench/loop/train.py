@@ -32,9 +32,8 @@ from negbench.loop.objective import Batch, Objective, StepResult
 from negbench.loop.optimizer import AdamW
 from negbench.loop.pools import define_pools
 from negbench.loop.schedule import Stage, cosine, stages_of
-from negbench.mining.mine import MiningTask
 from negbench.mining.planes import offline_planes, planes_read
-from negbench.mining.task import mining_task
+from negbench.mining.task import MiningTask, mining_task
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation

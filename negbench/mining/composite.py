@@ -8,6 +8,7 @@ that two parts share is named behind its part: `top_k_k` and `after_target_k` of
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import typing
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from negbench.contracts import Epoch, ScoreView, Slot, Strategy
+from negbench.contracts import BankStrategy, BatchStrategy, ScoreView, Slot, Strategy
 from negbench.errors import OptionError, quoted
 
 Find = Callable[[str], type[Strategy]]
@@ -56,22 +57,9 @@ class Union(Composite):
     """
 
     @property
-    def beside(self) -> Strategy:
-        """The batch strategy."""
-        return next(member for member in self.members if member.scope == "batch")
-
-    @property
-    def queue(self) -> int:
-        """That of the batch strategy."""
-        return self.beside.queue
-
-    def order(self, epoch: Epoch) -> Tensor:
-        """That of the batch strategy."""
-        return self.beside.order(epoch)
-
-    def query_weights(self, losses: Tensor) -> Tensor:
-        """Those of the batch strategy."""
-        return self.beside.query_weights(losses)
+    def beside(self) -> BatchStrategy:
+        """The batch strategy, whose members join the draws."""
+        return next(member for member in self.members if isinstance(member, BatchStrategy))
 
     def pool(self, view: ScoreView) -> Tensor:
         """That of the corpus strategy."""
@@ -104,14 +92,43 @@ class Switch(Composite):
     its first epoch and then at the intervals of its own `n_def`; these refreshes count from 0 and are not kept.
     """
 
-    @property
-    def stages(self) -> tuple[tuple[int, Strategy], ...]:
-        """First epoch and strategy of each stage."""
-        return tuple(zip((0, *self.switches), self.members, strict=True))
+    starts: ClassVar[tuple[int, ...]]  # first epoch of each part
 
     def pool(self, view: ScoreView) -> Tensor:
         """That of the last."""
         return self.members[-1].pool(view)
+
+
+# --- what a run asks of any strategy -------------------------------------------------------------------------------
+
+
+def stages(strategy: Strategy) -> list[tuple[int, Strategy]]:
+    """First epoch and strategy of each stage of a run."""
+    if isinstance(strategy, Switch):
+        return list(zip(strategy.starts, strategy.members, strict=True))
+    return [(0, strategy)]
+
+
+def batch_rule(strategy: Strategy) -> BatchStrategy | None:
+    """What chooses among the members of a batch in a stage: the strategy, or a union's; None where nothing does."""
+    if isinstance(strategy, Union):
+        return strategy.beside
+    return strategy if isinstance(strategy, BatchStrategy) else None
+
+
+def batch_rules(strategy: Strategy) -> list[BatchStrategy]:
+    """`batch_rule` of every stage that has one."""
+    return [rule for _, stage in stages(strategy) if (rule := batch_rule(stage)) is not None]
+
+
+def slots_of(strategy: Strategy) -> tuple[Slot, ...]:
+    """The slots that the negatives of a stage corrupt; what is drawn from a corpus are targets."""
+    rule = batch_rule(strategy)
+    drawn: tuple[Slot, ...] = ("target",) if strategy.scope == "corpus" else ()
+    return tuple(dict.fromkeys((*drawn, *(() if rule is None else rule.corrupts))))
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
 
 
 def compose(name: str, find: Find) -> type[Strategy]:
@@ -161,11 +178,11 @@ def _union(name: str, find: Find) -> type[Strategy]:
             f"strategy {quoted(name)}: a union is of one strategy that draws from the corpus and one that takes the "
             "batch's members, such as in-batch+qure"
         )
-    own, other = sorted(parts, key=lambda part: part.scope, reverse=True)
+    own = next(part for part in parts if part.scope == "corpus")
+    other = next(part for part in parts if issubclass(part, BatchStrategy))
     if "triple" in other.corrupts:
         raise OptionError(f"strategy {quoted(name)}: triples of the whole batch have no union with a query's draws")
-    slots: tuple[Slot, ...] = tuple(dict.fromkeys(("target", *other.corrupts)))
-    return _made(Union, name, names, parts, like=own, corrupts=slots)
+    return _made(Union, name, names, parts, like=own)
 
 
 def _switch(name: str, find: Find) -> type[Strategy]:
@@ -180,9 +197,8 @@ def _switch(name: str, find: Find) -> type[Strategy]:
         )
     if min(epochs) < 1:
         raise OptionError(f"strategy {quoted(name)}: a stage lasts at least one epoch")
-    starts = tuple(sum(epochs[: number + 1]) for number in range(len(epochs)))
     parts = [find(part) for part in read]
-    return _made(Switch, name, read, parts, like=parts[-1], switches=starts)
+    return _made(Switch, name, read, parts, like=parts[-1], starts=tuple(itertools.accumulate(epochs, initial=0)))
 
 
 def _made(
@@ -198,16 +214,17 @@ def _made(
     for key, part in zip(names, parts, strict=True):
         hints, prefix = typing.get_type_hints(part), re.sub(r"\W+", "_", re.sub(r"[\d.]+\s*\*\s*", "", key))
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
-        fields += [(own[f.name], hints[f.name], _copied(f)) for f in dataclasses.fields(part)]
+        fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)
-    band = like.band and tuple(handed[list(parts).index(like)][end] for end in like.band)
     reads = tuple(dict.fromkeys(plane for part in parts for plane in part.reads))
-    kept = {"scope", "corrupts", "n_def", "schedule", "reads_truth"}
-    flags = {name: any(getattr(part, name) for part in parts) for name in ("reads_losses", "several_positives")}
+    # a switch whose last part is one of the batch is one itself
+    kind = next(each for each in (BankStrategy, BatchStrategy, Strategy) if issubclass(like, each))
+    if issubclass(like, BatchStrategy):
+        attributes["corrupts"] = like.corrupts
     made: type[Strategy] = dataclasses.make_dataclass(
         "".join(word.capitalize() for word in re.split(r"\W+", name)),
         fields,
-        bases=(base,),
+        bases=(base, kind),
         frozen=True,
         kw_only=True,
         namespace={
@@ -215,16 +232,17 @@ def _made(
             "__doc__": base.__doc__,
             "parts": tuple(parts),
             "handed": tuple(handed),
-            "band": band,
             "reads": reads,
-            **flags,
-            **{key: getattr(like, key) for key in kept},
+            **{key: getattr(like, key) for key in ("n_def", "schedule", "reads_truth")},
             **attributes,
         },
     )
     return made
 
 
-def _copied(field: dataclasses.Field[Any]) -> Any:
-    """The field's default and range, for another class."""
-    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
+def _copied(field: dataclasses.Field[Any], names: Mapping[str, str]) -> Any:
+    """The field's default and range, for another class where the part's options have other names."""
+    metadata = dict(field.metadata)
+    if "range" in metadata and metadata["range"].below:
+        metadata["range"] = dataclasses.replace(metadata["range"], below=names[metadata["range"].below])
+    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=metadata)

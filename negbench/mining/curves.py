@@ -20,7 +20,9 @@ from negbench.contracts import Strategy, check_option, relevance
 from negbench.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
-from negbench.mining.mine import NO_FALLBACK, Mined, MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.mined import NO_FALLBACK, Mined
+from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # draws for the report, from no stream of the run
 

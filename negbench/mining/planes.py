@@ -24,7 +24,7 @@ from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
-from negbench.mining.mine import gatherable, tiled_relevance
+from negbench.mining.tiles import gatherable, tiled_relevance
 from negbench.scoring import evaluation
 from negbench.scoring.trec import read_trec
 
@@ -147,7 +147,7 @@ def planes_read(strategy: Strategy, mining: MiningConfig) -> frozenset[PlaneName
     Raises:
         OptionError: a guide or a judge is read, and `mining` names none.
     """
-    own = frozenset(strategy.reads) | frozenset(() if strategy.beside is None else strategy.beside.reads)
+    own = frozenset(strategy.reads)
     read = own | frozenset(Filters.of(mining).reads)
     for name in ("guide", "judge"):
         if name in read and getattr(mining, name) is None:

@@ -20,7 +20,7 @@ from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import expected_hits_at_k
 from negbench.mining.curves import Rankings, rankings
-from negbench.mining.mine import MiningTask
+from negbench.mining.task import MiningTask
 
 MOVES_SCORES = False  # looks on; draws from no stream of the run
 

@@ -1,16 +1,94 @@
-"""The train split as a model sees it, ready to be mined."""
+"""Who is mined against what: a task by hand, or the train split as a model sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from negbench.config import MiningConfig
-from negbench.contracts import Backbone, PlaneName
+from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, PlaneName
 from negbench.data.scene import Scene
+from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
-from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, live_planes, selected
 from negbench.scoring import evaluation
+
+
+@dataclass(frozen=True)
+class MiningTask:
+    """Who is mined against what. Q queries, N images in all, T tokens each, width D; a *column* is an image's index.
+
+    Args:
+        queries: [Q, D] unit-norm embeddings, on the device that computes the scores.
+        candidates: [N, T, D] unit-norm tokens of all images, on the same device.
+        target: [Q] int64 column of each query's positive.
+        group: [Q] int64, index into `groups`.
+        groups: per gallery group, the int64 columns of its corpus, without repeats.
+        excluded: per query, columns that may never be drawn (known duplicates of the target; the reference on request).
+        relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
+            None: nothing is known of any query beyond its target, and false-negative rates are NaN.
+        ids: [Q] int64, numbers of the queries' random streams, also used in messages; default 0..Q-1. `shard` keeps
+            those of the whole task.
+        temperature: > 0, told to the strategy.
+        planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
+        filters: what no strategy may draw, by the scores.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+
+    queries: Tensor
+    candidates: Tensor
+    target: Tensor
+    group: Tensor
+    groups: Sequence[Tensor]
+    excluded: Ragged | None = None
+    relevant: Ragged | None = None
+    ids: Tensor = None  # type: ignore[assignment]  # resolved below
+    temperature: float = DEFAULT_TEMPERATURE
+    planes: Mapping[str, Plane] = field(default_factory=dict)
+    filters: Filters | None = None
+
+    def __post_init__(self) -> None:
+        if self.queries.ndim != 2 or self.candidates.ndim != 3 or self.queries.shape[1] != self.candidates.shape[2]:
+            raise ValueError(
+                "want queries [Q, D] and candidates [N, T, D], "
+                f"got {tuple(self.queries.shape)} and {tuple(self.candidates.shape)}"
+            )
+        count = len(self.queries)
+        if self.ids is None:
+            object.__setattr__(self, "ids", torch.arange(count))
+        for name in ("target", "group", "ids"):
+            tensor = getattr(self, name)
+            if tensor.shape != (count,) or tensor.dtype != torch.int64:
+                raise ValueError(f"{name} must be a [{count}] int64 tensor, got {tuple(tensor.shape)} {tensor.dtype}")
+        if not count:
+            raise ValueError("there is no query to mine")
+        for name, end in (("target", len(self.candidates)), ("group", len(self.groups))):
+            low, high = int(getattr(self, name).min()), int(getattr(self, name).max())
+            if low < 0 or high >= end:
+                raise ValueError(f"{name} must lie in 0..{end - 1}, got {low}..{high}")
+        for name in ("excluded", "relevant"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != count:
+                raise ValueError(f"{name} must have {count} rows, got {len(rows)}")
+
+    def shard(self, rows: Tensor) -> MiningTask:
+        """The task of some queries only (`rows` [R] int64); they are mined as they would be within the whole task."""
+        return dataclasses.replace(
+            self,
+            queries=self.queries[rows.to(self.queries.device)],
+            target=self.target[rows.to(self.target.device)],
+            group=self.group[rows.to(self.group.device)],
+            excluded=None if self.excluded is None else self.excluded.select(rows),
+            relevant=None if self.relevant is None else self.relevant.select(rows),
+            ids=self.ids[rows.to(self.ids.device)],
+            planes={name: plane.shard(rows) for name, plane in self.planes.items()},
+        )
 
 
 def mining_task(

@@ -24,6 +24,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import DamagedError, atomic_write, read_json, write_json
 from negbench.grid.cells import Cell
+from negbench.mining.composite import slots_of
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
 from negbench.own.audit_curves import Curve, curves_of
@@ -99,8 +100,8 @@ def audit(
     pools: dict[str, NDArray[np.uint8]] = {}
     with threads(subject.config.compute.threads), tempfile.TemporaryDirectory() as folder:
         for number, (label, strategy) in enumerate(strategies.items()):
-            if "target" not in strategy.corrupts:
-                remarks.append(f"left out {label}: it corrupts the {strategy.corrupts[0]}, and an audit scores targets")
+            if "target" not in (slots := slots_of(strategy)):
+                remarks.append(f"left out {label}: it corrupts the {slots[0]}, and an audit scores targets")
                 continue
             try:
                 if strategy.scope == "corpus":

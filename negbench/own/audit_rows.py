@@ -14,8 +14,11 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
-from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
+from negbench.mining.answer import filtered
+from negbench.mining.mine import mine
+from negbench.mining.mined import batch_statistics
 from negbench.mining.pool_file import unpacked
+from negbench.mining.task import MiningTask
 from negbench.own.subject import AuditOptions, Judge, Subject
 
 _BLOCK = 256  # queries judged at once

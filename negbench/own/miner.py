@@ -25,7 +25,9 @@ from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import NO_FALLBACK, Mined, MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.mined import NO_FALLBACK, Mined
+from negbench.mining.task import MiningTask
 from negbench.registry import registry
 
 if TYPE_CHECKING:

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from negbench.config import ResolvedConfig
-from negbench.contracts import PlaneName, check_option
+from negbench.contracts import HoldsFeatures, PlaneName, check_option
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
 from negbench.errors import DataError
 from negbench.loop.checkpoint import stream
-from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, images_of, offline_planes
-from negbench.mining.task import mining_task
+from negbench.mining.task import MiningTask, mining_task
 from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import load_weights
 
@@ -113,7 +112,7 @@ def open_subject(
         device = device_of(config)
         backbone = scenes.backbone(config)
         backbone.to(device)
-        dataset = scenes.dataset(config.dataset, split, images=not backbone.provides_features)
+        dataset = scenes.dataset(config.dataset, split, images=not isinstance(backbone, HoldsFeatures))
         if any(query.target is None for query in dataset.queries):
             raise DataError(f"{dataset.identity}: split {split} has queries without a target: choose another --split")
         with display.stage("prepare"):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from negbench.analysis.answer import answers
 from negbench.analysis.leader import FOLDED, leader_tables, ordered, verdict_frame
-from negbench.analysis.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
+from negbench.analysis.regime import READ, card_frame, regime_frame, run_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
@@ -175,16 +175,13 @@ def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
 
 
 def _regime(groups: Sequence[Group]) -> Section | None:
-    """Where the models stand, and which published behaviours their strategies show there."""
+    """Where the models stand."""
     parts: list[Part] = []
     for place, dataset in enumerate(names := sorted({group.labels["dataset"] for group in groups}), 1):
         mine = [group for group in groups if group.labels["dataset"] == dataset]
         key, where = (f"-{place}", f" on {dataset}") if len(names) > 1 else ("", "")
         if len(frame := regime_frame(mine)):
             parts.append(Table(f"regime{key}", f"Regime{where}", frame, READ, FOLDED))
-        if len(frame) and len(shown := behaviours_frame(mine)):
-            text = "What papers show of these strategies in training, in how many of the runs that can tell: no test."
-            parts.append(Table(f"published-behaviours{key}", f"Published behaviours{where}", shown, text, FOLDED))
     return Section("regime", "Regime", "", tuple(parts), folded=True) if parts else None
 
 
@@ -266,7 +263,6 @@ def _metrics(folder: RunFolder) -> Section:
         parts.append(Table("behaviour", "What the strategy did at each refresh", refreshes_frame(folder)))
     if "regime" in folder.result:  # runs of earlier versions have none
         parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
-        parts += [Note(f"Published: {line}.") for line in published_lines(folder)]
     parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
     return Section("metrics", "Metrics", "", tuple(parts))
 

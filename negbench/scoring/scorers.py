@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from negbench.config import RunConfig, build_config
-from negbench.contracts import Backbone, paired_relevance
+from negbench.contracts import Backbone, HoldsFeatures, paired_relevance
 from negbench.data.scene import (
     Split,
     Splits,
@@ -127,7 +127,7 @@ def encode_run(
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
         load_weights(backbone, folder)
-        provided = backbone.provides_features
+        provided = isinstance(backbone, HoldsFeatures)
         whole = load_split(config.dataset, split, images=not provided)
         dataset = whole if queries is None else with_queries(whole, queries)
         check(dataset)

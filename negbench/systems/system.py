@@ -49,14 +49,14 @@ class Part:
 
     def lacking(self, config: RunConfig, scenes: Scenes) -> str | None:
         """What the configured backbone or data set lacks for it; None where it can be carried."""
-        from negbench.contracts import Backbone
+        from negbench.contracts import ComposesTexts
 
         cls = registry.get("backbones", config.backbone.name)
         known = option_defaults(constructor_of("backbones", cls))
         missing = [name for name in self.layer.get("backbone", {}) if name not in known]
         if missing:
             return f"backbone '{config.backbone.name}' has no option {missing[0]}"
-        if self.composes and getattr(cls, "compose_texts", None) is Backbone.compose_texts:
+        if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"
         if self.texts:
             train = scenes.dataset(config.dataset, "train", images=False)

@@ -20,7 +20,7 @@ from negbench.testing.loops import as_sets, ranking, ranking_below  # noqa: E402
 from negbench.testing.losses import LossTestCase  # noqa: E402
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process  # noqa: E402
 from negbench.testing.strategies import StrategyTestCase  # noqa: E402
-from negbench.testing.worlds import ToyScores, toy_embedded, toy_scores, toy_view, toy_views  # noqa: E402
+from negbench.testing.worlds import ToyScores, toy_bank_step, toy_scores, toy_view, toy_views  # noqa: E402
 
 __all__ = [
     "BackboneTestCase",
@@ -33,7 +33,7 @@ __all__ = [
     "pool_digests_in_another_process",
     "ranking",
     "ranking_below",
-    "toy_embedded",
+    "toy_bank_step",
     "toy_scores",
     "toy_view",
     "toy_views",

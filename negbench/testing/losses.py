@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from negbench.errors import NegbenchError
 from negbench.testing.worlds import toy_scores
 
 TEMPERATURES = (0.01, 0.07, 1.0)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _gradients(value: Tensor, *inputs: Tensor) -> Sequence[Tensor]:
@@ -36,50 +38,48 @@ class LossTestCase:
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(loss, field.name, getattr(loss, field.name))
 
-    @pytest.mark.parametrize("bad", [math.nan, -1.0])
-    def test_bad_options_are_quoted(self, loss: Loss, bad: float) -> None:
+    def test_bad_options_are_quoted(self, loss: Loss) -> None:
         """NaN, or a negative number, raises a NegbenchError of one line that names the option and the value."""
         numbers = [
             f.name for f in dataclasses.fields(loss) if isinstance(getattr(loss, f.name), float) or f.name == "tau"
         ]
-        for name in numbers:
+        for name, bad in itertools.product(numbers, (math.nan, -1.0)):
             with pytest.raises(NegbenchError) as caught:
                 dataclasses.replace(loss, **{name: bad})
             assert name in str(caught.value)
             assert repr(bad) in str(caught.value)
             assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-    def test_scalar_and_finite(self, loss: Loss, dtype: torch.dtype) -> None:
+    def test_scalar_and_finite(self, loss: Loss) -> None:
         """A finite scalar and finite gradients, in every precision and at low temperatures."""
-        toy = toy_scores(dtype=dtype)
-        for temperature in TEMPERATURES:
+        for dtype, temperature in itertools.product(DTYPES, TEMPERATURES):
+            toy = toy_scores(dtype=dtype)
             positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
             value = loss(positive, negatives, toy.mask, toy.weights, temperature=temperature)
             assert value.shape == ()
             assert value.isfinite()
             assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
 
-    @pytest.mark.parametrize("seed", range(5))
-    def test_direction(self, loss: Loss, seed: int) -> None:
+    def test_direction(self, loss: Loss) -> None:
         """It falls when a target's score rises and rises when a negative's does; what is masked has no say.
 
         A loss that says it is not `monotone` does not rise when a target's score does, nor when all negatives of a row
         fall together, and falls for some row: it may be flat, and single negatives may go the other way.
         """
-        toy = toy_scores(seed=seed)
-        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
-        value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
-        of_positive, of_negatives = _gradients(value, positive, negatives)
-        if loss.monotone:
-            assert (of_positive < 0).all()
-            assert (of_negatives[toy.mask] > 0).all()
-        else:
-            assert (of_positive <= 0).all()
-            assert (of_negatives.sum(1) >= -1e-12).all()
-            assert (of_positive < 0).any()
-            assert (of_negatives.sum(1) > 0).any()
-        assert (of_negatives[~toy.mask] == 0).all()
+        for seed in range(5):
+            toy = toy_scores(seed=seed)
+            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+            value = loss(positive, negatives, toy.mask, toy.weights, temperature=0.5)
+            of_positive, of_negatives = _gradients(value, positive, negatives)
+            if loss.monotone:
+                assert (of_positive < 0).all()
+                assert (of_negatives[toy.mask] > 0).all()
+            else:
+                assert (of_positive <= 0).all()
+                assert (of_negatives.sum(1) >= -1e-12).all()
+                assert (of_positive < 0).any()
+                assert (of_negatives.sum(1) > 0).any()
+            assert (of_negatives[~toy.mask] == 0).all()
 
     def test_gradients_are_those_of_the_value(self, loss: Loss) -> None:
         """Numerical differentiation in float64, temperature included."""
@@ -88,15 +88,15 @@ class LossTestCase:
         inputs = tuple(t.clone().requires_grad_() for t in inputs)  # type: ignore[assignment]
         assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
 
-    @pytest.mark.parametrize("seed", range(5))
-    def test_mask_equals_removal(self, loss: Loss, seed: int) -> None:
+    def test_mask_equals_removal(self, loss: Loss) -> None:
         """A masked negative is as if it were not there, whatever its score."""
-        toy = toy_scores(1, 6, seed=seed)
-        kept = toy.mask[0]
-        want = loss(toy.positive, toy.negatives[:, kept], None, toy.weights[:, kept])
-        for garbage in (0.0, 1e30, math.inf, math.nan):
-            filled = toy.negatives.masked_fill(~toy.mask, garbage)
-            torch.testing.assert_close(loss(toy.positive, filled, toy.mask, toy.weights), want)
+        for seed in range(5):
+            toy = toy_scores(1, 6, seed=seed)
+            kept = toy.mask[0]
+            want = loss(toy.positive, toy.negatives[:, kept], None, toy.weights[:, kept])
+            for garbage in (0.0, 1e30, math.inf, math.nan):
+                filled = toy.negatives.masked_fill(~toy.mask, garbage)
+                torch.testing.assert_close(loss(toy.positive, filled, toy.mask, toy.weights), want)
 
     def test_masked_garbage_reaches_no_gradient(self, loss: Loss) -> None:
         """Not even the temperature's."""
@@ -140,35 +140,38 @@ class LossTestCase:
         want = loss(toy.positive, toy.negatives, toy.mask, toy.weights)
         torch.testing.assert_close(loss(toy.positive[rows], *moved), want)
 
-    @pytest.mark.parametrize("how", ["masked", "of no weight"])
-    def test_rows_without_negatives_add_nothing(self, loss: Loss, how: str) -> None:
+    def test_rows_without_negatives_add_nothing(self, loss: Loss) -> None:
         """The value is that of the other rows, and such a row has no gradient."""
-        toy = toy_scores(seed=6)
-        positive = toy.positive.clone().requires_grad_()
-        mask, weights = toy.mask.clone(), toy.weights.clone()
-        (mask if how == "masked" else weights)[2] = 0
-        rest = torch.tensor([0, 1, 3, 4])
-        value = loss(positive, toy.negatives, mask, weights)
-        torch.testing.assert_close(value, loss(positive[rest], toy.negatives[rest], mask[rest], weights[rest]))
-        assert _gradients(value, positive)[0][2] == 0
+        for how in ("masked", "of no weight"):
+            toy = toy_scores(seed=6)
+            positive = toy.positive.clone().requires_grad_()
+            mask, weights = toy.mask.clone(), toy.weights.clone()
+            (mask if how == "masked" else weights)[2] = 0
+            rest = torch.tensor([0, 1, 3, 4])
+            value = loss(positive, toy.negatives, mask, weights)
+            torch.testing.assert_close(value, loss(positive[rest], toy.negatives[rest], mask[rest], weights[rest]))
+            assert _gradients(value, positive)[0][2] == 0
 
-    @pytest.mark.parametrize("count", [0, 3])
-    def test_no_negatives_at_all(self, loss: Loss, count: int) -> None:
+    def test_no_negatives_at_all(self, loss: Loss) -> None:
         """A zero that can still be differentiated: a step on such a batch changes nothing."""
-        toy = toy_scores(4, 3, seed=7)
-        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives[:, :count].clone().requires_grad_()
-        value = loss(positive, negatives, torch.zeros_like(negatives, dtype=torch.bool))
-        assert value == 0
-        assert all((g == 0).all() for g in _gradients(value, positive, negatives))
+        for count in (0, 3):
+            toy = toy_scores(4, 3, seed=7)
+            positive, negatives = (
+                toy.positive.clone().requires_grad_(),
+                toy.negatives[:, :count].clone().requires_grad_(),
+            )
+            value = loss(positive, negatives, torch.zeros_like(negatives, dtype=torch.bool))
+            assert value == 0
+            assert all((g == 0).all() for g in _gradients(value, positive, negatives))
 
-    @pytest.mark.parametrize("scale", [1e4, 1e-30])
-    def test_huge_and_tiny_scores(self, loss: Loss, scale: float) -> None:
+    def test_huge_and_tiny_scores(self, loss: Loss) -> None:
         """Neither overflow nor NaN, in value and gradients, in float32."""
-        toy = toy_scores(scale=scale, dtype=torch.float32)
-        positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
-        value = loss(positive, negatives, toy.mask, toy.weights)
-        assert value.isfinite()
-        assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
+        for scale in (1e4, 1e-30):
+            toy = toy_scores(scale=scale, dtype=torch.float32)
+            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
+            value = loss(positive, negatives, toy.mask, toy.weights)
+            assert value.isfinite()
+            assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
 
     def test_tau(self, loss: Loss) -> None:
         """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
@@ -233,47 +236,26 @@ class LossTestCase:
         with pytest.raises(ValueError, match=r"candidates must be \[5, C\], got \(4, 4\)"):
             loss(*call, candidates=candidates[:4])
 
-    def test_positives(self, loss: Loss) -> None:
-        """A loss of one positive refuses several; one that takes them rises as all fall; a weight of 0 is none."""
-        toy, other = toy_scores(seed=15), toy_scores(seed=16)
-        call = (toy.positive, toy.negatives, toy.mask, toy.weights)
-        with pytest.raises(ValueError, match="positive"):
-            loss(*call, positives=other.negatives[:4])
-        if not loss.uses_positives:
-            with pytest.raises(ValueError, match="takes one positive a query"):
-                loss(*call, positives=toy.positive[:, None])
-            return
-        assert loss(*call, positives=toy.positive[:, None]) == loss(*call)
-        weights = torch.cat([torch.ones_like(toy.positive)[:, None], other.weights * other.mask], dim=1)
-        tables = [
-            torch.cat([toy.positive[:, None], other.negatives.masked_fill(~other.mask, g)], 1) for g in (9, math.nan)
-        ]
-        tables = [table.requires_grad_() for table in tables]
-        values = [loss(*call, positives=table, positive_weights=weights) for table in tables]
-        assert values[0] == values[1]
-        gradient = _gradients(values[1], tables[1])[0]
-        assert bool((gradient.sum(1) < 0).all())
-        assert bool((gradient[weights == 0] == 0).all())
-        torch.testing.assert_close(loss(*call, positives=tables[0], positive_weights=3 * weights), values[0])
-        with pytest.raises(ValueError, match="positive_weights must be"):
-            loss(*call, positives=tables[0], positive_weights=weights[:, :2])
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    def test_mixed_precision(self, loss: Loss, dtype: torch.dtype) -> None:
+    def test_mixed_precision(self, loss: Loss) -> None:
         """Under autocast, on scores of that precision: value and gradients are those of float32 on the same scores."""
-        toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
-        found = []
-        for half in (True, False):
-            inputs = [t if half else t.float() for t in (toy.positive, toy.negatives, other.positive, other.negatives)]
-            inputs = [t.clone().requires_grad_() for t in inputs]
-            aspects = (AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5)),) if loss.uses_aspects else ()
-            candidates = None if loss.candidate_set == "pair" else inputs[3]
-            with torch.autocast("cpu", dtype, enabled=half):
-                value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
-            used = inputs if aspects else inputs[:2]
-            found.append((value, [gradient.float() for gradient in _gradients(value, *used)]))
-        (value, gradients), (want, wanted) = found
-        assert value.dtype == torch.float32
-        torch.testing.assert_close(value, want)
-        for got, of in zip(gradients, wanted, strict=True):
-            torch.testing.assert_close(got, of, rtol=1e-2, atol=1e-6)
+        for dtype in (torch.bfloat16, torch.float16):
+            toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
+            found = []
+            for half in (True, False):
+                inputs = [
+                    t if half else t.float() for t in (toy.positive, toy.negatives, other.positive, other.negatives)
+                ]
+                inputs = [t.clone().requires_grad_() for t in inputs]
+                aspects = (
+                    (AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5)),) if loss.uses_aspects else ()
+                )
+                candidates = None if loss.candidate_set == "pair" else inputs[3]
+                with torch.autocast("cpu", dtype, enabled=half):
+                    value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
+                used = inputs if aspects else inputs[:2]
+                found.append((value, [gradient.float() for gradient in _gradients(value, *used)]))
+            (value, gradients), (want, wanted) = found
+            assert value.dtype == torch.float32
+            torch.testing.assert_close(value, want)
+            for got, of in zip(gradients, wanted, strict=True):
+                torch.testing.assert_close(got, of, rtol=1e-2, atol=1e-6)

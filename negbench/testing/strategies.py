@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import PLANES, Epoch, ScoreView, Slot, Strategy, tunable_ranges
+from negbench.contracts import (
+    BankStrategy,
+    BatchStrategy,
+    Epoch,
+    OrderedBatches,
+    ScoreView,
+    Strategy,
+    SyntheticStrategy,
+    band_fields,
+    tunable_ranges,
+)
 from negbench.errors import NegbenchError
-from negbench.mining.mine import synthetic_of
+from negbench.mining.answer import synthetic_of
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
-from negbench.testing.worlds import Sign, toy_embedded, toy_view
+from negbench.testing.worlds import Sign, toy_bank_step, toy_view
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -28,7 +39,7 @@ def _views(strategy: Strategy) -> Iterator[ScoreView]:
     for columns in (8, 40):
         for sign in SIGNS:
             for ties in (False, True):
-                rows = columns if strategy.scope == "batch" else 8
+                rows = columns if isinstance(strategy, BatchStrategy) else 8
                 yield _shown(strategy, toy_view(rows, columns, seed=columns, sign=sign, ties=ties))
 
 
@@ -52,6 +63,13 @@ def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tens
         relevant=change(view.relevant),
         planes={name: change(plane) for name, plane in view.planes.items()},
     )
+
+
+def _only_allowed(pool: Tensor, view: ScoreView) -> None:
+    """A mask, or finite weights >= 0, of allowed images alone."""
+    assert pool.dtype == torch.bool or pool.is_floating_point()
+    assert bool((pool.isfinite() & (pool >= 0)).all())
+    assert not ((pool > 0) & ~view.allowed).any()
 
 
 def _same(got: Tensor, want: Tensor) -> None:
@@ -89,28 +107,17 @@ class StrategyTestCase:
                 setattr(strategy, field.name, getattr(strategy, field.name))
 
     def test_class_attributes(self, strategy: Strategy) -> None:
-        """Scope and slots are known words, and at least one definition of the pool is published."""
-        assert strategy.scope in ("corpus", "batch")
-        assert strategy.corrupts
-        assert set(strategy.corrupts) <= set(get_args(Slot))
-        assert set(strategy.reads) <= set(PLANES)
-        if strategy.reads:
-            assert set(strategy.corrupts) <= {"target", "query", "bank"}, "planes are scores of targets"
-        if "bank" in strategy.corrupts:
-            assert strategy.scope == "batch", "a bank stands beside a batch"
-        assert strategy.queue == 0 or (strategy.queue > 0 and "bank" in strategy.corrupts)
-        if strategy.several_positives:
-            assert strategy.scope == "batch", "positives are members of a batch"
-        if strategy.synthesizes:
-            assert "bank" in strategy.corrupts, "synthetic negatives are made of a bank's embeddings"
+        """At least one definition of the pool is published; planes are read of slots that have any."""
         assert strategy.n_def >= 1
-        assert strategy.schedule in ("multiples", "equal")
+        if isinstance(strategy, BatchStrategy) and strategy.reads:
+            assert set(strategy.corrupts) <= {"target", "query", "bank"}, "planes are scores of targets"
+        assert not isinstance(strategy, BankStrategy) or strategy.queue >= 0
 
     def test_a_band_cannot_be_turned_round(self, strategy: Strategy) -> None:
         """Two tunable numbers, the first below the second, and the constructor holds them to it."""
-        if strategy.band is None:
+        if (band := band_fields(type(strategy))) is None:
             pytest.skip("the strategy declares no band")
-        ranges, (start, end) = tunable_ranges(type(strategy)), strategy.band
+        ranges, (start, end) = tunable_ranges(type(strategy)), band
         assert ranges[start].high is not None
         assert ranges[end].high is not None
         low, high = getattr(strategy, start), getattr(strategy, end)
@@ -127,23 +134,17 @@ class StrategyTestCase:
             assert "'no such value'" in str(caught.value)
             assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize("device", DEVICES)
-    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_form(self, strategy: Strategy, dtype: torch.dtype, device: str) -> None:
+    def test_form(self, strategy: Strategy) -> None:
         """[B, N] on the scores' device: a mask, or finite weights >= 0, for every precision and sign."""
-        for small in _views(strategy):
-            view = _of_tables(small, lambda t: t.to(device), small.target.to(device))
+        for small, dtype, device in itertools.product(_views(strategy), DTYPES, DEVICES):
+            view = _of_tables(small, lambda t, device=device: t.to(device), small.target.to(device))  # type: ignore[misc]
             planes = {name: plane.to(dtype) for name, plane in view.planes.items()}
             view = _changed(view, scores=view.scores.to(dtype), planes=planes)
             pool = strategy.pool(view)
             assert pool.shape == view.scores.shape
             assert pool.device == view.scores.device
             assert not pool.requires_grad
-            if pool.dtype != torch.bool:
-                assert pool.is_floating_point()
-                assert pool.isfinite().all()
-                assert (pool >= 0).all()
-            assert not ((pool > 0) & ~view.allowed).any()
+            _only_allowed(pool, view)
             assert not (pool > 0).gather(1, view.target[:, None]).any()
 
     def test_precision(self, strategy: Strategy) -> None:
@@ -156,24 +157,15 @@ class StrategyTestCase:
             assert torch.equal(pools[0], pools[1])
             assert torch.equal(pools[1], pools[2])
 
-    @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5])
-    def test_tiny_corpora(self, strategy: Strategy, columns: int) -> None:
-        """Corpora of one image, which is the target, and a few more."""
-        for sign in SIGNS:
+    def test_small_and_flat_tables(self, strategy: Strategy) -> None:
+        """Corpora of one image, which is the target, and a few more; no queries; a model that scores all alike."""
+        for columns, sign in itertools.product(range(1, 6), SIGNS):
             view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=sign))
-            assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
-
-    def test_empty_block(self, strategy: Strategy) -> None:
-        """No queries, no rows."""
+            _only_allowed(strategy.pool(view), view)
         assert strategy.pool(_shown(strategy, toy_view(0, 8))).shape == (0, 8)
-
-    def test_all_scores_equal(self, strategy: Strategy) -> None:
-        """A collapsed model: every image ties with the target."""
         view = _shown(strategy, toy_view(8, 8, seed=1))
         flat = _changed(view, scores=torch.full_like(view.scores, -0.25))
-        pool = strategy.pool(flat)
-        assert not ((pool > 0) & ~flat.allowed).any()
-        assert (pool >= 0).all()
+        _only_allowed(strategy.pool(flat), flat)
 
     def test_repeatable(self, strategy: Strategy) -> None:
         """The same view gives the same pool, and so does a new instance."""
@@ -224,7 +216,7 @@ class StrategyTestCase:
 
     def test_rows_are_independent(self, strategy: Strategy) -> None:
         """A corpus strategy is one function of a score row: a block's pool is that of its rows, one at a time."""
-        if strategy.scope == "batch":
+        if isinstance(strategy, BatchStrategy):
             pytest.skip("a batch strategy may look at the whole batch")
         for view in _views(strategy):
             rows = [
@@ -254,7 +246,7 @@ class StrategyTestCase:
         """However often the pools were redefined, a pool stays within the allowed images."""
         for refresh in (1, 5, 100):
             view = _changed(_shown(strategy, toy_view(16, 16, seed=2)), refresh=refresh)
-            assert not ((strategy.pool(view) > 0) & ~view.allowed).any()
+            _only_allowed(strategy.pool(view), view)
 
     def test_only_oracles_read_the_ground_truth(self, strategy: Strategy) -> None:
         """A strategy that knows the relevant images declares `reads_truth`, and refuses to run without them."""
@@ -270,47 +262,29 @@ class StrategyTestCase:
         for view in _views(strategy):
             hole = torch.rand(view.scores.shape, generator=torch.Generator().manual_seed(5)) < 0.4
             planes = {name: plane.masked_fill(hole, torch.nan) for name, plane in view.planes.items()}
-            pool = strategy.pool(_changed(view, planes=planes))
-            assert not ((pool > 0) & ~view.allowed).any()
-            assert pool.dtype == torch.bool or bool((pool.isfinite() & (pool >= 0)).all())
+            _only_allowed(strategy.pool(_changed(view, planes=planes)), view)
 
-    def test_positives(self, strategy: Strategy) -> None:
-        """Weights >= 0, at the target above 0, of allowed columns that are no negatives; one where it declares none."""
-        for small in _views(strategy):
-            for dtype in (torch.float16, torch.float32):
-                planes = {name: plane.to(dtype) for name, plane in small.planes.items()}
-                view = _changed(small, scores=small.scores.to(dtype), planes=planes)
-                found = strategy.positives(view)
-                at_target = torch.zeros_like(view.allowed).scatter_(1, view.target[:, None], True)
-                assert found.shape == view.scores.shape
-                assert found.is_floating_point()
-                assert bool((found.isfinite() & (found >= 0)).all())
-                assert bool((found[at_target] > 0).all())
-                assert not ((found > 0) & ~view.allowed & ~at_target).any()
-                assert not ((found > 0) & (strategy.pool(view) > 0)).any()
-                if not strategy.several_positives:
-                    assert torch.equal(found > 0, at_target)
-
-    def test_synthetic_negatives(self, strategy: Strategy) -> None:
-        """Tokens of unit norm out of the query's own stream alone, none where a query has no pool."""
-        if not strategy.synthesizes:
-            assert type(strategy).synthetic is Strategy.synthetic, "nobody asks for them without `synthesizes`"
-            return
+    def test_synthetic(self, strategy: Strategy) -> None:
+        """Finite tokens of unit norm, the same from the same numbers, for queries with a pool and no other."""
+        if not isinstance(strategy, SyntheticStrategy):
+            pytest.skip("the strategy makes no negatives of embeddings")
         state = torch.get_rng_state()
         for tokens in (1, 3):
             view = toy_view(8, 30, seed=1, sign="negative")
             column = torch.zeros_like(view.target)
             allowed = view.allowed.scatter(1, column[:, None], False)
             view = _shown(strategy, _changed(view, target=column, allowed=allowed))
-            made, there = synthetic_of(strategy, toy_embedded(strategy, view, tokens=tokens))
+            made, there = synthetic_of(strategy, toy_bank_step(strategy, view, tokens=tokens))
             assert bool(there.any())
             assert not bool(there[~allowed.any(1)].any())
-            again, _ = synthetic_of(strategy, toy_embedded(strategy, view, tokens=tokens))
+            again, _ = synthetic_of(strategy, toy_bank_step(strategy, view, tokens=tokens))
             assert torch.equal(made, again)
         assert torch.equal(torch.get_rng_state(), state)
 
     def test_order(self, strategy: Strategy) -> None:
         """A permutation of the queries, out of the epoch's generator alone, whatever the size of a batch."""
+        if not isinstance(strategy, OrderedBatches):
+            pytest.skip("the strategy leaves the order of the queries to chance")
         generator = torch.Generator().manual_seed(3)
         queries = torch.nn.functional.normalize(torch.randn(23, 8, generator=generator), dim=1)
         target, before = torch.randint(9, (23,), generator=generator), torch.get_rng_state()
@@ -323,18 +297,3 @@ class StrategyTestCase:
             assert torch.equal(orders[0], orders[1])
             assert not torch.equal(orders[0], orders[2])
         assert torch.equal(torch.get_rng_state(), before)
-
-    def test_query_weights(self, strategy: Strategy) -> None:
-        """Finite and >= 0, above 0 for some, for losses of any sign and some or all unknown; all 1 unless declared."""
-        losses = torch.randn(40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-        some = losses.masked_fill(torch.arange(40) % 3 == 0, torch.nan)
-        for given in (losses, some, torch.full_like(losses, torch.nan), torch.zeros_like(losses), losses.abs() * 1e6):
-            kept = given.clone()
-            weights = strategy.query_weights(given)
-            assert weights.shape == given.shape
-            assert bool((weights.isfinite() & (weights >= 0)).all())
-            assert bool((weights > 0).any())
-            assert torch.equal(given.nan_to_num(nan=7), kept.nan_to_num(nan=7))
-            assert torch.equal(strategy.query_weights(given), weights)
-            if not strategy.reads_losses:
-                assert bool((weights == 1).all())

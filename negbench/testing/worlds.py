@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.contracts import PLANES, Embedded, ScoreView, Strategy
+from negbench.contracts import PLANES, BankStep, ScoreView, SyntheticStrategy
 from negbench.mining.draws import uniform
 
 Sign = Literal["mixed", "negative", "positive"]
@@ -74,8 +74,10 @@ def _made(rows: int, columns: int, seed: int, sign: Sign, ties: bool, dtype: tor
     return ScoreView(scores.to(dtype), target, allowed, relevant=relevant, dim=64, planes=planes)
 
 
-def toy_embedded(strategy: Strategy, view: ScoreView, *, tokens: int = 1, width: int = 8, seed: int = 3) -> Embedded:
-    """What a strategy that synthesizes is shown: random unit embeddings of the queries and images of a bank's view.
+def toy_bank_step(
+    strategy: SyntheticStrategy, view: ScoreView, *, tokens: int = 1, width: int = 8, seed: int = 3
+) -> BankStep:
+    """What a `SyntheticStrategy` is shown: random unit embeddings of the queries and images of a bank's view.
 
     The scores are the view's own, not those of the embeddings.
 
@@ -97,7 +99,7 @@ def toy_embedded(strategy: Strategy, view: ScoreView, *, tokens: int = 1, width:
         used += count
         return uniform(seed + torch.arange(rows)[:, None], torch.arange(used - count, used))
 
-    return Embedded(view, strategy.pool(view), queries, images, random)
+    return BankStep(view, strategy.pool(view), queries, images, random)
 
 
 def toy_views(count: int = 20) -> list[ScoreView]:

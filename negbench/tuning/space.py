@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved, set_layer
-from negbench.contracts import Range, tunable_ranges
+from negbench.contracts import Range, band_fields, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError
 
 MAX_KNOBS = 5
@@ -231,9 +231,9 @@ def _of_range(key: str, default: Any, span: Range) -> Knob:
 
 def band_of(cls: Any, options: Mapping[str, Any]) -> Band | None:
     """The two fields that the strategy declares as a band; the end's value is kept where it lies beyond its range."""
-    if cls.band is None:
+    if (fields := band_fields(cls)) is None:
         return None
-    start, end = cls.band
+    start, end = fields
     return Band(start, end, max(tunable_ranges(cls)[end].high or 0.0, options[end]))
 
 

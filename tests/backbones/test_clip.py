@@ -110,7 +110,7 @@ def test_scores_are_those_of_open_clips_encoders(tmp_path: Path, frozen: bool) -
         features = clip.image_features(pixels())
         torch.testing.assert_close(clip.candidates(features)[:, 0], image)
         torch.testing.assert_close(clip.text_queries(TEXTS), text)
-        torch.testing.assert_close(clip.text_embeddings(TEXTS), text)
+        torch.testing.assert_close(clip.text_queries(TEXTS), text)
         torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
         torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
     assert features.shape == (4, 1, 32)
@@ -412,7 +412,7 @@ def test_a_projection_of_each_side_stands_after_the_encoder(
             F.normalize(theirs.encode_text(i) @ text_side.weight.T + text_side.bias, dim=-1) for i in ids
         )
         torch.testing.assert_close(clip.candidates(features)[:, 0], image)
-        torch.testing.assert_close(clip.text_embeddings(REFERENCES), described)
+        torch.testing.assert_close(clip.text_queries(REFERENCES), described)
         torch.testing.assert_close(clip.queries(features, TEXTS), gated(clip, image, text))
         torch.testing.assert_close(clip.compose_texts(REFERENCES, TEXTS), gated(clip, described, text))
     assert image.shape == (4, width)

@@ -34,7 +34,8 @@ from torch.nn.functional import normalize
 from negbench.metrics import compiled
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import relevant_ranks, target_ranks
-from negbench.mining.mine import MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.task import MiningTask
 from negbench.registry import registry
 
 STRATEGIES: tuple[tuple[str, dict[str, object]], ...] = (

@@ -413,7 +413,7 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, sl
         return found
 
     with torch.no_grad():
-        target = backbone.text_embeddings(last)
+        target = backbone.text_queries(last)
         pairs = [[backbone.compose_texts([a], [q.text])[0] for q in queries] for a in first]
         references, targets = ([q.reference for q in queries], [q.target for q in queries])
         positive = torch.stack([pairs[i][i] @ target[i] for i in range(5)])
@@ -423,7 +423,7 @@ def test_a_step_adds_the_terms_of_its_own_texts(cell: OpenRun, strategy: str, sl
         for texts, images in ((first, cell.scene.train.references), (last, None)):
             column = images[rows] if images is not None else cell.scene.train.images[data.target_columns[rows]]
             embedded = backbone.candidates(cell.scene.features(backbone, column))[:, 0]
-            scores = backbone.text_embeddings(texts) @ embedded.T
+            scores = backbone.text_queries(texts) @ embedded.T
             for way in (scores, scores.T):
                 value = loss(way.diagonal(), lambda i, w=way, t=texts: [w[i, j] for j in range(5) if t[j] != t[i]])
                 wanted = wanted + 0.1 * value

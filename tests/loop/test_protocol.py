@@ -41,7 +41,7 @@ from negbench.loop.train import Loop
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
-from negbench.mining.mine import Mined
+from negbench.mining.mined import Mined
 from negbench.registry import Plugin, registry
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config

@@ -14,7 +14,8 @@ from negbench.contracts import relevance
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.curves import Curves, marked, score_curves
-from negbench.mining.mine import MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.task import MiningTask
 
 
 def task_of(seed: int = 0, queries: int = 12, shift: float = 0.0) -> MiningTask:

@@ -20,8 +20,9 @@ from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config
 from negbench.mining.filters import Filters
-from negbench.mining.mine import ANY_ALLOWED, BELOW_TARGET, MiningTask, mine
-from negbench.mining.task import mining_task
+from negbench.mining.mine import mine
+from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
+from negbench.mining.task import MiningTask, mining_task
 from negbench.systems.system import load_config
 from negbench.testing.worlds import toy_view, toy_views
 

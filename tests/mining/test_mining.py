@@ -26,8 +26,10 @@ from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
-from negbench.mining.mine import Mined, MiningTask, batch_statistics, mine
+from negbench.mining.mine import mine
+from negbench.mining.mined import Mined, batch_statistics
 from negbench.mining.planes import EmbeddedPlane
+from negbench.mining.task import MiningTask
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
-from negbench.mining.mine import MiningTask, mine
+from negbench.mining.mine import mine
 from negbench.mining.pool_file import opened, overlap, packed, row_bytes, unpacked, written
+from negbench.mining.task import MiningTask
 from negbench.strategies.top_k import TopK
 
 LARGE = 200_000

@@ -18,8 +18,10 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
 from negbench.metrics.recall import expected_hits_at_k, hits_at_k
-from negbench.mining.mine import NO_FALLBACK, MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.mined import NO_FALLBACK
 from negbench.mining.regime import CUT, NEAR, TOP, Regime, regime
+from negbench.mining.task import MiningTask
 
 SIZES = (25, 34)  # images of the two gallery groups
 

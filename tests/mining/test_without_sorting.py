@@ -34,7 +34,8 @@ from negbench.metrics.ranks import (
     window,
 )
 from negbench.mining.draws import draw_uniform
-from negbench.mining.mine import MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.task import MiningTask
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
 from negbench.strategies.dqe import Dqe

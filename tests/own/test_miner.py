@@ -15,7 +15,8 @@ from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
-from negbench.mining.mine import MiningTask, mine
+from negbench.mining.mine import mine
+from negbench.mining.task import MiningTask
 from negbench.own.miner import Miner
 from negbench.registry import registry
 

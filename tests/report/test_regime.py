@@ -10,10 +10,8 @@ from rich.console import Console
 
 from negbench.analysis.answer import _regime, answers
 from negbench.analysis.regime import (
-    behaviours_frame,
     in_words,
     measured_regime,
-    published_lines,
     regime_frame,
     run_frame,
 )
@@ -134,19 +132,6 @@ def test_a_run_shows_every_card(tmp_path: Path) -> None:
     frame = run_frame(run.result)
     assert list(frame.columns) == ["number", "epoch 0", "epoch 2", "end"]
     assert frame[frame["number"] == "rank"].iloc[0].tolist() == ["rank", "14.5", "4.0", "1.0"]
-    assert published_lines(run) == [
-        "its sets shrink from refresh to refresh (QuRe fig. 5): shown, -1 images a refresh",
-        "the band lies higher after the warm-up than before training (QuRe fig. 7-8): shown, +0.005 of the ranking",
-    ]
-
-
-def test_published_behaviours_are_counted_over_runs(tmp_path: Path) -> None:
-    frame = behaviours_frame([group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)])
-    assert list(frame["strategy"]) == ["qure", "qure"]
-    assert list(frame["shown"]) == ["1 of 2 runs", "2 of 2 runs"]
-    assert list(frame["mean"]) == ["-0.5 images a refresh", "+0.005 of the ranking"]
-    (early,) = behaviours_frame([group_of(tmp_path / "x", "top-k", 4)]).itertuples(index=False)
-    assert early[2:4] == ("cannot tell", "-")
 
 
 def test_files_of_earlier_versions_are_no_error(tmp_path: Path) -> None:

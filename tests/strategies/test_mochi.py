@@ -5,7 +5,7 @@ import torch
 
 from negbench.contracts import Embedded, ScoreView
 from negbench.errors import NegbenchError
-from negbench.mining.mine import synthetic_of
+from negbench.mining.answer import synthetic_of
 from negbench.strategies.mochi import Mochi
 from negbench.testing import as_sets, toy_embedded, toy_view
 

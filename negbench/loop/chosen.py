@@ -1,0 +1,184 @@
+"""What a batch strategy chooses among the members of a batch and the images of its bank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import (
+    Backbone,
+    BankStep,
+    BatchStrategy,
+    ScoreView,
+    Slot,
+    SyntheticStrategy,
+    cross_queries,
+    paired_relevance,
+    relevance,
+)
+from negbench.data.scene import Tokens
+from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
+from negbench.mining.answer import answer_of, filtered, synthetic_of
+from negbench.mining.draws import keep, uniform
+from negbench.mining.filters import Filters
+from negbench.mining.mined import batch_statistics
+
+_OF_TARGETS: tuple[Slot, ...] = ("target", "query", "bank")  # slots of which relevance, planes and filters are known
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch strategy's choice depends on beside the scores of its slots.
+
+    Attributes:
+        temperature: > 0, what the loss divides scores by.
+        queries: [B, D], with their gradient.
+        bank: [K, T, D], tokens of the bank's images; None where there is no bank.
+        relevant: [B, B + K] bool, which of the batch's targets and the bank's images are known to be relevant; None:
+            nothing is known.
+        planes: name -> [B, B + K] float, of the same images.
+        filters: what no strategy may choose.
+        kept: how many negatives to keep of each query's pool, at random; None keeps all.
+        seed: [B] int64, each query's stream for that, and for synthetic negatives.
+    """
+
+    temperature: float
+    queries: Tensor
+    bank: Tensor | None = None
+    relevant: Tensor | None = None
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
+    filters: Filters | None = None
+    kept: int | None = None
+    seed: Tensor | None = None
+
+
+def slot_scores(
+    backbone: Backbone, reference: Tensor, tokens: Tokens, query: Tensor, embedded: Tensor, slots: tuple[Slot, ...]
+) -> dict[Slot, Tensor]:
+    """Slot -> [B, B] scores of every query's corrupted triples ([B, B, B] for all triples); the target's always.
+
+    Args:
+        backbone: composes references with other texts, where a slot needs it.
+        reference: [B, L, C] features.
+        tokens: of the B texts.
+        query: [B, D].
+        embedded: [B, T, D] of the targets.
+        slots: that are corrupted; "bank" is not scored here.
+    """
+    cross = None
+    if {"reference", "modification", "triple"} & set(slots):
+        # cross[r, p] composes reference r with text p, and is scored against the target that the triple keeps
+        cross = cross_queries(backbone, reference, tokens).float()
+    with full_precision(query.device):
+        found: dict[Slot, Tensor] = {"target": relevance(query, embedded)}
+        if "query" in slots:
+            found["query"] = found["target"].T
+        if cross is not None and {"modification", "reference"} & set(slots):
+            found["modification"] = torch.einsum("ijd,itd->ijt", cross, embedded).amax(-1)
+            found["reference"] = torch.einsum("jid,itd->ijt", cross, embedded).amax(-1)
+        if cross is not None and "triple" in slots:
+            count, images = embedded.shape[:2]
+            check_triples(count, count * count * images, "strategy over all triples")
+            found["triple"] = relevance(cross.flatten(0, 1), embedded).reshape(count, count, count)
+    return found
+
+
+def choose(
+    rule: BatchStrategy, by_slot: Mapping[Slot, Tensor], allowed: Mapping[Slot, Tensor], seen: Seen
+) -> tuple[dict[Slot, Corrupted], dict[str, float]]:
+    """What the strategy chooses in each slot, thinned to `seen.kept`, and the statistics of its first slot.
+
+    The slot is the target where the strategy corrupts it: only then is known what a false negative is.
+    """
+    slots = dict[Slot, Corrupted]()
+    views = dict[Slot, tuple[ScoreView, Tensor | None]]()
+    positive = by_slot["target"].diagonal()[:, None]
+    for slot in rule.corrupts:
+        may = allowed[slot].to(positive.device)
+        if slot == "triple":
+            slots[slot] = corrupted_triples(rule, by_slot[slot], may)
+            table = torch.cat([positive, slots[slot].scores], dim=1).detach()
+            views[slot] = (ScoreView(table, torch.zeros(len(table), dtype=torch.int64, device=table.device)), None)
+        else:
+            view, truth = _view(rule, slot, positive, by_slot[slot], may, seen)
+            pool = answer_of(rule, view)
+            slots[slot] = Corrupted.of(by_slot[slot], pool[:, 1:] if slot == "bank" else pool)
+            views[slot] = (view, truth)
+            if slot == "bank" and isinstance(rule, SyntheticStrategy):
+                slots[slot] = Corrupted.side_by_side([slots[slot], _synthetic(rule, view, pool, seen)])
+    kept = _kept(slots, seen)
+    shown: Slot = "target" if "target" in slots else rule.corrupts[0]
+    statistics = _statistics(*views[shown], slots[shown], shown in ("bank", "triple"))
+    if kept is not slots:
+        drawn = _statistics(*views[shown], kept[shown], shown in ("bank", "triple"))
+        statistics |= {name: drawn[name] for name in ("false_negative_rate_draws", "hardness")}
+    return kept, statistics
+
+
+def _view(
+    rule: BatchStrategy, slot: Slot, positive: Tensor, scores: Tensor, allowed: Tensor, seen: Seen
+) -> tuple[ScoreView, Tensor | None]:
+    """What the strategy is shown of a slot (a bank with the target in front), and which columns are known relevant."""
+    bank, of_targets = slot == "bank", slot in _OF_TARGETS
+    truth = None if seen.relevant is None or not of_targets else _shown(seen.relevant, slot).to(scores.device)
+    own = torch.arange(len(scores), device=scores.device)
+    view = ScoreView(
+        scores=(torch.cat([positive, scores], dim=1) if bank else scores).detach(),
+        target=torch.zeros_like(own) if bank else own,
+        allowed=torch.cat([torch.zeros_like(allowed[:, :1]), allowed], dim=1) if bank else allowed,
+        relevant=truth if rule.reads_truth else None,
+        temperature=seen.temperature,
+        dim=seen.queries.shape[1],
+        planes={name: _shown(plane, slot) for name, plane in seen.planes.items() if of_targets},
+    )
+    return filtered(view, seen.filters if of_targets else None, rule), truth
+
+
+def _shown(table: Tensor, slot: Slot) -> Tensor:
+    """What a slot's view shows of a [B, B + K] table of the batch's targets and a bank's images."""
+    own = table[:, : len(table)]
+    if slot == "bank":
+        return torch.cat([own.diagonal()[:, None], table[:, len(table) :]], dim=1)
+    return own.T if slot == "query" else own
+
+
+def _synthetic(rule: SyntheticStrategy, view: ScoreView, pool: Tensor, seen: Seen) -> Corrupted:
+    """The negatives that the strategy makes of embeddings."""
+    assert seen.bank is not None
+    assert seen.seed is not None
+    stream, used = seen.seed.to(pool.device), 0
+
+    def random(count: int) -> Tensor:
+        nonlocal used
+        used += count
+        return uniform(stream[:, None], torch.arange(used - count, used, device=stream.device))
+
+    with full_precision(pool.device):
+        with torch.no_grad():
+            tokens, there = synthetic_of(rule, BankStep(view, pool, seen.queries.detach(), seen.bank, random))
+        return Corrupted(paired_relevance(seen.queries, tokens.to(seen.queries.dtype)), there)
+
+
+def _kept(slots: dict[Slot, Corrupted], seen: Seen) -> dict[Slot, Corrupted]:
+    """`seen.kept` of each query's negatives, of all slots together, each as likely as any; weights stay."""
+    if seen.kept is None:
+        return slots
+    assert seen.seed is not None
+    mask = torch.cat([part.mask for part in slots.values()], dim=1)
+    kept = keep(mask, seen.seed.to(mask.device), seen.kept).split([part.mask.shape[1] for part in slots.values()], 1)
+    return {slot: replace(part, mask=mask) for (slot, part), mask in zip(slots.items(), kept, strict=True)}
+
+
+def _statistics(view: ScoreView, known: Tensor | None, part: Corrupted, in_front: bool) -> dict[str, float]:
+    """`batch_statistics` of the images of one slot; with `in_front` the view has the target in front of them.
+
+    What is synthetic stands behind them, and no view shows it.
+    """
+    weights = part.mask if part.weights is None else part.weights * part.mask
+    if in_front:
+        weights = weights[:, : view.scores.shape[1] - 1]
+        weights = torch.cat([torch.zeros_like(weights[:, :1]), weights], dim=1)
+    return batch_statistics(view, weights, known)

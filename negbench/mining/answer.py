@@ -1,0 +1,79 @@
+"""What a strategy answers, checked: the pools of its view, and the synthetic negatives of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import BankStep, ScoreView, Strategy, SyntheticStrategy
+from negbench.errors import NegbenchError
+from negbench.mining.filters import Filters
+
+
+def filtered(view: ScoreView, filters: Filters | None, strategy: Strategy) -> ScoreView:
+    """The view as a strategy sees it: without what the filters drop, and with the planes that it declares alone."""
+    active = filters is not None and filters.active
+    if not active and not view.planes:
+        return view
+    allowed = view.allowed & filters.keep(view) if filters is not None and active else view.allowed
+    planes: dict[str, Tensor] = {name: plane for name, plane in view.planes.items() if name in strategy.reads}
+    return dataclasses.replace(view, allowed=allowed, planes=planes)
+
+
+def answer_of(strategy: Strategy, view: ScoreView) -> Tensor:
+    """The strategy's pools, of a corpus or of a batch; NegbenchError unless they are what `Strategy.pool` promises."""
+    before, answer, name = _versions(view), strategy.pool(view), type(strategy).__name__
+    if _versions(view) != before:  # its scores may be those that the loss is made of
+        raise NegbenchError(f"{name}.pool wrote into the view that it was shown; change a copy (.clone())")
+    if not isinstance(answer, Tensor) or answer.shape != view.scores.shape:
+        got = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        raise NegbenchError(f"{name}.pool must return a {tuple(view.scores.shape)} tensor, got {got}")
+    if answer.dtype != torch.bool and not answer.is_floating_point():
+        raise NegbenchError(f"{name}.pool must return bool or float weights, got {answer.dtype}")
+    if answer.layout != torch.strided or answer.device != view.scores.device:
+        raise NegbenchError(f"{name}.pool must return a dense tensor on {view.scores.device}, got {answer.device}")
+    if answer.is_floating_point() and not bool((answer.isfinite() & (answer >= 0)).all()):
+        raise NegbenchError(f"{name}.pool must return finite weights >= 0")
+    wrong = inside(answer) & ~view.allowed
+    if wrong.numpy(force=True).any():
+        row, column = wrong.nonzero()[0].tolist()
+        what = "the target itself" if column == int(view.target[row]) else "an excluded image"
+        raise NegbenchError(f"{name}.pool chose {what} (row {row}, column {column}); choose only where view.allowed")
+    return answer
+
+
+def synthetic_of(strategy: SyntheticStrategy, shown: BankStep) -> tuple[Tensor, Tensor]:
+    """The strategy's synthetic negatives; NegbenchError unless they are what `SyntheticStrategy.synthetic` promises."""
+    given, name = (shown.pool, shown.queries, shown.images), f"{type(strategy).__name__}.synthetic"
+    before, answer = _versions(shown.view, *given), strategy.synthetic(shown)
+    if _versions(shown.view, *given) != before:
+        raise NegbenchError(f"{name} wrote into what it was shown; change a copy (.clone())")
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(isinstance(one, Tensor) for one in answer):
+        raise NegbenchError(f"{name} must return two tensors, the tokens and which of them there are")
+    tokens, there = answer
+    (rows, width), (_, images, _) = shown.queries.shape, shown.images.shape
+    if tokens.ndim != 4 or (len(tokens), *tokens.shape[2:]) != (rows, images, width):
+        raise NegbenchError(f"{name} must return [{rows}, S, {images}, {width}] tokens, got {tuple(tokens.shape)}")
+    if there.shape != tokens.shape[:2] or there.dtype != torch.bool:
+        expected = f"a {tuple(tokens.shape[:2])} bool tensor"
+        raise NegbenchError(f"{name} must say which there are by {expected}, got {tuple(there.shape)} {there.dtype}")
+    if not tokens.is_floating_point() or any(one.device != shown.images.device for one in answer):
+        raise NegbenchError(f"{name} must return float tokens on {shown.images.device}, got {tokens.dtype}")
+    norms = torch.linalg.vector_norm(tokens.float(), dim=-1)
+    near = ((norms - 1).abs() < 1e-2) | ~there[:, :, None]  # half precision is off by 1e-3
+    if not bool((near & norms.isfinite()).all()):  # what is not there must be finite too: 0 x NaN is a gradient of NaN
+        raise NegbenchError(f"{name} must return finite tokens of unit norm")
+    return answer
+
+
+def _versions(view: ScoreView, *others: Tensor) -> list[int]:
+    """How often each tensor of a view, and each of the others, was written to; inference mode keeps no count."""
+    shown = (view.scores, view.target, view.allowed, view.relevant, *view.planes.values(), *others)
+    return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
+
+
+def inside(answer: Tensor) -> Tensor:
+    """The pools as bool."""
+    return answer if answer.dtype == torch.bool else answer > 0

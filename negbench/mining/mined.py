@@ -1,0 +1,194 @@
+"""What a refresh yields, and the statistics of pools and draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from negbench.contracts import ScoreView
+from negbench.metrics.ranks import Tally, at_most, count, descending, places_of, tally
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+# Images between the ends of a pool and not in it: their places are counted where they are few, and few for the width of
+# a row; else the row is sorted, which takes as long for so many images as it takes to count one place.
+_FEW_HOLES, _SORTED_AT_ONCE = 8, 2_000
+
+NO_FALLBACK, BELOW_TARGET, ANY_ALLOWED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What a refresh yields, per query, on the CPU. A query's pool is the one drawn from: after the fallback, if any.
+
+    `band_*` are rank percentiles among the images of the corpus that were allowed as negatives: 0 the highest-scored
+    one, 1 the lowest.
+    """
+
+    negatives: Tensor  # [Q, draws] int64 columns, in the order of the draws
+    scores: Tensor  # [Q, draws] float32, their scores when they were mined
+    positive: Tensor  # [Q] float32, the target's score
+    pool_size: Tensor  # [Q] int64
+    band_start: Tensor  # [Q] float32, the pool's highest-scored image
+    band_end: Tensor  # [Q] float32, the pool's lowest-scored image
+    band_mean: Tensor  # [Q] float32, mean over the pool
+    false_negative_rate_pool: Tensor  # [Q] float32, share of the pool known to be relevant; NaN: no ground truth
+    false_negative_rate_draws: Tensor  # [Q] float32, the same of the draws
+    overlap: Tensor  # [Q] float32, Jaccard index with the previous refresh's pool; NaN: no previous one
+    hardness: Tensor  # [Q] float32, mean over the draws of s+ - s-; small or negative is hard
+    target_rank: Tensor  # [Q] int64, 1 + how many allowed images score at least s+ (ties count against the model)
+    fallback: Tensor  # [Q] int8: 0 none, 1 nearest allowed image below the target, 2 any allowed image
+    stale: bool  # every pool is what it was at the previous refresh, though pools are not all that is allowed
+
+    def frame(self) -> pd.DataFrame:
+        """One row per query: every field that is per query; `negatives` and `scores` as lists."""
+        import pandas as pd
+
+        table = self.table()
+        return pd.DataFrame({name: pd.Series(table[name].to_pylist()) for name in table.column_names})
+
+    def table(self) -> pa.Table:
+        """The frame for a file: int64 and float64, without a Python object for each number."""
+        import pyarrow as pa
+
+        found: dict[str, pa.Array] = {}
+        for name in (f.name for f in dataclasses.fields(self) if f.name != "stale"):
+            values = getattr(self, name).numpy()
+            wide = pa.array(values.ravel().astype(np.float64 if values.dtype.kind == "f" else np.int64))
+            if values.ndim == 1:
+                found[name] = wide
+            else:
+                starts = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
+                found[name] = pa.ListArray.from_arrays(starts, wide)
+        return pa.table(found)
+
+    def summary(self) -> dict[str, float]:
+        """Flat dictionary for logging: means over the queries that have a value (NaN where none has), and counts."""
+        means = (
+            "pool_size",
+            "band_start",
+            "band_mean",
+            "band_end",
+            "false_negative_rate_pool",
+            "false_negative_rate_draws",
+            "overlap",
+            "hardness",
+        )
+        return {name: float(getattr(self, name).double().nanmean()) for name in means} | {
+            "pool_size_median": float(np.median(self.pool_size.numpy())),  # torch.median takes the lower of two
+            "fallback_below": float((self.fallback == BELOW_TARGET).sum()),
+            "fallback_any": float((self.fallback == ANY_ALLOWED).sum()),
+            "stale": float(self.stale),
+        }
+
+
+@dataclass(frozen=True)
+class ScoredBlock:
+    """Part of a block: b queries with the scores of their corpus of n images."""
+
+    rows: Tensor  # [b] int64 queries of the task
+    view: ScoreView  # before the filters: what statistics and the last fallbacks are of
+    shown: ScoreView  # to the strategy
+    room: Tensor  # [b] int64, how many images are allowed
+    relevant: Tensor | None  # [b, n] bool ground truth, for the statistics; in the view for oracles only
+    known: Tensor  # [b] bool, False where the ground truth of a query is unknown beyond its target
+
+
+def batch_statistics(view: ScoreView, pool: Tensor, relevant: Tensor | None = None) -> dict[str, float]:
+    """What `Mined.summary` says of corpus strategies, for one batch of a batch strategy, which is used whole.
+
+    Args:
+        view: the batch's [B, M] scores.
+        pool: [B, M] bool or float weights >= 0, as the strategy returned it.
+        relevant: [B, M] bool, columns known to be relevant; None: nothing is known.
+
+    Returns:
+        `pool_size`; `false_negative_rate_pool`, the share of the pool's images that are relevant;
+        `false_negative_rate_draws`, their share of the weight, as every image is used; `hardness`, the weighted mean of
+        s+ - s-: means over the rows that hold an image, NaN if none does. `empty`: how many rows hold none.
+    """
+    weights = pool.double()
+    inside = weights > 0
+    size, total = inside.sum(1), weights.sum(1)
+    wrong = torch.full_like(inside, torch.nan, dtype=torch.float64) if relevant is None else relevant.double()
+    gap = (view.positive[:, None] - view.scores).double()
+    values = {
+        "pool_size": size.double(),
+        "false_negative_rate_pool": (inside * wrong).sum(1) / size,
+        "false_negative_rate_draws": (weights * wrong).sum(1) / total,
+        "hardness": (weights * gap).sum(1) / total,
+    }
+    filled = size > 0
+    return {name: float(value[filled].mean()) for name, value in values.items()} | {"empty": float((~filled).sum())}
+
+
+def statistics_of(scored: ScoredBlock, pool: Tensor, drawn: Tensor) -> dict[str, Tensor]:
+    """Fields of `Mined` that the scores, the pools [b, n] and the draws [b, D] (local columns) determine."""
+    view = scored.view
+    told = tally(view.scores, view.allowed, pool, view.target)
+    size = told.size
+    scores = view.scores.gather(1, drawn)
+    gap = (view.positive[:, None] - scores).double()
+    start, mean, end = _band(scored, pool, told)
+    of_pool = of_draws = torch.full_like(view.positive, torch.nan)
+    if scored.relevant is not None:
+        of_pool = torch.where(scored.known, count(pool & scored.relevant) / size, torch.nan)
+        of_draws = torch.where(scored.known, scored.relevant.gather(1, drawn).sum(1) / drawn.shape[1], torch.nan)
+    return {
+        "scores": scores,
+        "positive": view.positive,
+        "pool_size": size,
+        "band_start": start,
+        "band_mean": mean,
+        "band_end": end,
+        "false_negative_rate_pool": of_pool,
+        "false_negative_rate_draws": of_draws,
+        # a running sum adds in one order; `mean` may add in another for another number of rows
+        "hardness": (gap.cumsum(1)[:, -1] / drawn.shape[1]).float(),
+        "target_rank": 1 + told.reached,
+    }
+
+
+def _band(scored: ScoredBlock, pool: Tensor, told: Tally) -> tuple[Tensor, Tensor, Tensor]:
+    """Rank percentile of the first, the mean and the last member of each pool, among the allowed images."""
+    view, room = scored.view, scored.room
+    size, first, last = told.size, told.first.clone(), told.last.clone()
+    last_rank = (room - 1).clamp(min=1)
+    if torch.equal(size, room):  # all that is allowed: known without sorting
+        end = ((room - 1) / last_rank).float()
+        return torch.zeros_like(end), end / 2, end
+    total = size * (first + last) // 2  # where every allowed image between the two is in the pool
+    holes = last - first + 1 - size  # allowed images that tie with an end of the pool or lie inside it
+    few = min(_FEW_HOLES, pool.shape[1] // _SORTED_AT_ONCE)
+    for row in ((holes > 0) & (holes <= few)).nonzero().squeeze(1).tolist():
+        place = _holes(view, pool, row)
+        total[row] = int((first[row] + last[row]) * (last[row] - first[row] + 1)) // 2 - sum(place)
+        while int(first[row]) in place:
+            first[row] += 1
+        while int(last[row]) in place:
+            last[row] -= 1
+    for_row = (holes > few).nonzero().squeeze(1)
+    if len(for_row):
+        order = descending(view.scores[for_row])
+        inside = pool[for_row].gather(1, order)
+        rank = view.allowed[for_row].gather(1, order).cumsum(1, dtype=torch.int32) - 1
+        total[for_row] = rank.masked_fill(~inside, 0).sum(1)
+        first[for_row] = rank.masked_fill(~inside, rank.shape[1]).amin(1).long()
+        last[for_row] = rank.masked_fill(~inside, -1).amax(1).long()
+    return first / last_rank, (total.double() / size / last_rank).float(), last / last_rank
+
+
+def _holes(view: ScoreView, pool: Tensor, row: int) -> list[int]:
+    """Places, among the allowed images of a row, of those between the ends of its pool that are not in it."""
+    scores, allowed, inside = view.scores[row], view.allowed[row], pool[row]
+    own = scores[inside]
+    between = at_most(own.amin(), scores).logical_and_(at_most(scores, own.amax()))
+    columns = (between & allowed & ~inside).nonzero().squeeze(1)
+    return places_of(scores, allowed, columns).tolist()

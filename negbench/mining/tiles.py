@@ -1,0 +1,77 @@
+"""Scores of queries and images, in tiles of a fixed shape.
+
+A matrix product may round differently for another number of rows. Its tiles therefore depend on the corpus alone, so
+that on one machine with one number of threads a score is the same for any block size and any split of the queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# A tile of scores: 256 queries, fewer only where the corpus is so large that a block must be smaller, against as many
+# images as have 2^14 tokens together; where it is written to its place in a second step, 2^10 on a CPU: what a product
+# of these reads and writes stays in the second cache.
+_TILE_QUERIES = 256
+_TILE_TOKENS = 2**14
+_CACHED_TOKENS = 2**10
+BLOCK_ENTRIES = 2**27  # a block shrinks where [rows, N] would exceed this: 512 MiB of float32
+_COPY_BYTES = 2**27  # a corpus whose images lie apart is copied up to this size, and gathered tile by tile beyond
+
+
+def tile_rows(images: int) -> int:
+    """Queries of a tile, of the corpus alone: the power of two that a block of it holds, at most _TILE_QUERIES."""
+    return min(_TILE_QUERIES, 1 << (max(1, BLOCK_ENTRIES // images).bit_length() - 1))
+
+
+def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`table[rows]`, a view of it where the rows lie side by side; where it would be large, both as they are."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    if last - first == len(rows) and bool((rows.diff() == 1).all()):
+        return table[first:last], None
+    rows = rows.to(table.device)
+    large = len(rows) * table[0].nbytes > _COPY_BYTES
+    return (table, rows) if large else (table[rows], None)
+
+
+@torch.no_grad()
+def tiled_relevance(
+    queries: Tensor, tokens: Tensor, gathered: Tensor | None = None, scores: Tensor | None = None
+) -> Tensor:
+    """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape.
+
+    Args:
+        queries: on the tokens' device.
+        tokens: of any precision.
+        gathered: int64 rows of `tokens` that are scored; None: all of them.
+        scores: [b, n] float32, filled and returned; None: a new one.
+    """
+    images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
+    # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
+    alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
+    step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
+    height = tile_rows(images)
+    if scores is None:
+        scores = torch.empty(len(queries), images, device=queries.device)
+    # buffers for all tiles: new memory costs more than the conversion
+    wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
+    whole = alone and len(queries) % height == 0
+    product = scores.new_empty(0 if whole else height * step * each)
+    queries = functional.pad(queries.float(), (0, 0, 0, -len(queries) % height))
+    with torch.autocast(queries.device.type, enabled=False):
+        for left in range(0, images, step):
+            tile = tokens[left : left + step] if gathered is None else tokens[gathered[left : left + step]]
+            if wide is not None:
+                tile = wide[: len(tile)].copy_(tile)
+            columns = tile.reshape(-1, width).T
+            for top in range(0, len(queries), height):
+                into, rows = scores[top : top + height, left : left + step], queries[top : top + height]
+                if whole:
+                    torch.mm(rows, columns, out=into)
+                    continue
+                found = product[: height * columns.shape[1]].view(height, -1)
+                torch.mm(rows, columns, out=found)
+                found = found[: len(into)]
+                into.copy_(found if each == 1 else found.view(len(found), -1, each).amax(-1))
+    return scores
