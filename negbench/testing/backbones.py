@@ -310,8 +310,10 @@ class BackboneTestCase:
         torch.testing.assert_close(
             backbone.queries(features[[3, 1]], _rows(known, [3, 1])), want["queries"][[3, 1]], rtol=0, atol=1e-5
         )
-        for name, sub in backbone.sub_queries(features, known).items() if isinstance(backbone, HasSubQueries) else ():
-            other = backbone.sub_queries(features, tokens)[name]
+        subs = (
+            [backbone.sub_queries(features, t) for t in (known, tokens)] if isinstance(backbone, HasSubQueries) else []
+        )
+        for sub, other in zip(*(found.values() for found in subs), strict=True):
             torch.testing.assert_close(sub.embeddings, other.embeddings, rtol=0, atol=1e-6)
             assert torch.equal(sub.present, other.present)
         gradients = [self.gradients(backbone, texts) for texts in (tokens, known)]

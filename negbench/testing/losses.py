@@ -156,10 +156,7 @@ class LossTestCase:
         """A zero that can still be differentiated: a step on such a batch changes nothing."""
         for count in (0, 3):
             toy = toy_scores(4, 3, seed=7)
-            positive, negatives = (
-                toy.positive.clone().requires_grad_(),
-                toy.negatives[:, :count].clone().requires_grad_(),
-            )
+            positive, negatives = (t.clone().requires_grad_() for t in (toy.positive, toy.negatives[:, :count]))
             value = loss(positive, negatives, torch.zeros_like(negatives, dtype=torch.bool))
             assert value == 0
             assert all((g == 0).all() for g in _gradients(value, positive, negatives))
@@ -242,13 +239,10 @@ class LossTestCase:
             toy, other = toy_scores(seed=13, dtype=dtype), toy_scores(seed=14, dtype=dtype)
             found = []
             for half in (True, False):
-                inputs = [
-                    t if half else t.float() for t in (toy.positive, toy.negatives, other.positive, other.negatives)
-                ]
-                inputs = [t.clone().requires_grad_() for t in inputs]
-                aspects = (
-                    (AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5)),) if loss.uses_aspects else ()
-                )
+                tables = (toy.positive, toy.negatives, other.positive, other.negatives)
+                inputs = [(t if half else t.float()).clone().requires_grad_() for t in tables]
+                aspect = AspectScores("colour", inputs[2], inputs[3], torch.tensor(0.5))
+                aspects = (aspect,) if loss.uses_aspects else ()
                 candidates = None if loss.candidate_set == "pair" else inputs[3]
                 with torch.autocast("cpu", dtype, enabled=half):
                     value = loss(inputs[0], inputs[1], toy.mask, aspects=aspects, candidates=candidates)
