@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, Files
 
 from negbench.cli.list_ import explained
 from negbench.config import flattened
-from negbench.contracts import ScoreView, Strategy
+from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, svgs
 from negbench.systems.system import System, systems
@@ -138,7 +138,9 @@ def plugin_page(kind: str, name: str) -> str:
 
 def strategy_part(name: str, cls: type[Strategy]) -> str:
     """Schedule of a strategy, and the picture of its pool if it has one on a score row."""
-    facts = [("scope", cls.scope), ("corrupts", ", ".join(cls.corrupts))]
+    facts = [("scope", cls.scope)]
+    if issubclass(cls, BatchStrategy):
+        facts += [("corrupts", ", ".join(cls.corrupts))]
     if cls.scope == "corpus":
         facts += [("pools defined", f"{cls.n_def} times, schedule `{cls.schedule}`")]
     facts += [("reads beside scores", ", ".join(cls.reads))] * bool(cls.reads)

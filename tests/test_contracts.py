@@ -12,6 +12,13 @@ from torch import Tensor
 from negbench.contracts import (
     DEFAULT_TEMPERATURE,
     AspectScores,
+    BankStrategy,
+    BatchStrategy,
+    ComposesTexts,
+    CrossesQueries,
+    FreezesTexts,
+    HasSubQueries,
+    HoldsFeatures,
     Loss,
     LossInput,
     Range,
@@ -130,24 +137,37 @@ def test_a_strategy_must_define_pool() -> None:
 
     with pytest.raises(TypeError, match="pool"):
         Nothing()  # type: ignore[abstract]
-    assert (Strategy.scope, Strategy.corrupts, Strategy.n_def) == ("corpus", ("target",), 6)
+    assert (Strategy.scope, Strategy.n_def) == ("corpus", 6)
+    assert (BatchStrategy.scope, BatchStrategy.corrupts, BatchStrategy.n_def) == ("batch", ("target",), 1)
 
 
 @pytest.mark.parametrize(
-    ("declared", "message"),
+    ("base", "declared", "message"),
     [
-        ({"scope": "both"}, "unknown scope 'both' in Mine.scope"),
-        ({"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
-        ({"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
-        ({"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
-        ({"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
-        ({"reads": ["guide"]}, "Mine.reads must be a tuple of"),
-        ({"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
+        (Strategy, {"scope": "batch"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+        (Strategy, {"corrupts": ("target",)}, "one of the corpus a negbench.Strategy; neither declares `scope`"),
+        (BatchStrategy, {"scope": "corpus"}, "Mine: a rule of the batch is a negbench.BatchStrategy"),
+        (BatchStrategy, {"corrupts": ("targets",)}, "unknown slot 'targets' in Mine.corrupts: did you mean 'target'"),
+        (BatchStrategy, {"corrupts": ()}, r"Mine.corrupts must be a tuple of reference, .*, got \(\)"),
+        (BatchStrategy, {"corrupts": "target"}, "Mine.corrupts must be a tuple of .*, got 'target'"),
+        (BatchStrategy, {"corrupts": ("bank",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
+        (BankStrategy, {"corrupts": ("target",)}, "the slot 'bank' belongs to a negbench.BankStrategy"),
+        (Strategy, {"reads": ("guides",)}, "unknown plane 'guides' in Mine.reads: did you mean 'guide'"),
+        (Strategy, {"reads": ["guide"]}, "Mine.reads must be a tuple of"),
+        (Strategy, {"schedule": 3}, "unknown schedule '3' in Mine.schedule"),
     ],
 )
-def test_what_a_strategy_declares_exists(declared: dict[str, object], message: str) -> None:
+def test_what_a_strategy_declares_exists(base: type, declared: dict[str, object], message: str) -> None:
     with pytest.raises(NegbenchError, match=message):
-        type("Mine", (Strategy,), declared)
+        type("Mine", (base,), declared)
+
+
+def test_what_a_backbone_offers_is_asked_of_its_methods() -> None:
+    tiny = registry.make("backbones", "tiny", weights="random")
+    offers = (HoldsFeatures, FreezesTexts, HasSubQueries, ComposesTexts, CrossesQueries)
+    assert [isinstance(tiny, offer) for offer in offers] == [False, True, True, True, True]
+    assert [issubclass(registry.get("backbones", "vectors"), offer) for offer in offers] == [True] * 5
+    assert not issubclass(registry.get("backbones", "blip2"), ComposesTexts)
 
 
 # --- Loss -------------------------------------------------------------------------------------------------------------

@@ -90,10 +90,3 @@ def test_hn_nce() -> None:
     loss: Loss = registry.make("losses", "hn-nce", tau=0.5, alpha=1.0, beta=0.5)
     got = loss(scores.diagonal(), scores, ~torch.eye(8, dtype=torch.bool))
     assert got.item() == pytest.approx(1.2312963105843284, rel=1e-9)
-
-
-def test_rcl() -> None:
-    scores = POINTS @ POINTS.T
-    loss: Loss = registry.make("losses", "rcl", tau=0.5)
-    got = loss(scores.diagonal(), scores, ~torch.eye(8, dtype=torch.bool))
-    assert got.item() == pytest.approx(0.6851466373889813, rel=1e-9)

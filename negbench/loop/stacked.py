@@ -33,8 +33,9 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import precision_of
 from negbench.loop.checkpoint import Log
+from negbench.loop.chosen import Seen as Told
 from negbench.loop.hybrid import Temperatures
-from negbench.loop.objective import Batch, Objective, Told
+from negbench.loop.objective import Batch, Objective
 from negbench.loop.optimizer import AdamW
 from negbench.loop.schedule import cosine
 from negbench.loop.slots import Beside, Corrupted, loss_of_slots

@@ -24,7 +24,7 @@ from torch import Tensor
 from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
 from negbench.backbones.blip2 import Blip2
-from negbench.contracts import paired_relevance, relevance
+from negbench.contracts import cross_queries, paired_relevance, relevance
 from negbench.errors import OptionError, UnknownNameError, WeightsError
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
@@ -235,7 +235,7 @@ def test_rows_can_be_indexed_and_joined(world: World) -> None:
 
 
 def test_cross_queries_are_all_pairs(world: World) -> None:
-    cross = world.model.cross_queries(world.features[:2], world.lavis.captions[:3], chunk=4)
+    cross = cross_queries(world.model, world.features[:2], world.lavis.captions[:3], chunk=4)
     assert cross.shape == (2, 3, world.sizes.embed)
     assert difference(cross[1, 2], world.model.queries(world.features[1:2], world.lavis.captions[2:3])[0]) < 1e-6
 

@@ -66,10 +66,10 @@ def compute(grid: Grid, runs: Path, name: str = "c", workers: int = 1, **options
 
 
 def test_all_strategies_are_those_that_every_run_can_have() -> None:
-    """No guide, no judge, and no loss that takes several positives is asked for."""
+    """No guide and no judge is asked for."""
     names = {section["name"] for section in expand("strategies", "all")}
     built_in = {name for name, found in registry.plugins("strategies").items() if found.origin == "built-in"}
-    assert built_in - names == {"fnc-attraction", "gist", "rocketqa"}
+    assert built_in - names == {"gist", "rocketqa"}
 
 
 def test_cells_are_computed_once(vector_sets: list[str], tmp_path: Path) -> None:

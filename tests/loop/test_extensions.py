@@ -1,4 +1,4 @@
-"""Steps with several positives, a bank, ordered batches and weighted queries: against loops, and resumed to the bit."""
+"""Steps with a bank, synthetic negatives and ordered batches: against loops, and resumed to the bit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import HybridConfig, RunConfig, parse_plugin
-from negbench.contracts import Embedded, relevance
+from negbench.contracts import BankStep, relevance
 from negbench.data.scene import Scenes
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, resume, run_config
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation
@@ -72,81 +72,6 @@ def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[...
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert whole.folder.metrics() == again.folder.metrics()
     return whole
-
-
-def alone(config: RunConfig) -> str:
-    """Why it is not stacked."""
-    return plan_run(config, Scenes()).alone
-
-
-# --- several positives -----------------------------------------------------------------------------------------------
-
-
-def test_attraction_is_the_mean_of_the_logarithms_over_all_positives(opened: OpenRun) -> None:
-    scores, images, targets = tables(opened)
-    result = step(objective_of(opened, "fnc-attraction", "sup-con", threshold=0.0, k=2))
-    rows, found = ROWS.tolist(), 0
-    want, negatives = list[float](), 0
-    for row in rows:
-        own = int(targets[row])
-        others = [int(targets[other]) for other in rows if int(targets[other]) != own]
-        near = sorted(others, key=lambda c: -float(images[own] @ images[c]))[:2]
-        near = [c for c in near if float(images[own] @ images[c]) > 0]
-        log_p = scores[row, [own, *others]].log_softmax(0)
-        picked = [own, *near]
-        found += len(near)
-        negatives += len(others) - len(near)
-        if len(others) > len(near):
-            want.append(-sum(float(log_p[[own, *others].index(c)]) for c in picked) / len(picked))
-    assert found
-    assert result.negatives == negatives
-    assert float(result.loss) == pytest.approx(sum(want) / len(want), abs=1e-5)
-
-
-def test_positives_beside_own_draws(opened: OpenRun) -> None:
-    """A union: the draws are further negatives of the same softmax."""
-    scores, images, targets = tables(opened)
-    drawn = torch.tensor([[1, 5], [2, 3], [33, 21], [25, 36], [6, 8]])
-    strategy = {"threshold": 0.0, "k": 2}
-    result = step(
-        objective_of(opened, "fnc-attraction+top-k", "sup-con", threshold=0.0, fnc_attraction_k=2), ROWS, drawn
-    )
-    plain = step(objective_of(opened, "fnc-attraction", "sup-con", **strategy))
-    assert result.negatives == plain.negatives + 10
-    want = 0.0
-    for at, row in enumerate(ROWS.tolist()):
-        own = int(targets[row])
-        others = [int(targets[other]) for other in ROWS.tolist() if int(targets[other]) != own]
-        near = sorted(others, key=lambda c: -float(images[own] @ images[c]))[:2]
-        near = [c for c in near if float(images[own] @ images[c]) > 0]
-        log_p = scores[row, [own, *others, *drawn[at].tolist()]].log_softmax(0)
-        want -= sum(float(log_p[[own, *others].index(c)]) for c in [own, *near]) / (1 + len(near)) / len(ROWS)
-    assert float(result.loss) == pytest.approx(want, abs=1e-5)
-
-
-def test_joint_slots_keep_the_positives(opened: OpenRun) -> None:
-    """Other slots have none but the target, so "joint" over one slot is "sum"."""
-    from negbench.loop.slots import Corrupted
-
-    one = Corrupted(torch.rand(2, 3), torch.ones(2, 3) > 0, None, torch.eye(2, 3))
-    both = Corrupted.side_by_side([Corrupted(torch.rand(2, 2), torch.ones(2, 2) > 0), one])
-    assert both.positives is not None
-    assert torch.equal(both.positives, torch.cat([torch.zeros(2, 2), torch.eye(2, 3)], dim=1))
-    assert both.weights is None
-
-
-def test_a_loss_of_one_positive_is_refused(vector_sets: list[str]) -> None:
-    for name in ("fnc-attraction", "in-batch:2>fnc-attraction", "fnc-attraction+qure"):
-        with pytest.raises(NegbenchError, match="several positives of a query, and InfoNCE takes one: --loss sup-con"):
-            plan_run(config_of(vector_sets, name), Scenes())
-
-
-def test_a_run_of_several_positives_is_trained_by_itself(vector_sets: list[str], tmp_path: Path) -> None:
-    config = config_of(vector_sets, "fnc-attraction:threshold=0.0", "train.stacked=true", loss="sup-con")
-    sets = [*vector_sets, "train.stacked=true"]
-    assert "has several positives of a query" in alone(config)
-    assert alone(config_of(sets, "in-batch")) == ""
-    assert run_config(config, Bench.open(tmp_path, "none")).details["negatives_seen"]
 
 
 # --- a bank ----------------------------------------------------------------------------------------------------------
@@ -269,15 +194,15 @@ def test_a_queue_is_resumed_to_the_bit(
 def test_mixed_negatives_stand_in_the_softmax_of_the_bank(opened: OpenRun) -> None:
     """`mochi`: against a loop over the numbers that it was given; of the mixtures the query alone has a gradient."""
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
-    given = list[Embedded]()
+    given = list[BankStep]()
     seed = torch.arange(5) * 7919
     strategy = objective.strategy
 
     class Watched(type(strategy)):  # type: ignore[misc]
-        def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
-            given.append(embedded)
-            found: tuple[Tensor, Tensor] = super().synthetic(embedded)
-            assert not any(one.requires_grad for one in (found[0], embedded.queries, embedded.images))
+        def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
+            given.append(step)
+            found: tuple[Tensor, Tensor] = super().synthetic(step)
+            assert not any(one.requires_grad for one in (found[0], step.queries, step.images))
             return found
 
     objective.take(Watched(**dataclasses.asdict(strategy)))
@@ -336,8 +261,8 @@ def test_what_a_plug_in_synthesizes_is_checked_in_a_step(opened: OpenRun) -> Non
     objective = objective_of(opened, "mochi", "info-nce", queue=64, hardest=3, pairs=4, with_query=2)
 
     class Longer(type(objective.strategy)):  # type: ignore[misc]
-        def synthetic(self, embedded: Embedded) -> tuple[Tensor, Tensor]:
-            tokens, there = super().synthetic(embedded)
+        def synthetic(self, step: BankStep) -> tuple[Tensor, Tensor]:
+            tokens, there = super().synthetic(step)
             return 2 * tokens, there
 
     objective.take(Longer(**dataclasses.asdict(objective.strategy)))
@@ -353,15 +278,17 @@ def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
 
 
 def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
-    sets = [*vector_sets, "train.stacked=true"]
-    for name in ("bank", "xbm", "mochi"):
-        assert "remembers the steps before, or scores the corpus in each" in alone(config_of(sets, name))
     with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
         check_one_process(make_strategy("in-batch:2>xbm"), 2)
-    with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
-        check_one_process(make_strategy("tme"), 2)
     check_one_process(make_strategy("xbm"), 1)
     check_one_process(make_strategy("bank"), 2)
+    opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
+    dataset = textual(opened.scene.train.dataset)
+    for name in ("bank", "xbm+qure"):
+        with pytest.raises(NegbenchError, match="set both to 0"):
+            check_objective(
+                make_strategy(name), make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, dataset
+            )
 
 
 # --- the order of queries --------------------------------------------------------------------------------------------
@@ -370,7 +297,7 @@ def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
 def test_a_run_has_the_order_of_its_strategy(
     vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches without a repeated target, where at random some have; resumed to the bit, and trained alone."""
+    """Batches without a repeated target, where at random some have."""
     repeats = dict[str, int]()
     for name in ("in-batch", "no-duplicates"):
         opened, count = open_run(config_of(vector_sets, name), Display(), Scenes()), 0
@@ -395,70 +322,12 @@ def test_an_order_is_resumed_to_the_bit(
     name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
-    assert alone(config_of([*vector_sets, "train.stacked=true"], name)) != ""
 
 
 def test_an_order_that_is_none_is_told(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(make_strategy("ngame")), "order", lambda self, epoch: torch.zeros(48, dtype=torch.int64))
     with pytest.raises(NegbenchError, match=r"Ngame\.order is no permutation of the 48 queries"):
         run_config(config_of(vector_sets, "ngame"), Bench.open(tmp_path, "none"))
-
-
-# --- weights of queries ----------------------------------------------------------------------------------------------
-
-
-def test_weights_of_one_are_the_loss_and_those_of_zero_leave_queries_out(opened: OpenRun) -> None:
-    objective = objective_of(opened, "in-batch", "info-nce")
-    whole = float(step(objective).loss)
-    assert float(step(objective, weights=torch.ones(5, dtype=torch.float64)).loss) == pytest.approx(whole, abs=1e-6)
-    losses = objective.memory.losses[ROWS]
-    assert float(losses.mean()) == pytest.approx(whole, abs=1e-6)
-    assert int(objective.memory.losses.isnan().sum()) == 48 - 5
-    weights = torch.tensor([0.0, 1, 0, 3, 0], dtype=torch.float64)
-    want = float((losses[1] + 3 * losses[3]) / 4)
-    assert float(step(objective, weights=weights).loss) == pytest.approx(want, abs=1e-6)
-    assert float(step(objective, weights=torch.zeros(5)).loss) == 0
-
-
-def test_a_query_without_a_negative_counts_in_no_mean_and_has_no_gradient(opened: OpenRun) -> None:
-    """Two queries of one target: there is no loss, none is remembered, and no gradient is NaN."""
-    targets = opened.scene.train.dataset.target_columns
-    twins = next([a, b] for a in range(48) for b in range(a) if targets[a] == targets[b])
-    rows = torch.tensor(twins)
-    objective = objective_of(opened, "in-batch", "info-nce")
-    tokens = {k: v[rows] for k, v in opened.scene.train.tokens.items()}
-    result = objective(Batch(rows, None, tokens, weights=torch.ones(2)))
-    result.loss.backward()
-    assert float(result.loss.detach()) == 0
-    assert objective.memory.losses.isnan().all()
-    assert all(bool(p.grad.isfinite().all()) for p in opened.backbone.parameters() if p.grad is not None)
-
-
-def test_a_loss_history_is_resumed_to_the_bit(
-    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
-) -> None:
-    """The first epoch is that of in-batch, as nothing is known; the next ones are not."""
-    whole = resumes_to_the_bit(config_of(vector_sets, "tme"), tmp_path, interrupted)
-    plain = run_config(config_of(vector_sets, "in-batch"), Bench.open(tmp_path / "plain", "none"))
-    curves = [[p["train/loss"] for p in r.folder.metrics() if "train/loss" in p] for r in (whole, plain)]
-    assert curves[0][0] == pytest.approx(curves[1][0], rel=1e-5)
-    assert curves[0][1] < 0.95 * curves[1][1]  # the hardest are left out of the mean
-    resumes_to_the_bit(config_of(vector_sets, "in-batch:1>tme+top-k:k=4"), tmp_path / "union", interrupted)
-
-
-def test_what_a_loss_history_does_not_go_with(vector_sets: list[str]) -> None:
-    assert "remembers the steps before" in alone(config_of([*vector_sets, "train.stacked=true"], "tme"))
-    opened = open_run(config_of(vector_sets, "tme"), Display(), Scenes())
-    dataset = opened.scene.train.dataset
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(dataset), "redraws", True)
-        with pytest.raises(NegbenchError, match="draws other pairs in each epoch, and Tme reads each query's losses"):
-            check_objective(make_strategy("tme"), make_loss("rcl"), HybridConfig(), opened.backbone, dataset)
-    for name in ("tme", "bank", "xbm+qure"):
-        with pytest.raises(NegbenchError, match="set both to 0"):
-            check_objective(
-                make_strategy(name), make_loss("info-nce"), HybridConfig(alpha=0.4), opened.backbone, textual(dataset)
-            )
 
 
 def textual(dataset: Dataset) -> Dataset:

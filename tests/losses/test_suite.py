@@ -16,7 +16,7 @@ from negbench.testing import LossTestCase
 
 @dataclass(frozen=True)
 class Complement(Loss):
-    """-sum of ln(1 - p_j), p the softmax over target and negatives: RCL (CVPR 2025, TME)."""
+    """-sum of ln(1 - p_j), p the softmax over target and negatives."""
 
     monotone: ClassVar[bool] = False
 
@@ -44,9 +44,8 @@ class Upside(Complement):
 
 
 def test_a_formula_that_is_not_monotone_may_say_so() -> None:
-    for seed in range(5):
-        LossTestCase().test_direction(Complement(), seed)
+    LossTestCase().test_direction(Complement())
     with pytest.raises(AssertionError):
-        LossTestCase().test_direction(Claimed(), 0)
+        LossTestCase().test_direction(Claimed())
     with pytest.raises(AssertionError):
-        LossTestCase().test_direction(Upside(), 0)
+        LossTestCase().test_direction(Upside())

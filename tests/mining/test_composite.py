@@ -11,7 +11,7 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.config import RunConfig, parse_plugin, resolved
-from negbench.contracts import Strategy, relevance, tunable_ranges
+from negbench.contracts import Strategy, band_fields, relevance, tunable_ranges
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -21,6 +21,7 @@ from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
 from negbench.loop.schedule import stages_of
+from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
 from negbench.mining.mine import mine
 from negbench.mining.task import mining_task
 from negbench.registry import options_of, registry
@@ -44,25 +45,32 @@ def run(config: RunConfig, where: Path) -> RunResult:
 def test_options_are_those_of_the_parts() -> None:
     union = make_strategy("in-batch+qure", variant="release")
     assert union.pool(toy_view()).tolist() == make_strategy("qure", variant="release").pool(toy_view()).tolist()
-    assert union.beside == make_strategy("in-batch")
-    assert (union.scope, union.n_def, union.schedule, union.corrupts) == ("corpus", 6, "multiples", ("target",))
+    assert batch_rule(union) == make_strategy("in-batch")
+    assert (union.scope, union.n_def, union.schedule, slots_of(union)) == ("corpus", 6, "multiples", ("target",))
+    assert slots_of(make_strategy("hycole+qure")) == ("target", "reference", "modification")
     assert (
         make_strategy("qure+in-batch", variant="release").pool(toy_view()).tolist() == union.pool(toy_view()).tolist()
     )
     assert union == make_strategy("in-batch+qure", variant="release")
     assert union != make_strategy("in-batch+qure")
     switch = make_strategy("top-k:2>after-target", top_k_k=3, after_target_k=4, halve=True)
-    assert [(at, part) for at, part in switch.stages] == [
+    assert stages(switch) == [
         (0, make_strategy("top-k", k=3, halve=True)),
         (2, make_strategy("after-target", k=4)),
     ]
-    assert switch.switches == (2,)
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
-    band = make_strategy("in-batch+dqe").band
-    assert band == ("alpha", "beta")
+    assert band_fields(registry.get("strategies", "in-batch+dqe")) == ("alpha", "beta")
+    assert band_fields(registry.get("strategies", "dqe|shifted-top-k")) == ("alpha", "beta")
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
-    assert [at for at, _ in three.stages] == [0, 1, 4]
-    assert three.stages[2][1].beside == make_strategy("in-batch")
+    assert [at for at, _ in stages(three)] == [0, 1, 4]
+    assert batch_rule(stages(three)[2][1]) == make_strategy("in-batch")
+    assert batch_rules(three) == [make_strategy("in-batch")]
+    last = make_strategy("all-corpus:1>xbm", queue=5)
+    assert (last.scope, slots_of(last), batch_rules(last)) == (
+        "batch",
+        ("target", "bank"),
+        [make_strategy("xbm", queue=5)],
+    )
 
 
 def test_a_composite_is_named_wherever_a_strategy_is(vector_sets: list[str]) -> None:
@@ -231,7 +239,7 @@ def test_mixtures_among_other_names(vector_sets: list[str], tmp_path: Path, inte
     assert {plugin.name for plugin in registry.parts("strategies", name)} == {"all-corpus", "in-batch", "qure", "top-k"}
     assert {plugin.name for plugin in registry.parts("strategies", "qure|top-k")} == {"qure", "top-k"}
     whole = make_strategy(name, variant="release")
-    assert whole.stages[1][1].beside == make_strategy("in-batch")
+    assert batch_rule(stages(whole)[1][1]) == make_strategy("in-batch")
     mixture = make_strategy("all-corpus|qure")
     assert (mixture.n_def, mixture.schedule, mixture.scope) == (6, "multiples", "corpus")
     assert make_strategy("all-corpus|oracle-all").reads_truth
@@ -261,29 +269,29 @@ def test_the_warm_up_is_a_switch_from_all_of_the_corpus(vector_sets: list[str], 
 
 
 def test_stages_of_a_run(vector_sets: list[str]) -> None:
-    def stages(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
+    def planned(name: str, *more: str) -> list[tuple[int, str, tuple[int, ...], bool]]:
         bare = [text for text in vector_sets if not text.startswith("schedule")]
         full = resolved(config_of(bare, name, "train.epochs=12", *more))
         strategy: Strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
         found = stages_of(strategy, full)
         return [(s.end, type(s.mined).__name__, s.refreshes, s.kept) for s in found]
 
-    assert stages("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
-    assert stages("in-batch") == [(12, "InBatch", (), True)]
-    assert stages("all-corpus") == [(12, "AllCorpus", (0,), True)]
-    assert stages("all-corpus:5>qure") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]
-    assert stages("qure:5>in-batch") == [(5, "Qure", (0, 2, 4), False), (12, "InBatch", (), True)]
-    assert stages("in-batch:5>all-corpus") == [(5, "InBatch", (), False), (12, "AllCorpus", (5,), True)]
-    assert stages("in-batch:1>qure:3>dqe") == [
+    assert planned("qure") == [(2, "AllCorpus", (0,), False), (12, "Qure", (2, 4, 6, 8, 10), True)]
+    assert planned("in-batch") == [(12, "InBatch", (), True)]
+    assert planned("all-corpus") == [(12, "AllCorpus", (0,), True)]
+    assert planned("all-corpus:5>qure") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5, 7, 9, 11), True)]
+    assert planned("qure:5>in-batch") == [(5, "Qure", (0, 2, 4), False), (12, "InBatch", (), True)]
+    assert planned("in-batch:5>all-corpus") == [(5, "InBatch", (), False), (12, "AllCorpus", (5,), True)]
+    assert planned("in-batch:1>qure:3>dqe") == [
         (1, "InBatch", (), False),
         (4, "Qure", (1, 3), False),
         (12, "Dqe", (4, 5, 7, 8, 10), True),
     ]
-    assert stages("all-corpus:5>qure", "schedule.n_def=1") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]
+    assert planned("all-corpus:5>qure", "schedule.n_def=1") == [(5, "AllCorpus", (0,), False), (12, "Qure", (5,), True)]
     with pytest.raises(NegbenchError, match=r"schedule\.warmup says 3: leave it out"):
-        stages("all-corpus:5>qure", "schedule.warmup=3")
+        planned("all-corpus:5>qure", "schedule.warmup=3")
     with pytest.raises(NegbenchError, match="must begin with 5"):
-        stages("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
+        planned("all-corpus:5>qure", "schedule.refresh_epochs=[4,6]")
 
 
 @pytest.mark.parametrize("name", ["in-batch:2>top-k:k=5", "top-k:2>in-batch:k=5"])

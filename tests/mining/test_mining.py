@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from negbench.contracts import PlaneName, ScoreView, Strategy
+from negbench.contracts import BatchStrategy, PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
+from negbench.mining import tiles
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
@@ -309,7 +310,8 @@ def test_shards_put_together_are_the_whole(strategy: Strategy) -> None:
 
 
 def test_large_corpora_shrink_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "_BLOCK_ENTRIES", 60)
+    for module in (mining, tiles):
+        monkeypatch.setattr(module, "BLOCK_ENTRIES", 60)
     monkeypatch.setattr(mining, "_SHARED_ENTRIES", 0)
     done: list[int] = []
     task = toy_task()
@@ -607,8 +609,8 @@ def test_only_oracles_see_the_ground_truth() -> None:
 
 def test_a_batch_strategy_cannot_be_mined() -> None:
     @dataclass(frozen=True)
-    class Batch(Everything):
-        scope = "batch"
+    class Batch(BatchStrategy):
+        pass
 
     with pytest.raises(NegbenchError, match="Batch is a batch strategy"):
         run(toy_task(), Batch())

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from negbench.api import make_loss
 from negbench.config import MiningConfig, RunConfig, resolved
-from negbench.contracts import PLANES, Backbone, PlaneName, Scope, ScoreView, Slot, Strategy
+from negbench.contracts import PLANES, Backbone, BatchStrategy, PlaneName, ScoreView, Slot, Strategy
 from negbench.data.scene import Scenes, load_backbone, load_split
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
@@ -44,9 +44,13 @@ class Watching(Strategy):
 
 
 @dataclass(frozen=True)
-class WatchingBatch(Watching):
-    scope: ClassVar[Scope] = "batch"
+class WatchingBatch(BatchStrategy):
+    reads: ClassVar[tuple[PlaneName, ...]] = PLANES
     corrupts: ClassVar[tuple[Slot, ...]] = ("target", "query")
+
+    def pool(self, view: ScoreView) -> Tensor:
+        SEEN.append(view)
+        return view.allowed.clone()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 MANY = (
-    "in-batch", "in-batch-semi-hard", "sentence-transformers", "fnc-attraction", "oracle-after-target", "cirqrs", "dqe",
+    "in-batch", "in-batch-semi-hard", "sentence-transformers", "fnc", "oracle-after-target", "cirqrs", "dqe",
     "distance-weighted", "after-target", "all-corpus", "shifted-top-k", "simans", "uniform-bins", "top-k", "qure",
 )  # fmt: skip
 _EPOCHS, _REFRESHES = 30, 6  # of a published schedule (QuRe's)

@@ -35,7 +35,6 @@ VARIANTS = [(key, {}) for key in KEYS] + [
     ("gist", {"margin": 0.25, "relative": True}),
     ("rocketqa", {"k": 6, "n": 2, "limit": 0.0}),
     ("fnc", {"threshold": 0.0, "k": 2}),
-    ("fnc-attraction", {"threshold": 0.0, "k": 2}),
     ("bank", {"k": 3}),
     ("ngame", {"cluster": 3, "k": 2}),
     ("mochi", {"queue": 5, "hardest": 2, "pairs": 0, "with_query": 3}),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from negbench.contracts import ScoreView
+from negbench.contracts import ScoreView, band_fields
 from negbench.errors import NegbenchError
 from negbench.strategies.dqe import Dqe
 from negbench.testing import as_sets, ranking, toy_views
@@ -105,4 +105,4 @@ def test_bad_options_are_quoted(options: dict[str, object], message: str) -> Non
 
 
 def test_published_schedule() -> None:
-    assert (Dqe.n_def, Dqe.schedule, Dqe.band) == (6, "equal", ("alpha", "beta"))
+    assert (Dqe.n_def, Dqe.schedule, band_fields(Dqe)) == (6, "equal", ("alpha", "beta"))

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from negbench.contracts import Embedded, ScoreView
+from negbench.contracts import BankStep, ScoreView
 from negbench.errors import NegbenchError
 from negbench.mining.answer import synthetic_of
 from negbench.strategies.mochi import Mochi
-from negbench.testing import as_sets, toy_embedded, toy_view
+from negbench.testing import toy_bank_step
 
 
 def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
@@ -18,15 +18,9 @@ def bank_view(rows: int = 4, images: int = 9) -> ScoreView:
     return ScoreView(scores, torch.zeros(rows, dtype=torch.int64), allowed)
 
 
-def test_the_pool_is_what_is_allowed() -> None:
-    """Its steps are in tests/loop/test_extensions.py."""
-    view = toy_view(6, 20, sign="negative")
-    assert as_sets(Mochi().pool(view)) == [{j for j in range(20) if view.allowed[i, j]} for i in range(6)]
-
-
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_type_one_lies_between_two_of_the_hardest(tokens: int) -> None:
-    shown = toy_embedded(Mochi(), bank_view(), tokens=tokens)
+    shown = toy_bank_step(Mochi(), bank_view(), tokens=tokens)
     mixed, there = Mochi(hardest=2, pairs=50, with_query=0).synthetic(shown)
     assert mixed.shape == (4, 50, tokens, 8)
     assert there.tolist() == [[True] * 50] * 3 + [[False] * 50]
@@ -43,7 +37,7 @@ def test_type_one_lies_between_two_of_the_hardest(tokens: int) -> None:
 
 
 def test_type_two_is_nearer_to_the_negative_than_to_the_query() -> None:
-    shown = toy_embedded(Mochi(), bank_view())
+    shown = toy_bank_step(Mochi(), bank_view())
     mixed, _ = Mochi(hardest=1, pairs=0, with_query=200).synthetic(shown)
     for row in range(3):
         pair = torch.stack([shown.queries[row], shown.images[shown.view.scores[row, 1:].argmax(), 0]])
@@ -66,13 +60,13 @@ class Answers(Mochi):
 
     answer: object = None
 
-    def synthetic(self, embedded: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    def synthetic(self, step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
         found = type(self).answer
-        return found(embedded) if callable(found) else found  # type: ignore[no-any-return, return-value]
+        return found(step) if callable(found) else found  # type: ignore[no-any-return, return-value]
 
 
-def wrote(embedded: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
-    embedded.images.mul_(-1)
+def wrote(step: BankStep) -> tuple[torch.Tensor, torch.Tensor]:
+    step.images.mul_(-1)
     return one(), there()
 
 
@@ -106,10 +100,10 @@ def there(rows: int = 4) -> torch.Tensor:
 def test_what_no_plug_in_may_answer(answer: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answers, "answer", answer)
     with pytest.raises(NegbenchError, match=f"^Answers.synthetic.*{message}"):
-        synthetic_of(Answers(), toy_embedded(Mochi(), bank_view()))
+        synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view()))
 
 
 def test_half_precision_and_absent_zeros_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for answer in ((one().half(), there()), (one(value=0.0), ~there()), (one()[:, :0], there()[:, :0])):
         monkeypatch.setattr(Answers, "answer", answer)
-        assert synthetic_of(Answers(), toy_embedded(Mochi(), bank_view())) is answer
+        assert synthetic_of(Answers(), toy_bank_step(Mochi(), bank_view())) is answer

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy
+from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.strategies.qure import Qure
 from negbench.testing import StrategyTestCase, pool_digest, pool_digests_in_another_process
@@ -42,8 +42,6 @@ class Unchecked(Strategy):
 @dataclass(frozen=True)
 class ByHash(Strategy):
     """Depends on the hash seed of its process."""
-
-    scope: ClassVar = "corpus"
 
     def pool(self, view: ScoreView) -> Tensor:
         return view.allowed * float(hash("negbench") % 2**24)
@@ -91,8 +89,8 @@ def _percent_of_positive(view: ScoreView) -> Tensor:
 
 
 BROKEN: list[tuple[Rule, str]] = [
-    (_with_target, "test_tiny_corpora"),
-    (lambda view: torch.ones_like(view.allowed), "test_tiny_corpora"),
+    (_with_target, "test_small_and_flat_tables"),
+    (lambda view: torch.ones_like(view.allowed), "test_small_and_flat_tables"),
     (lambda view: view.allowed, "test_view_is_untouched"),
     (_random, "test_repeatable"),
     (_random, "test_global_generators_are_untouched"),
@@ -104,16 +102,15 @@ BROKEN: list[tuple[Rule, str]] = [
     (_by_column, "test_columns_are_permutable"),
     (_by_row, "test_queries_are_permutable"),
     (_peeking, "test_only_oracles_read_the_ground_truth"),
-    (lambda view: torch.zeros(len(view.scores), 3, dtype=torch.bool), "test_empty_block"),
+    (lambda view: torch.zeros(len(view.scores), 3, dtype=torch.bool), "test_small_and_flat_tables"),
 ]
 
 
 @pytest.mark.parametrize(("rule", "test"), BROKEN)
 def test_a_broken_rule_is_caught(rule: Rule, test: str) -> None:
     case, strategy = StrategyTestCase(), ByRule(rule)
-    arguments = (strategy, 5) if test == "test_tiny_corpora" else (strategy,)
     with pytest.raises(AssertionError):
-        getattr(case, test)(*arguments)
+        getattr(case, test)(strategy)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_a_broken_rule_is_caught(rule: Rule, test: str) -> None:
 )
 def test_a_broken_form_is_caught(rule: Rule) -> None:
     with pytest.raises(AssertionError):
-        StrategyTestCase().test_form(ByRule(rule), torch.float32, "cpu")
+        StrategyTestCase().test_form(ByRule(rule))
 
 
 @dataclass(frozen=True)
@@ -139,10 +136,10 @@ class Reader(ByRule):
 
 
 @dataclass(frozen=True)
-class Elsewhere(Reader):
+class Elsewhere(BatchStrategy):
     """Declares a plane where there is none."""
 
-    scope: ClassVar = "batch"
+    reads: ClassVar = ("guide",)
     corrupts: ClassVar = ("reference",)
 
 
@@ -152,10 +149,10 @@ def _by_plane(name: str) -> Rule:
 
 def test_a_plane_must_be_declared() -> None:
     case = StrategyTestCase()
-    case.test_form(Reader(_by_plane("guide")), torch.float32, "cpu")
+    case.test_form(Reader(_by_plane("guide")))
     for strategy in (ByRule(_by_plane("guide")), Reader(_by_plane("judge"))):
         with pytest.raises(NegbenchError, match="name it in the strategy's `reads`"):
-            case.test_form(strategy, torch.float32, "cpu")
+            case.test_form(strategy)
     with pytest.raises(AssertionError, match="planes are scores of targets"):
         case.test_class_attributes(Elsewhere())
 

@@ -78,8 +78,9 @@ def test_a_band_is_what_the_strategy_declares() -> None:
 
         def pool(self, view: Any) -> Any: ...
 
+    @dataclasses.dataclass(frozen=True, kw_only=True)
     class Bound(Free):
-        band = ("low", "high")
+        low: float = tunable(0.2, low=0.0, high=0.4, below="high")
 
     assert spaces.band_of(Free, {"low": 0.2, "high": 0.8}) is None
     assert spaces.band_of(Bound, {"low": 0.2, "high": 0.8}) == spaces.Band("low", "high", 1.0)
