@@ -66,7 +66,8 @@ def _of_tables(view: ScoreView, change: Callable[[Tensor], Tensor], target: Tens
 
 
 def _only_allowed(pool: Tensor, view: ScoreView) -> None:
-    """A mask, or finite weights >= 0, of allowed images alone."""
+    """[B, N]: a mask, or finite weights >= 0, of allowed images alone."""
+    assert pool.shape == view.scores.shape
     assert pool.dtype == torch.bool or pool.is_floating_point()
     assert bool((pool.isfinite() & (pool >= 0)).all())
     assert not ((pool > 0) & ~view.allowed).any()
@@ -141,7 +142,6 @@ class StrategyTestCase:
             planes = {name: plane.to(dtype) for name, plane in view.planes.items()}
             view = _changed(view, scores=view.scores.to(dtype), planes=planes)
             pool = strategy.pool(view)
-            assert pool.shape == view.scores.shape
             assert pool.device == view.scores.device
             assert not pool.requires_grad
             _only_allowed(pool, view)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
 from negbench.backbones.precomputed import Precomputed
+from negbench.contracts import HoldsFeatures
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
 from negbench.registry import registry
 

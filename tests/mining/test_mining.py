@@ -24,6 +24,7 @@ from negbench.contracts import BatchStrategy, PlaneName, ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining import mine as mining
+from negbench.mining import mined as mined_module
 from negbench.mining import tiles
 from negbench.mining.draws import draw_uniform, draw_weighted, splitmix, uniform
 from negbench.mining.filters import Filters
@@ -228,7 +229,7 @@ def test_pools_with_holes_are_placed_alike_by_counting_and_by_sorting(
 
         reads_truth = True
 
-    monkeypatch.setattr(mining, "_SORTED_AT_ONCE", sorted_at_once)
+    monkeypatch.setattr(mined_module, "_SORTED_AT_ONCE", sorted_at_once)
     falling = [1.0 - column / 50 for column in range(60)]
     tied = [round(score, 1) for score in falling]
     scores = [falling, tied, [-score for score in falling], [score - 5 for score in tied]]
@@ -283,9 +284,9 @@ def test_any_block_size_gives_the_same_scores_where_the_product_alone_would_not(
 def test_a_corpus_of_several_tiles_is_scored_like_one(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     task = toy_task(tokens=tokens)
     whole = mining.tiled_relevance(task.queries, task.candidates)
-    monkeypatch.setattr(mining, "_TILE_QUERIES", 4)
-    monkeypatch.setattr(mining, "_TILE_TOKENS", 11)
-    monkeypatch.setattr(mining, "_CACHED_TOKENS", 7)
+    monkeypatch.setattr(tiles, "_TILE_QUERIES", 4)
+    monkeypatch.setattr(tiles, "_TILE_TOKENS", 11)
+    monkeypatch.setattr(tiles, "_CACHED_TOKENS", 7)
     torch.testing.assert_close(mining.tiled_relevance(task.queries, task.candidates), whole, atol=1e-6, rtol=0)
 
 
@@ -340,7 +341,7 @@ def test_parts_of_a_block_and_images_that_are_gathered_change_nothing(monkeypatc
     assert int((whole.fallback == 0).sum()) > 20
     monkeypatch.setattr(mining, "_PART_ENTRIES", 40)
     assert_same(run(task, Nearest()), whole)
-    monkeypatch.setattr(mining, "_COPY_BYTES", 0)
+    monkeypatch.setattr(tiles, "_COPY_BYTES", 0)
     table, gathered = mining.gatherable(task.candidates, task.groups[1])
     assert table is task.candidates
     assert gathered is not None
@@ -364,7 +365,7 @@ class _Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("strategy", [Everything(), Below(), Weighted()], ids=lambda value: type(value).__name__)
 def test_memory_is_bounded_by_the_block(strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mining, "_TILE_QUERIES", 8)
+    monkeypatch.setattr(tiles, "_TILE_QUERIES", 8)
     generator = torch.Generator().manual_seed(0)
     count, images, block = 400, 300, 8
     queries = normalize(torch.randn(count, 4, generator=generator), dim=-1)

@@ -240,12 +240,6 @@ def test_guide_and_judge_are_part_of_what_a_run_is(sets: list[str], tmp_path: Pa
 
 
 def test_planes_read_by_a_partner_are_read_by_the_run() -> None:
-    @dataclass(frozen=True)
-    class Union(Plain):
-        @property
-        def beside(self) -> Strategy:
-            return WatchingBatch()
-
     mining = MiningConfig(guide="tiny", judge="tiny")
-    assert planes_read(Union(), mining) == set(PLANES)
+    assert planes_read(registry.make("strategies", "watchingbatch+plain"), mining) == set(PLANES)
     assert planes_read(Plain(), mining) == set()
