@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "statistics": (["negbench/statistics.py"], ["tests/test_statistics.py"]),
     "mining": (["negbench/mining/*.py"], ["tests/mining/test_mining.py", "tests/mining"]),
     "objective": (
-        [f"negbench/loop/{name}.py" for name in ("objective", "slots", "hybrid", "memory")],
+        [f"negbench/loop/{name}.py" for name in ("objective", "chosen", "slots", "hybrid", "memory")],
         [f"tests/loop/test_{name}.py" for name in ("objective", "slots", "hybrid", "extensions", "protocol")],
     ),
     "loop": (
