@@ -1,7 +1,8 @@
 """Your own embeddings of images and texts, read from two files; projections and fusion are trained on top of them.
 
-No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds the images' embeddings, one those of every text that the run uses, spelled as the data set
-gives them (`query.text`, and `reference_text`, `target_text` where a strategy corrupts those). Three formats:
+No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds
+the images' embeddings, one those of every text that the run uses, spelled as the data set gives them (`query.text`, and
+`reference_text`, `target_text` where a strategy corrupts those). Three formats:
 
 * `.npz`: an array of ids (`ids`; for texts `texts`) and an array of vectors (`features`, or what the key option names).
 * `.parquet`: a column `id` (`text`) and a column of lists of equal length; `ids` and `texts` will do as well.

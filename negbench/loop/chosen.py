@@ -21,7 +21,7 @@ from negbench.contracts import (
 )
 from negbench.data.scene import Tokens
 from negbench.loop.slots import Corrupted, check_triples, corrupted_triples, full_precision
-from negbench.mining.answer import answer_of, filtered, synthetic_of
+from negbench.mining.checked import answer_of, filtered, synthetic_of
 from negbench.mining.draws import keep, uniform
 from negbench.mining.filters import Filters
 from negbench.mining.mined import batch_statistics

@@ -27,7 +27,7 @@ from torch import Tensor
 from negbench.contracts import ScoreView, Strategy, check_option
 from negbench.errors import NegbenchError
 from negbench.metrics.ranks import count, less, window
-from negbench.mining.answer import answer_of, filtered, inside
+from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, statistics_of
 from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written

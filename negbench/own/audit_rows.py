@@ -14,7 +14,7 @@ from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
-from negbench.mining.answer import filtered
+from negbench.mining.checked import filtered
 from negbench.mining.mine import mine
 from negbench.mining.mined import batch_statistics
 from negbench.mining.pool_file import unpacked

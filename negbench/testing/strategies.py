@@ -25,7 +25,7 @@ from negbench.contracts import (
     tunable_ranges,
 )
 from negbench.errors import NegbenchError
-from negbench.mining.answer import synthetic_of
+from negbench.mining.checked import synthetic_of
 from negbench.testing.processes import pool_digest, pool_digests_in_another_process
 from negbench.testing.worlds import Sign, toy_bank_step, toy_view
 

@@ -5,7 +5,7 @@ import torch
 
 from negbench.contracts import BankStep, ScoreView
 from negbench.errors import NegbenchError
-from negbench.mining.answer import synthetic_of
+from negbench.mining.checked import synthetic_of
 from negbench.strategies.mochi import Mochi
 from negbench.testing import toy_bank_step
 
