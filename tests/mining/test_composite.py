@@ -61,6 +61,8 @@ def test_options_are_those_of_the_parts() -> None:
     assert set(tunable_ranges(type(switch))) == {"top_k_k", "after_target_k"}
     assert band_fields(registry.get("strategies", "in-batch+dqe")) == ("alpha", "beta")
     assert band_fields(registry.get("strategies", "dqe|shifted-top-k")) == ("alpha", "beta")
+    shared = registry.get("strategies", "distance-weighted|top-k-abs")
+    assert band_fields(shared) == ("cutoff", "distance_weighted_limit")
     three = make_strategy("all-corpus:1>top-k:3>in-batch+after-target", top_k_k=5)
     assert [at for at, _ in stages(three)] == [0, 1, 4]
     assert batch_rule(stages(three)[2][1]) == make_strategy("in-batch")
