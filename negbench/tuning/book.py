@@ -176,7 +176,7 @@ class Book:
     def _requeue_dead(self, report: Report) -> None:
         """Queue every trial whose worker is gone again. Under the study's lock."""
         for trial in self.frozen():
-            if trial.state != TrialState.RUNNING or not self._is_free(trial.number):
+            if trial.state != TrialState.RUNNING or not self._is_dead(trial.number):
                 continue
             deaths = trial.user_attrs.get("deaths", 0) + 1
             self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
@@ -187,10 +187,11 @@ class Book:
                 self._storage.set_trial_user_attr(trial._trial_id, "error", f"its worker died {MAX_DEATHS} times")
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
-    def _is_free(self, number: int) -> bool:
+    def _is_dead(self, number: int) -> bool:
+        """Whether a trial is running and nobody holds it."""
         try:
             with self.hold(trial_folder(number), wait=False):
-                return True
+                return self.frozen()[number].state == TrialState.RUNNING  # it may just have ended
         except BlockingIOError:
             return False
 
