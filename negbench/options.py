@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.files import checked_name
 
 MOVES_SCORES = False
 
@@ -67,7 +68,7 @@ class Options(BaseModel):
         allowed = [name for name, field in cls.model_fields.items() if extra_of(field)["recipe"]]
         for name in recipe or {}:
             if name not in allowed:
-                raise UnknownNameError("key", name, allowed, where=f"recipe's [{table}]")
+                raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
         try:
             return cls(**{**(recipe or {}), **flags})
         except ValidationError as error:
@@ -117,6 +118,12 @@ class Report(RunsOptions):
     name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
 
+
+def _folder_name(given: str) -> str:
+    return checked_name(given, "--name")
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 # --- study ---------------------------------------------------------------------------------------------------------
 
@@ -192,10 +199,10 @@ class Study(RunSettings, WorkerOptions, TrackedOptions):
     pruner: Pruner = option("median", "median, hyperband or none.")
     storage: str | None = option(
         None,
-        "postgresql://USER@HOST/DATABASE or sqlite:///FILE [default: a journal file in RUNS/NAME].",
+        "postgresql://USER@HOST/DATABASE [default: a journal file in RUNS/NAME].",
         recipe=False,
     )
     final_seeds: int | None = option(
         None, "Fresh seeds on which the best runs beside the default; 0 for none [default: 3].", ge=0
     )
-    name: str | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)

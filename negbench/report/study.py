@@ -27,7 +27,6 @@ from negbench.statistics import Interval
 from negbench.tracking import Summary, Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import Final, ListedPoint, finished, front, importance, listed_points
-from negbench.tuning.spec import pruner_text, sampler_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +105,11 @@ def study_page(book: Book) -> Page:
     if not finished(book):
         raise RunError(f"study '{book.name}' has no finished trial yet")
     spec, base = book.spec, book.spec.base
-    text = f"{_RECALL.capitalize()}; of a pruned trial, its last." if spec.prunes else f"{_RECALL.capitalize()}."
+    text = (
+        f"{_RECALL.capitalize()}; of a pruned trial, its last."
+        if spec.active_pruner != "none"
+        else f"{_RECALL.capitalize()}."
+    )
     trials = Section("trials", "Trials", "", (Table("trials", "All trials", trials_frame(book), text),), folded=True)
     sections = (_found(book), _history(book), _knobs(book), _pareto(book), trials)
     return Page(
@@ -120,8 +123,8 @@ def study_page(book: Book) -> Page:
             ("loss, backbone, data set", ", ".join(str(base[key]["name"]) for key in ("loss", "backbone", "dataset"))),
             ("dev part", f"{100 * base['eval']['dev_fraction']:.0f} % of train"),
             ("seeds of a trial", ", ".join(map(str, spec.seeds))),
-            ("sampler", sampler_text(spec)),
-            ("pruner", pruner_text(spec)),
+            ("sampler", spec.sampler),
+            ("pruner", spec.active_pruner),
             ("look", dashboard_command(book)),
         ),
         sections=tuple(section for section in sections if section is not None),
@@ -320,7 +323,7 @@ def _close_parent(
     written: Sequence[Path],
 ) -> None:
     tracker, note, spec = Tracker.open(book.folder.parent, tracking_uri), book.folder / "mlflow.json", book.spec
-    params: dict[str, Any] = {"sampler": sampler_text(spec), "pruner": pruner_text(spec)}
+    params: dict[str, Any] = {"sampler": spec.sampler, "pruner": spec.active_pruner}
     params |= {"seeds": ",".join(map(str, spec.seeds)), "minimise": spec.minimise or "", "sampler_seed": spec.seed}
     params |= {f"space/{knob.key}": knob.text() for knob in spec.space.knobs}
     best = finished(book)[0]

@@ -5,25 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from negbench import files
-from negbench.config import (
-    build_config,
-    plugin_section,
-    read_recipe,
-    recipe_settings,
-    resolved,
-    set_layer,
-)
+from negbench.config import build_config, read_recipe, recipe_settings, resolved, set_layer
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome
 from negbench.grid.encoding import encode_run
+from negbench.layers import flag_layer
 from negbench.options import Study
-from negbench.registry import SECTIONS, registry
 from negbench.signals import Stopped
 from negbench.systems.system import with_system
 from negbench.tracking import Tracker
@@ -31,7 +23,7 @@ from negbench.tuning.book import Book
 from negbench.tuning.final import Final, compare_best
 from negbench.tuning.serve import open_study, run_study
 from negbench.tuning.space import build_space, fixed_layer
-from negbench.tuning.spec import StudySpec, pruner_text, sampler_text
+from negbench.tuning.spec import StudySpec
 from negbench.tuning.tuned import DEV_FRACTION
 
 _TRIALS, _FINAL_SEEDS = 40, 3
@@ -56,7 +48,7 @@ def plan_study(asked: Study) -> StudyPlan:
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
     layer, remarks = with_system(
-        [below, recipe_settings(asked.recipe), _flags(asked), *map(set_layer, asked.sets)], Scenes()
+        [below, recipe_settings(asked.recipe), flag_layer(asked), *map(set_layer, asked.sets)], Scenes()
     )
     known = list(resolved(build_config([layer])).flat()) if asked.fix else []
     fixed = dict(fixed_layer(text, known) for text in asked.fix)
@@ -87,20 +79,6 @@ def plan_study(asked: Study) -> StudyPlan:
     return StudyPlan(spec, trials, final, remarks)
 
 
-def _flags(asked: Study) -> dict[str, Any]:
-    """Plug-ins, data set and seed as a layer of a configuration."""
-    for file in asked.plugin:  # first: an option may name what the files define
-        registry.add_file(file)
-    layer: dict[str, Any] = {"plugins": [str(file.resolve()) for file in asked.plugin]} if asked.plugin else {}
-    for section, kind in SECTIONS.items():
-        if (given := getattr(asked, section)) is not None:
-            layer[section] = plugin_section(kind, given)
-    rest = {"root": asked.data_root and str(asked.data_root), "allow_missing": asked.allow_missing or None}
-    if where := {key: value for key, value in rest.items() if value is not None}:
-        layer["dataset"] = {**layer.get("dataset", {}), **where}
-    return layer if asked.seed is None else {**layer, "seed": asked.seed}
-
-
 def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Final | None]:
     """Compute the trials that are missing, then the best beside the default; rerun to resume.
 
@@ -117,12 +95,10 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
     """
     plan = plan_study(asked)
     spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
-    title = files.checked_name(asked.name or f"study-{spec.config.strategy.name}-{spec.digest}", "--name")
+    title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
     runs = files.runs_dir(asked.runs_dir)
     notes(plan.remarks)
-    book, job = open_study(
-        runs, title, spec, trials=trials, storage=asked.storage, workers=executor.workers, tracking_uri=uri
-    )
+    book, job = open_study(runs, title, spec, trials=trials, storage=asked.storage, tracking_uri=uri)
     for line in _header(book, trials):
         say(line)
     started = time.monotonic()
@@ -162,4 +138,4 @@ def _header(book: Book, trials: int) -> list[str]:
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
     if clipped := [knob.key for knob in spec.space.knobs if not spec.space.points and knob.start != knob.default]:
         lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
-    return [*lines, f"  sampler {sampler_text(spec)}; pruner {pruner_text(spec)}"]
+    return [*lines, f"  sampler {spec.sampler}; pruner {spec.active_pruner}"]

@@ -15,7 +15,7 @@ from negbench.tuning.trials import Job, Trials
 
 
 def open_study(
-    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None, workers: int, tracking_uri: str | None
+    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None, tracking_uri: str | None
 ) -> tuple[Book, Job]:
     """The study, made or found again, and the job of its workers.
 
@@ -23,7 +23,7 @@ def open_study(
         RunError, OptionError: see `Book` and `storage_url`.
     """
     folder = runs / name
-    url = storage_url(folder, storage, workers)
+    url = storage_url(folder, storage)
     book = Book(folder, name, spec, url, trials)
     tracker, note = Tracker.open(runs, tracking_uri), folder / "mlflow.json"
     with book.hold():

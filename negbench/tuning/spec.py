@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,9 @@ class StudySpec:
         return RunConfig.model_validate(self.base)
 
     @property
-    def prunes(self) -> bool:
-        """Two objectives cannot be pruned; listed points are not, because a table needs every cell."""
-        return self.pruner != "none" and self.minimise is None and not self.space.points
+    def active_pruner(self) -> Pruner:
+        """None with two objectives, which cannot be pruned, and with listed points: a table needs every cell."""
+        return "none" if self.minimise is not None or self.space.points else self.pruner
 
     def dump(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -137,20 +138,20 @@ def first_refresh(config: RunConfig) -> int:
 
 # --- sampler and pruner ------------------------------------------------------------------------------------------
 
-_SAMPLERS: dict[str, Any] = {
-    "tpe": optuna.samplers.TPESampler,
-    "gp": optuna.samplers.GPSampler,
-    "cmaes": optuna.samplers.CmaEsSampler,
+# every option is written out, so that another version's defaults do not take over
+_SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": partial(
+        optuna.samplers.TPESampler,
+        multivariate=True,
+        constant_liar=True,
+        n_startup_trials=_STARTUP,
+        n_ei_candidates=24,
+    ),
+    "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
+    "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),
+    "random": optuna.samplers.RandomSampler,
+    "grid": optuna.samplers.RandomSampler,  # its points are listed, and none is sampled
 }
-
-
-def sampler_options(spec: StudySpec) -> dict[str, Any]:
-    """What the sampler is called with, beside its seed; written out, so that no other version's defaults take over."""
-    return {
-        "tpe": {"multivariate": True, "constant_liar": True, "n_startup_trials": _STARTUP, "n_ei_candidates": 24},
-        "gp": {"n_startup_trials": _STARTUP, "deterministic_objective": False},
-        "cmaes": {"n_startup_trials": _STARTUP, "consider_pruned_trials": False},
-    }.get(spec.sampler, {})
 
 
 class SeededSampler(BaseSampler):
@@ -163,24 +164,21 @@ class SeededSampler(BaseSampler):
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
 
-    def _of(self, trial: FrozenTrial) -> Any:
+    def _of(self, trial: FrozenTrial) -> BaseSampler:
         digest = hashlib.sha256(f"{self._spec.seed}/{trial.number}".encode()).digest()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            made = _SAMPLERS.get(self._spec.sampler, optuna.samplers.RandomSampler)
-            return made(seed=int.from_bytes(digest[:4], "big"), **sampler_options(self._spec))
+            return _SAMPLERS[self._spec.sampler](seed=int.from_bytes(digest[:4], "big"))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Knobs that are sampled together."""
-        found: dict[str, BaseDistribution] = self._of(trial).infer_relative_search_space(study, trial)
-        return found
+        return self._of(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Their values."""
-        found: dict[str, Any] = self._of(trial).sample_relative(study, trial, search_space)
-        return found
+        return self._of(trial).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -192,37 +190,13 @@ class SeededSampler(BaseSampler):
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
-def pruner_options(spec: StudySpec) -> dict[str, Any]:
-    """What the pruner is called with; nothing where nothing is pruned."""
-    steps, first = spec.epochs * len(spec.seeds), spec.first_refresh
-    known: dict[str, dict[str, Any]] = {
-        "median": {"n_startup_trials": _UNPRUNED, "n_warmup_steps": first, "interval_steps": 1},
-        "hyperband": {"min_resource": min(first + 1, steps), "max_resource": steps, "reduction_factor": 3},
-    }
-    return known[spec.pruner] if spec.prunes else {}
-
-
-def pruner_of(spec: StudySpec) -> Any:
+def pruner_of(spec: StudySpec) -> optuna.pruners.BasePruner:
     """The pruner."""
-    known: dict[str, Any] = {"median": optuna.pruners.MedianPruner, "hyperband": optuna.pruners.HyperbandPruner}
-    return known[spec.pruner](**pruner_options(spec)) if spec.prunes else optuna.pruners.NopPruner()
-
-
-def sampler_text(spec: StudySpec) -> str:
-    """The sampler with its options, for readers."""
-    return _called(spec.sampler, sampler_options(spec))
-
-
-def pruner_text(spec: StudySpec) -> str:
-    """The pruner with its options, or why nothing is pruned."""
-    if spec.pruner == "none":
-        return "none"
-    if spec.space.points:
-        return "none (every listed point is computed to its end)"
-    if spec.minimise is not None:
-        return "none (two objectives)"
-    return _called(spec.pruner, pruner_options(spec))
-
-
-def _called(name: str, arguments: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})" if arguments else name
+    steps, first = spec.epochs * len(spec.seeds), spec.first_refresh
+    if spec.active_pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED, n_warmup_steps=first, interval_steps=1)
+    if spec.active_pruner == "hyperband":
+        return optuna.pruners.HyperbandPruner(
+            min_resource=min(first + 1, steps), max_resource=steps, reduction_factor=3
+        )
+    return optuna.pruners.NopPruner()

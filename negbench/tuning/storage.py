@@ -30,28 +30,20 @@ class Hold(Protocol):
         """Raises BlockingIOError where somebody else holds it and `wait` is False."""
 
 
-def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
+def storage_url(folder: Path, given: str | None) -> str:
     """Where the trials lie: the journal in the study's folder, or a database.
 
     Raises:
-        OptionError: sqlite for several workers, or a database that is neither PostgreSQL nor sqlite.
+        OptionError: another database than PostgreSQL. One lock on the whole file makes the workers of sqlite fail.
     """
     if given is None:
         return str(folder / "optuna.journal")
     kind, sign, rest = given.partition("://")
-    if sign and kind.partition("+")[0] in ("postgresql", "postgres"):
-        return f"postgresql+psycopg://{rest}"
-    if kind != "sqlite" or not sign:
+    if not sign or kind.partition("+")[0] not in ("postgresql", "postgres"):
         raise OptionError(
-            f"--storage {without_secrets(given)}: want postgresql://USER@HOST/DATABASE, sqlite:///FILE, or nothing for "
-            "a journal file"
+            f"--storage {without_secrets(given)}: want postgresql://USER@HOST/DATABASE, or nothing for a journal file"
         )
-    if workers > 1:
-        raise OptionError(
-            "--storage sqlite://... with several workers: its one lock on the whole file makes them fail ('database is "
-            "locked'), and over a network it loses writes; leave --storage out for a journal file, or take postgresql://"
-        )
-    return given
+    return f"postgresql+psycopg://{rest}"
 
 
 def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
@@ -66,8 +58,6 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
     if "://" not in url:
         return _journal(Path(url)), partial(_file_lock, folder)
     try:
-        if url.startswith("sqlite"):
-            return optuna.storages.RDBStorage(url), partial(_file_lock, folder)
         server = sqlalchemy.create_engine(
             url,
             isolation_level="AUTOCOMMIT",  # a transaction as long as a trial would keep the server from cleaning up

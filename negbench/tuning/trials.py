@@ -155,7 +155,7 @@ class _Watch:
             return
         if step > stored:
             self._trial.report(statistics.fmean([*self._before, unseen[self._main]]), step)
-        if epoch >= self._first and self._spec.prunes and self._trial.should_prune():
+        if epoch >= self._first and self._trial.should_prune():
             raise Pruned(f"at step {step}")
 
 

@@ -111,7 +111,7 @@ def tune(
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
             books[place], job = open_study(
-                runs, title, each.spec, trials=trials, storage=None, workers=executor.workers, tracking_uri=tracking_uri
+                runs, title, each.spec, trials=trials, storage=None, tracking_uri=tracking_uri
             )
             jobs.append(job)
             places.append(place)

@@ -196,16 +196,11 @@ def test_a_study_keeps_its_settings(tmp_path: Path) -> None:
         Book(tmp_path, "other", None, storage_url(tmp_path, None))
 
 
-def test_sqlite_is_refused_for_several_workers(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    with pytest.raises(OptionError, match="its one lock on the whole file makes them fail"):
-        storage_url(tmp_path, url, workers=2)
-    book = Book(tmp_path, "toy", toy_spec(), storage_url(tmp_path, url, workers=1), 4)
-    assert book.work(at_once, silent) == 4
-    for given in ("mysql://a/b", "file.db"):
-        with pytest.raises(OptionError, match="want postgresql://"):
+def test_storages(tmp_path: Path) -> None:
+    for given in ("mysql://a/b", "sqlite:///s.db", "file.db"):
+        with pytest.raises(OptionError, match=r"want postgresql://.*, or nothing for a journal file"):
             storage_url(tmp_path, given)
-    assert storage_url(tmp_path, "postgresql://u:p@h/d") == "postgresql+psycopg://u:p@h/d"
+    assert storage_url(tmp_path, "postgres://u:p@h/d") == "postgresql+psycopg://u:p@h/d"
 
 
 # --- trials ----------------------------------------------------------------------------------------------------------
@@ -481,7 +476,7 @@ def postgresql() -> Iterator[str]:
 def test_four_workers_on_postgresql_two_of_them_killed(postgresql: str, tmp_path: Path) -> None:
     folder, spec = tmp_path / "toy", toy_spec("random")
     folder.mkdir()
-    url = storage_url(folder, postgresql, workers=4)
+    url = storage_url(folder, postgresql)
     workers = start([toy_job(folder, url, 16, partial(slow, together=4), spec)] * 4)  # at once, on an empty database
     until(lambda: len(list(folder.glob("ended-*"))) >= 4)
     assert len({path.read_text() for path in folder.glob("working-*")}) >= 3

@@ -251,7 +251,7 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
     """Of a recipe and of flags; through the command, which ends with 2."""
     recipes = {
         "study = 5": "recipe's study = 5: want a table, [study]",
-        "[study]\nseed = 3": "unknown key 'seed' in recipe's [study]: did you mean 'seeds'?",
+        "[study]\nseed = 3": "unknown key 'study.seed': did you mean 'study.seeds'?",
         "[study]\nsampler = 5": "study.sampler 5: input should be 'tpe'",
         "[study]\npruner = 0.5": "study.pruner 0.5: input should be 'median'",
         "[study]\nminimise = 1": "study.minimise 1: input should be 'mining-seconds'",
