@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
@@ -222,6 +223,16 @@ def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
     assert points(other)[1:] != points(book)[1:]
 
 
+def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path: Path) -> None:
+    book = toy_book(tmp_path, 4, toy_spec("random", seed=7))
+    book.work(at_once, silent)
+    seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
+    for knob in SPACE.knobs:
+        knob.suggest(trial)
+    assert points(book)[3] == trial.params
+
+
 def test_ranges_are_the_same_in_every_trial(tmp_path: Path) -> None:
     book = toy_book(tmp_path, 25, toy_spec(space=build_space(BASE)))
     book.work(lambda trial: [sum(float(v) for v in trial.params.values())], silent)
@@ -289,6 +300,7 @@ def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
 
     assert book.work(objective, silent) == 2
     assert other.work(objective, silent) == 0
+    assert not book._is_dead(0)  # nobody holds it, but it has ended
 
 
 def test_a_trial_that_another_worker_finished_is_left_alone(tmp_path: Path) -> None:
