@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
+    from negbench.options import Study
     from negbench.own.miner import Miner
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ _HOMES = {
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
+    "negbench.options": ("Study",),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -63,6 +65,7 @@ __all__ = [
     "Query",
     "ScoreView",
     "Strategy",
+    "Study",
     "__version__",
     "audit",
     "compare",

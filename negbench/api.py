@@ -14,19 +14,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench import files
+from negbench import files, options
 from negbench.config import by_run, recipe_settings, set_layer
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.errors import OptionError
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
     from negbench.own.audit import Audit
     from negbench.own.embed import Embedded
-    from negbench.report.loaded import Comparison, Study
+    from negbench.report.loaded import Comparison, StudyResult
     from negbench.runfolder import Overwrite
 
 Named = str | Mapping[str, Any]
@@ -279,62 +281,29 @@ def compare(
     return found
 
 
-def study(
-    strategy: Named | Strategy | None = None,
-    *,
-    backbone: Named | Backbone | None = None,
-    dataset: Named | Dataset | None = None,
-    loss: Named | Loss | None = None,
-    seed: int | None = None,
-    trials: int | None = None,
-    seeds: int | None = None,
-    search: Sequence[str] = (),
-    fix: Sequence[str] = (),
-    minimise: str | None = None,
-    sampler: str | None = None,
-    pruner: str | None = None,
-    final_seeds: int | None = None,
-    name: str | None = None,
-    workers: int | None = None,
-    executor: str | Executor = "pool",
-    address: str | None = None,
-    storage: str | None = None,
-    recipe: Path | str | None = None,
-    sets: Sequence[str] = (),
-    runs_dir: Path | None = None,
-    tracking_uri: str | None = None,
-) -> Study:
-    """Search a strategy's knobs, as `negbench study` does; the same call goes on where it stopped.
+def study(asked: options.Study, *, console: Console | None = None) -> StudyResult:
+    """Search a strategy's knobs, as `negbench study` does; the same call resumes.
 
     Args:
-        strategy, backbone, dataset, loss: as in `run`.
-        seed: as in `run`.
-        trials, seeds, search, fix, minimise, sampler, pruner, final_seeds, name, workers, storage: as the flags.
-        executor, address: as in `compare`.
-        recipe, sets, runs_dir, tracking_uri: as in `run`.
+        asked: options; plug-ins as in `run`.
+        console: where the tables are printed; default: nowhere.
 
     Raises:
         NegbenchError: settings that make no study, or a default that cannot be computed.
     """
     from negbench.commands.cells import executor_of
-    from negbench.commands.study import compute_study, read_study
+    from negbench.report.loaded import StudyResult
+    from negbench.report.study import finish
+    from negbench.tuning import search
 
-    flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
-    flags |= {} if seed is None else {"seed": seed}
-    told: dict[str, Any] = {"trials": trials, "seeds": seeds, "search": list(search) or None, "fix": list(fix) or None}
-    told |= {"minimise": minimise, "sampler": sampler, "pruner": pruner, "final_seeds": final_seeds}
-    given = {key: value for key, value in told.items() if value is not None}
-    asked = read_study(flags, given, None if recipe is None else Path(recipe), list(sets))
-    runs = files.runs_dir(runs_dir)
-    return compute_study(
-        asked,
-        runs,
-        console=_silent(),
-        name=None if name is None else files.checked_name(name, "name"),
-        storage=storage,
-        executor=executor_of(executor, address, workers, runs),
-        tracking_uri=tracking_uri,
-    )
+    plugins, given = list[str](), {section: getattr(asked, section) for section in SECTIONS}
+    named = {key: _section(SECTIONS[key], each, plugins) for key, each in given.items() if each is not None}
+    asked = asked.model_copy(update={**named, "plugin": (*asked.plugin, *map(Path, plugins))})
+    console = console or _silent()
+    executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
+    book, final = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    finish(console, book, final, asked.tracking_uri)
+    return StudyResult(book.folder)
 
 
 def audit(
@@ -436,7 +405,7 @@ def embed(
     )
 
 
-def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | Study | RunResult:
+def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:
     """A comparison, a study or a finished run by its name, a part of a run's name, or its folder.
 
     Raises:

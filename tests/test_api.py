@@ -129,7 +129,7 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
     with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
         negbench.compare("qure", executor="roy")
     with pytest.raises(NegbenchError, match="--address is a Ray cluster's"):
-        negbench.study("qure", address="head:6379")
+        negbench.study(negbench.Study(strategy="qure", address="head:6379"))
     with pytest.raises(NegbenchError, match="an executor of your own knows its workers"):
         negbench.compare("qure", executor=Here(), workers=2)
     with pytest.raises(NegbenchError, match="workers must be at least 1, got 0"):

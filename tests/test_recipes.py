@@ -16,7 +16,6 @@ from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.cli.main import run as negbench
 from negbench.cli.map import dials_of, recipe_table
 from negbench.commands.compare import build_grid
-from negbench.commands.study import read_study
 from negbench.config import RunConfig, read_recipe, resolved
 from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
@@ -26,7 +25,9 @@ from negbench.grid.axes import Grid
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.runs import Bench, run_config
+from negbench.options import Study
 from negbench.systems.system import load_config
+from negbench.tuning.search import plan_study
 
 FOLDER = Path(__file__).parents[1] / "runs" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -308,12 +309,13 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_lists_the_published_value_first(name: str, toy_root: Path) -> None:
     system, key, values = STUDIES[name]
-    asked = read_study({}, {}, path_of(name), [f"dataset.root='{toy_root}'"])
-    assert asked.base.strategy.name == system
-    assert asked.base.mining.replacement
-    assert asked.remarks == ()
-    assert asked.base.loss.name == {"qure": "bradley-terry", "dqe": "margin-kl"}[system]
-    assert [point[key] for point in asked.spec.space.points] == values
+    plan = plan_study(Study(recipe=path_of(name), sets=(f"dataset.root='{toy_root}'",)))
+    base = plan.spec.config
+    assert base.strategy.name == system
+    assert base.mining.replacement
+    assert plan.remarks == ()
+    assert base.loss.name == {"qure": "bradley-terry", "dqe": "margin-kl"}[system]
+    assert [point[key] for point in plan.spec.space.points] == values
 
 
 # --- systems and recipes below recipes -------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
     axes = dict.fromkeys(AXES)
     build_grid({**axes, "strategies": "dqe,top-k", "seeds": "1"}, {}, recipe, vector_sets, None).configs(told.append)
     assert told == [line]  # once for all cells
-    assert read_study({}, {}, recipe, vector_sets).remarks == (line,)
+    assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
     # each cell has what its own backbone carries
     grid = build_grid({**axes, "backbones": "tiny,blip2"}, {}, recipe, [f"dataset.root='{toy_root}'"], None)
     assert {c.backbone.name: c.backbone.options for c in grid.configs()} == {
@@ -403,7 +405,7 @@ def test_encode_and_audit_take_recipes(
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
     """Their own flags say what the tables [compare] and [map] say there."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
-    study = read_study({"strategy": {"name": "top-k"}}, {}, Path("map-worlds"), []).spec.config
+    study = plan_study(Study(strategy="top-k", recipe=Path("map-worlds"))).spec.config
     for config in (run, study):
         assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (500, "top-k")
 

@@ -110,7 +110,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyResult:
     """A study: its folder, and what its trials found.
 
     Args:
@@ -132,11 +132,10 @@ class Study:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial: number, state, `recall` on the dev part in [0, 1] (`support` of claims), knobs, seconds."""
+        """A row a trial: number, state, `recall` on the dev part in [0, 1], knobs, seconds."""
         rows = []
         for trial in self._book.frozen():
-            first = "support" if self._book.spec.claims else "recall"
-            values = dict(zip([first, str(self._book.spec.minimise)], trial.values or (), strict=False))
+            values = dict(zip(["recall", str(self._book.spec.minimise)], trial.values or (), strict=False))
             row: dict[str, Any] = {"trial": trial.number, "state": trial.state.name.lower(), **values, **trial.params}
             rows.append(row | {"seconds": trial.user_attrs.get("seconds")})
         return pd.DataFrame(rows)
@@ -189,14 +188,14 @@ class Study:
         return _html(f"study {self.name}", self._lines(), self.trials)
 
 
-def load(runs: Path, name: str) -> Comparison | Study | RunResult:
+def load(runs: Path, name: str) -> Comparison | StudyResult | RunResult:
     """A comparison, a study, or a finished run by its id or a part of it that only one has.
 
     Raises:
         RunError: there is none of this name, or it is not finished.
     """
     if (runs / name / "study.json").exists():
-        return Study(runs / name)
+        return StudyResult(runs / name)
     if (runs / name / "comparison.json").exists():
         groups_of(runs, name)  # raises where no cell is finished
         if not (runs / name / "answer.md").exists():

@@ -1,86 +1,44 @@
-"""A study in its storage: who computes which trial, what became of it, and rescues from workers that died.
+"""A study in its storage: Optuna computes its trials, and a trial whose worker died is queued again.
 
-A worker holds the lock of the trial that it computes; the lock goes with the worker, however that ends. A trial that
-runs and whose lock is free is failed, and queued again exactly once. Trials are asked for and ended under the study's
-own lock, so that no point is computed twice and none beyond the number asked for.
+A worker holds the lock of the trial that it computes; however the worker ends, the lock is released. A trial that is
+marked as running and whose lock is free goes back into the queue under its own number: samplers and pruners depend on
+the number, so a killed study tries the same points. One worker at a time asks for a trial, under the study's lock, so
+that no point is computed twice and none beyond the number asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.errors import RunError, without_secrets
+from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import DamagedError
+from negbench.signals import Stopped
 from negbench.tracking import Pruned
-from negbench.tuning.spec import StudySpec, distributions, pruner_of, sampler_of
+from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 from negbench.tuning.storage import open_storage, storage_url
 
-_NOTED: dict[str, type] = {  # what is kept beside a trial
-    "error": str,
-    "runs": list,
-    "seconds": float,
-    "verdicts": dict,
-    "deaths": int,
-    "config": dict,
-}
-MAX_DEATHS = 5  # a point whose worker dies that often is taken for the reason, and not queued again
+_NOTED: dict[str, type] = {"error": str, "runs": list, "seconds": float, "deaths": int, "config": dict}  # of a trial
+MAX_DEATHS = 5  # a trial whose worker dies that often is taken for the cause, and fails
+_POLL = 0.5  # seconds between two looks while other workers compute the last trials
 
-Wait = Literal["wait"]
+Objective = Callable[[optuna.Trial], Sequence[float]]
+Report = Callable[[str], None]
 
 
 def trial_folder(number: int) -> str:
     """Folder of a trial in the study's folder, and the name of its lock."""
     return f"trials/trial-{number:04d}"
-
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """A trial that this worker is to compute; it holds the trial as long as `held` is open.
-
-    What the methods raise as UpdateFinishedTrialError: another worker has taken the trial over, because the connection
-    that held its lock broke. Its result is not wanted any more.
-    """
-
-    trial: optuna.Trial
-    spec: StudySpec
-    held: ExitStack
-
-    @property
-    def number(self) -> int:
-        """Of the trial, from 0."""
-        return int(self.trial.number)
-
-    @property
-    def point(self) -> dict[str, Any]:
-        """Knob -> value."""
-        return dict(self.trial.params)
-
-    def note(self, key: str, value: Any) -> None:
-        """Keep something beside the trial."""
-        self.trial.set_user_attr(key, value)
-
-    def report(self, step: int, value: float, *, prunable: bool) -> None:
-        """The objective so far.
-
-        Raises:
-            Pruned: the trial is not worth going on with; only where `prunable`.
-        """
-        if self.spec.minimise is not None:
-            return
-        self.trial.report(value, step)
-        if prunable and self.spec.prunes and self.trial.should_prune():
-            raise Pruned(f"at step {step}")
 
 
 class Book:
@@ -92,26 +50,15 @@ class Book:
         spec: settings; None takes those that the storage holds.
         url: of `storage_url`.
         trials: how many to make.
-        on_lost: told the attributes of a trial whose worker died.
 
     Raises:
         RunError: a study of that name with other settings or another version of the code, or none where spec is None.
         OptionError: a storage that cannot be opened, or a sampler that is not installed.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        spec: StudySpec | None,
-        url: str,
-        trials: int = 0,
-        *,
-        on_lost: Callable[[Mapping[str, Any]], None] = lambda attributes: None,
-    ) -> None:
+    def __init__(self, folder: Path, name: str, spec: StudySpec | None, url: str, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.name, self.url, self.trials = folder, name, url, trials
-        self._on_lost = on_lost
         self._storage, self.hold = open_storage(url, name, folder)
         with self.hold():
             self.spec = self._agreed(spec)
@@ -119,7 +66,7 @@ class Book:
             self.study = optuna.create_study(
                 study_name=name,
                 storage=self._storage,
-                sampler=optuna.samplers.RandomSampler(seed=0),  # replaced for each trial
+                sampler=SeededSampler(self.spec),
                 pruner=pruner_of(self.spec),
                 directions=directions[: 1 if self.spec.minimise is None else 2],
                 load_if_exists=True,
@@ -132,15 +79,15 @@ class Book:
 
     def _agreed(self, spec: StudySpec | None) -> StudySpec:
         """This machine's settings, which must agree with the stored ones; those where none are given."""
-        known = optuna.get_all_study_names(self._storage)
-        if self.name not in known:
+        place = without_secrets(self.url)
+        if self.name not in optuna.get_all_study_names(self._storage):
             if spec is None:
-                raise RunError(f"there is no study '{self.name}' in {without_secrets(self.url)}")
+                raise RunError(f"there is no study '{self.name}' in {place}")
             return spec
         with self._records():
             stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
         if stored is None:
-            raise RunError(f"study '{self.name}' in {without_secrets(self.url)} is not negbench's: give another --name")
+            raise RunError(f"study '{self.name}' in {place} is not negbench's: give another --name")
         with self._records():
             kept = StudySpec.load(stored)
         if spec is None:
@@ -155,14 +102,12 @@ class Book:
 
     @contextlib.contextmanager
     def _records(self) -> Iterator[None]:
-        """What the storage holds is taken apart in this block; DamagedError where it is not as negbench writes it."""
+        """Read what the storage holds in this block; DamagedError where it is not as negbench writes it."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            place, problem = without_secrets(self.url), f"{type(error).__name__}: {error}"
+            place, problem = without_secrets(self.url), f"{type(error).__name__}: {error}".split("\n")[0]
             raise DamagedError(f"{place} is damaged ({problem}): put back a copy, or give another --name") from error
-
-    # --- trials ---------------------------------------------------------------------------------------------------
 
     def frozen(self) -> list[FrozenTrial]:
         """All trials, in order of number.
@@ -182,98 +127,137 @@ class Book:
         return found
 
     def counts(self) -> dict[str, int]:
-        """How many trials are finished, pruned, failed, lost (queued again), running, waiting."""
-        found = dict.fromkeys(("finished", "pruned", "failed", "lost", "running", "waiting"), 0)
+        """How many trials are finished, pruned, failed, running, waiting."""
+        words = {TrialState.COMPLETE: "finished", TrialState.FAIL: "failed"}
+        found = dict.fromkeys(("finished", "pruned", "failed", "running", "waiting"), 0)
         for trial in self.frozen():
-            found[_state(trial)] += 1
+            found[words.get(trial.state, trial.state.name.lower())] += 1
         return found
 
-    def claim(self) -> Claim | Wait | None:
-        """A trial to compute; "wait" while others compute the last ones, None when all is done."""
-        with self.hold():
-            self._rescue()
-            trials, points = self.frozen(), self.spec.space.points[: self.trials]
-            waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
-            if not waiting:
-                open_points = [point for point in points if point not in map(_asked, trials)]
-                taken = sum(_state(trial) != "lost" for trial in trials)
-                if taken >= self.trials or (points and not open_points):
-                    return "wait" if any(trial.state == TrialState.RUNNING for trial in trials) else None
-                if open_points or not trials:
-                    self.study.enqueue_trial(open_points[0] if open_points else self.spec.space.default)
-            # a waiting trial is taken first; it is sampled too where its worker was killed before all was sampled
-            self.study.sampler = sampler_of(self.spec, waiting[0] if waiting else len(trials))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                trial = self.study.ask(fixed_distributions=distributions(self.spec))
-            held = ExitStack()
-            held.enter_context(self.hold(trial_folder(trial.number), wait=False))
-        return Claim(trial, self.spec, held)
+    # --- computing ------------------------------------------------------------------------------------------------
 
-    def _rescue(self) -> None:
-        """Fail the trials whose worker is gone, and queue each of them again once. Under the study's lock.
+    def work(self, objective: Objective, report: Report) -> int:
+        """Compute trials until the study has all that are asked for; returns how many this worker made.
 
-        In two steps, either of which can be repeated: a worker that is killed in between loses nothing.
+        Args:
+            objective: values of a trial whose `params` are set; raises `Pruned` to give it up.
+            report: called with a line about each trial.
+
+        Raises:
+            NegbenchError: the default itself (trial 0) cannot be computed.
         """
+        made = 0
+        while True:
+            with ExitStack() as turn:
+                turn.enter_context(self.hold())
+                self._requeue_dead(report)
+                number = self._next()
+                if isinstance(number, int):
+                    self._compute(number, objective, turn, report)
+                    made += 1
+            if number is None:
+                return made
+            if number == "wait":
+                time.sleep(_POLL)
+
+    def _next(self) -> int | Literal["wait"] | None:
+        """Number of the next trial; "wait" while others compute the last ones, None when all is done."""
+        trials, points = self.frozen(), self.spec.space.points
+        waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
+        if waiting:
+            return waiting[0]
+        number = len(trials)
+        if number < min(self.trials, len(points) or self.trials):
+            if points or number == 0:
+                self.study.enqueue_trial(points[number] if points else self.spec.space.default)
+            return number
+        return "wait" if any(trial.state == TrialState.RUNNING for trial in trials) else None
+
+    def _requeue_dead(self, report: Report) -> None:
+        """Queue every trial whose worker is gone again. Under the study's lock."""
         for trial in self.frozen():
-            if trial.state == TrialState.RUNNING and self._is_dead(trial.number):
-                if trial.user_attrs.get("deaths", 0) + 1 == MAX_DEATHS:
-                    told = f"its worker died {MAX_DEATHS} times"
-                    self._storage.set_trial_user_attr(trial._trial_id, "error", told)
+            if trial.state != TrialState.RUNNING or not self._is_dead(trial.number):
+                continue
+            deaths = trial.user_attrs.get("deaths", 0) + 1
+            self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
+            if deaths < MAX_DEATHS:
+                self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+                report(f"trial {trial.number}: its worker died; queued again")
+            else:
+                self._storage.set_trial_user_attr(trial._trial_id, "error", f"its worker died {MAX_DEATHS} times")
                 self.study.tell(trial.number, state=TrialState.FAIL)
-                self._on_lost(trial.user_attrs)
-        trials = self.frozen()
-        again = {trial.user_attrs.get("retry_of") for trial in trials}
-        for trial in trials:
-            if _state(trial) == "lost" and trial.number not in again:
-                deaths = trial.user_attrs.get("deaths", 0) + ("given_back" not in trial.user_attrs)
-                self.study.enqueue_trial(_asked(trial), user_attrs={"retry_of": trial.number, "deaths": deaths})
 
     def _is_dead(self, number: int) -> bool:
+        """Whether a trial is running and nobody holds it."""
         try:
             with self.hold(trial_folder(number), wait=False):
-                return True
+                return self.frozen()[number].state == TrialState.RUNNING  # it may just have ended
         except BlockingIOError:
             return False
 
-    # --- ends -----------------------------------------------------------------------------------------------------
+    def _compute(self, number: int, objective: Objective, turn: ExitStack, report: Report) -> None:
+        """Let Optuna compute one trial; `turn` is ended as soon as the trial is sampled and held."""
 
-    def finish(self, claim: Claim, values: Sequence[float]) -> None:
-        """The trial's objectives."""
-        self._tell(claim, TrialState.COMPLETE, values)
+        def held_objective(trial: optuna.Trial) -> Sequence[float]:
+            held.enter_context(self.hold(trial_folder(number), wait=False))
+            for knob in self.spec.space.knobs:
+                knob.suggest(trial)
+            turn.close()
+            return _evaluated(objective, trial)
 
-    def prune(self, claim: Claim) -> None:
-        """The trial was stopped early; the last value reported stands for it."""
-        self._tell(claim, TrialState.PRUNED)
+        with ExitStack() as held:
+            try:
+                self.study.optimize(held_objective, n_trials=1, catch=(Exception,) if number else ())
+            except NegbenchError as error:
+                if number > 0:
+                    raise
+                raise NegbenchError(f"trial 0, the default, failed: {error}") from error
+            except ValueError:  # Optuna's, about a trial that is finished
+                if self.frozen()[number].state not in (TrialState.COMPLETE, TrialState.PRUNED):
+                    raise
+                report(f"trial {number}: finished by another worker, because this one lost its connection")
+                return
+            except BaseException as error:  # Ctrl-C, a signal
+                turn.close()
+                self._put_back(number)
+                if isinstance(error.__cause__, KeyboardInterrupt):
+                    raise error.__cause__ from None
+                raise
+        report(f"trial {number}: {_told(self.frozen()[number])}")
 
-    def fail(self, claim: Claim, error: str) -> None:
-        """The trial cannot be computed, and is not queued again."""
-        claim.note("error", error)
-        self._tell(claim, TrialState.FAIL)
-
-    def give_back(self, claim: Claim) -> None:
-        """This worker stops (Ctrl-C): the trial is to be queued again."""
-        with contextlib.suppress(UpdateFinishedTrialError):
-            claim.note("given_back", True)
-            self._tell(claim, TrialState.FAIL)
-
-    def _tell(self, claim: Claim, state: TrialState, values: Sequence[float] | None = None) -> None:
-        with self.hold():
-            if self.frozen()[claim.number].state != TrialState.RUNNING:
-                raise UpdateFinishedTrialError
-            self.study.tell(claim.trial, values, state=state)
+    def _put_back(self, number: int) -> None:
+        """Queue a trial again that this worker leaves."""
+        trials = self.frozen()
+        if number < len(trials) and trials[number].state == TrialState.RUNNING:
+            self._storage.set_trial_state_values(trials[number]._trial_id, TrialState.WAITING)
 
 
-def _state(trial: FrozenTrial) -> str:
-    """A trial that failed without having said why lost its worker."""
+def _evaluated(objective: Objective, trial: optuna.Trial) -> Sequence[float]:
+    """The objective with its endings in Optuna's words."""
+    try:
+        return objective(trial)
+    except Pruned as error:
+        raise optuna.TrialPruned(str(error)) from error
+    except KeyboardInterrupt as error:  # Optuna would take it for a failure of the trial
+        raise Stopped(signal.SIGINT) from error
+    except UpdateFinishedTrialError:
+        raise
+    except Exception as error:
+        trial.set_user_attr(
+            "error", str(error) if isinstance(error, NegbenchError) else f"{type(error).__name__}: {error}"
+        )
+        raise
+
+
+def _told(trial: FrozenTrial) -> str:
+    """What became of a trial, in a line."""
+    short = {key.split(".")[-1]: f"{v:.4g}" if isinstance(v, float) else v for key, v in trial.params.items()}
+    point = ", ".join(f"{key}={value}" for key, value in short.items())
     if trial.state == TrialState.FAIL:
-        return "failed" if "error" in trial.user_attrs else "lost"
-    return "finished" if trial.state == TrialState.COMPLETE else str(trial.state.name.lower())
-
-
-def _asked(trial: FrozenTrial) -> dict[str, Any]:
-    """What the trial was queued with, and what was sampled of the rest before its worker died."""
-    return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        return f"FAILED: {trial.user_attrs.get('error', 'its value is no number')} ({point})"
+    if trial.state == TrialState.PRUNED:
+        return f"pruned at step {trial.last_step} ({point})"
+    return f"{' '.join(f'{value:.4f}' for value in trial.values)} ({point})"
 
 
 def open_book(runs: Path, name: str) -> Book:

@@ -7,21 +7,22 @@ width, because a range that moves with another value is none that a sampler can 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import optuna
+
 from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved, set_layer
 from negbench.contracts import Range, band_fields, tunable_ranges
-from negbench.errors import OptionError, UnknownNameError
+from negbench.errors import OptionError, UnknownNameError, quoted
 
 MAX_KNOBS = 5
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")
-_DIALS = ("dataset", "backbone", "train")  # of a study of worlds, whose trials are compared by claims alone
+_FORM = "want KEY=low:high, KEY=low:high:log or KEY=a|b|c"
 _N_DEF = range(2, 13)
 _NEGATIVES = (1, 5)
 
@@ -35,8 +36,8 @@ class Knob:
 
     key: str
     default: Any
-    low: float | None = None
-    high: float | None = None
+    low: int | float = 0
+    high: int | float = 0
     log: bool = False
     choices: tuple[Any, ...] = ()
 
@@ -45,13 +46,19 @@ class Knob:
         """Whether the range holds whole numbers only."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
+    def suggest(self, trial: optuna.Trial) -> Any:
+        """The value of a trial, sampled where it has none; the range is the same in every trial."""
+        if self.choices:
+            return trial.suggest_categorical(self.key, self.choices)
+        if self.whole:
+            return trial.suggest_int(self.key, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(self.key, self.low, self.high, log=self.log)
+
     @property
     def start(self) -> Any:
         """The default, or the nearest value of the range where the range leaves it out."""
         if self.choices:
             return self.default if self.default in self.choices else self.choices[0]
-        assert self.low is not None
-        assert self.high is not None
         return min(max(self.default, self.low), self.high)
 
     def text(self) -> str:
@@ -144,7 +151,6 @@ def build_space(
     points: Sequence[Mapping[str, Any]] = (),
     grid: bool = False,
     force: bool = False,
-    worlds: bool = False,
 ) -> Space:
     """The space of a study.
 
@@ -155,36 +161,22 @@ def build_space(
         points: listed points (key -> value, the same keys in each); nothing else is searched then.
         grid: list every combination of the knobs' choices as a point.
         force: allow more than five knobs.
-        worlds: search the dials of a world (data set, backbone, training) alone, and as many as are named.
 
     Raises:
         OptionError: a key or value that cannot be searched, no knob at all, or too many of them.
     """
     full = resolved(base)
     if points:
-        space = _listed(base, full, [dict(point) for point in points])
+        space = _listed(full, points)
     else:
-        knobs, band = ({}, None) if worlds else own_knobs(base, full)
-        for told in fix:
-            known = [*full.flat(), *knobs]
-            key = full_key(told, known)
-            if key not in known:
-                raise _unknown(key, known, "--fix")
-            if band is not None and key == band.key:
-                raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
-            knobs.pop(key, None)
-            if band is not None and key == f"strategy.{band.end}":
-                knobs.pop(band.key, None)
-        for text in search:
-            knob = parse_search(text, full, knobs, band, worlds=worlds)
-            knobs[knob.key] = knob
-        space = Space(tuple(knobs.values()), band)
+        space = _searched(base, full, search, fix)
         if grid:
-            space = _gridded(base, space)
+            space = _gridded(space)
     if not space.knobs:
-        what = "no dial is named" if worlds else f"strategy '{base.strategy.name}' has nothing left to tune"
-        raise OptionError(f"{what}: --search KEY=low:high adds a knob")
-    if len(space.knobs) > MAX_KNOBS and not (force or worlds or space.points):
+        raise OptionError(
+            f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
+        )
+    if len(space.knobs) > MAX_KNOBS and not (force or space.points):
         names = ", ".join(knob.key for knob in space.knobs)
         raise OptionError(
             f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
@@ -193,6 +185,25 @@ def build_space(
     for config in space.corners(base):
         resolved(config)
     return space
+
+
+def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str]) -> Space:
+    """The strategy's knobs, without those of `fix` and with those of `search`."""
+    knobs, band = own_knobs(base, full)
+    for given in fix:
+        known = [*full.flat(), *knobs]
+        key = full_key(given, known)
+        if key not in known:
+            raise _unknown(key, known, "--fix")
+        if band is not None and key == band.key:
+            raise OptionError(f"--fix {key}: a width is not a key of its own; fix strategy.{band.end} instead")
+        knobs.pop(key, None)
+        if band is not None and key == f"strategy.{band.end}":
+            knobs.pop(band.key, None)
+    for text in search:
+        knob = parse_search(text, full, knobs, band)
+        knobs[knob.key] = knob
+    return Space(tuple(knobs.values()), band)
 
 
 def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
@@ -225,8 +236,8 @@ def _of_range(key: str, default: Any, span: Range) -> Knob:
         return Knob(key, default, choices=(*span.choices, *([] if default in span.choices else [default])))
     assert span.low is not None
     assert span.high is not None
-    low, high = (int, int) if isinstance(default, int) else (float, float)
-    return Knob(key, default, min(low(span.low), default), max(high(span.high), default), span.log)
+    number = int if isinstance(default, int) else float
+    return Knob(key, default, min(number(span.low), default), max(number(span.high), default), span.log)
 
 
 def band_of(cls: Any, options: Mapping[str, Any]) -> Band | None:
@@ -269,71 +280,62 @@ def _warmup(full: ResolvedConfig) -> Knob | None:
 # --- what the user says ------------------------------------------------------------------------------------------
 
 
-def parse_search(
-    text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None, *, worlds: bool = False
-) -> Knob:
+def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Knob:
     """'KEY=low:high[:log]' or 'KEY=a|b|c' as a knob; keys that are no knob yet are taken from the configuration."""
-    key, sign, given = text.partition("=")
+    where = f"--search {text!r}"
+    key, _, given = text.partition("=")
     key = full_key(key.strip(), [*full.flat(), *knobs])
-    if not sign or not given.strip():
-        raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
-    default = _default_of(key, full, knobs, band, worlds=worlds)
+    default = _default_of(key, full, knobs, band)
     if "|" in given:
-        choices = tuple(_value(part, key, full, text) for part in given.split("|"))
+        choices = tuple(_value(part, default, key, full, where) for part in given.split("|"))
         if len(set(choices)) != len(choices):
-            raise OptionError(f"--search {text!r}: names a value twice")
-        return Knob(key, default, choices=tuple(_as(default, c, text) for c in choices))
-    low, high, *log = given.split(":") if given.count(":") in (1, 2) else ("", "")
-    if not low or not high or log not in ([], ["log"]):
-        raise OptionError(f"--search {text!r}: want KEY=low:high, KEY=low:high:log or KEY=a|b|c")
-    ends = [_as(default, _value(part, key, full, text), text) for part in (low, high)]
+            raise OptionError(f"{where}: names a value twice")
+        return Knob(key, default, choices=choices)
+    parts = given.split(":")
+    if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
+        raise OptionError(f"{where}: {_FORM}")
+    log, ends = len(parts) == 3, [_value(part, default, key, full, where) for part in parts[:2]]
     if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
-        raise OptionError(f"--search {text!r}: a range needs two numbers; other values are listed as a|b|c")
+        raise OptionError(f"{where}: a range needs two numbers; other values are listed as a|b|c")
     if any(isinstance(end, float) for end in ends):
         ends = [float(end) for end in ends]
     if not ends[0] < ends[1] or (log and ends[0] <= 0):
-        raise OptionError(f"--search {text!r}: want low < high{', and low > 0 on a log scale' if log else ''}")
+        raise OptionError(f"{where}: want low < high{', and low > 0 on a log scale' if log else ''}")
     if default is None:
-        raise OptionError(f"--search {text!r}: {key} has no value by default; set one first with --set {key}=...")
-    return Knob(key, default, ends[0], ends[1], bool(log))
+        raise OptionError(f"{where}: {key} has no value by default; set one first with --set {key}=...")
+    return Knob(key, default, ends[0], ends[1], log)
 
 
-def _default_of(
-    key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None, *, worlds: bool = False
-) -> Any:
+def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band: Band | None) -> Any:
     if band is not None and key == f"strategy.{band.end}":
         raise OptionError(f"{key} is searched as its distance from strategy.{band.start}: --search {band.key}=low:high")
     if key in knobs:
         return knobs[key].default
-    flat, sections = full.flat(), _DIALS if worlds else _SEARCHABLE
+    flat = full.flat()
     if key not in flat:
-        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in sections], "--search")
+        raise _unknown(key, [k for k in (*knobs, *flat) if k.split(".")[0] in _SEARCHABLE], "--search")
     section, name = key.partition(".")[::2]
-    fixed = ("train.num_negatives",) if worlds else ("train.epochs", "schedule.refresh_epochs")
-    if section not in sections or name == "name" or key in fixed:
-        if worlds:
-            raise OptionError(f"{key} is no dial of a world: the claims fix it themselves")
+    if section not in _SEARCHABLE or name == "name" or key in ("train.epochs", "schedule.refresh_epochs"):
         raise OptionError(f"{key} cannot be searched: trials could not be compared, or stopped early")
     return flat[key]
 
 
-def _value(text: str, key: str, full: ResolvedConfig, where: str) -> Any:
-    """A value as TOML, else as a string; a warm-up may be a fraction of the epochs ('1/12')."""
-    text = text.strip()
-    if key == "schedule.warmup" and "/" in text:
+def _value(given: Any, default: Any, key: str, full: ResolvedConfig, where: str) -> Any:
+    """One value in the type of the default; text as TOML, and a warm-up also as a fraction of the epochs ('1/12')."""
+    value = given
+    if isinstance(given, str) and key == "schedule.warmup" and "/" in given:
         try:
-            return max(1, round(Fraction(text) * full.train.epochs))
+            value = max(1, round(Fraction(given.strip()) * full.train.epochs))
         except (ValueError, ZeroDivisionError) as error:
-            raise OptionError(f"{where!r}: '{text}' is no fraction of the epochs") from error
-    return parse_value(text, where)
-
-
-def _as(default: Any, value: Any, where: str) -> Any:
-    """The value in the default's type, where that is a number."""
+            raise OptionError(f"{where}: {given!r} is no fraction of the epochs") from error
+    elif isinstance(given, str):
+        value = parse_value(given.strip(), where)
+    if not (value is None or isinstance(value, bool | int | float | str)):
+        raise OptionError(f"{where}: want a number, a text, true or false, got {quoted(value)}")
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, int) and not isinstance(default, bool) and isinstance(value, float):
-        raise OptionError(f"--search {where!r}: want whole numbers, got {value}")
+        raise OptionError(f"{where}: want whole numbers, got {value}")
     return value
 
 
@@ -358,31 +360,30 @@ def _unknown(key: str, known: Sequence[str], where: str) -> UnknownNameError:
 # --- listed points -----------------------------------------------------------------------------------------------
 
 
-def _listed(base: RunConfig, full: ResolvedConfig, points: list[dict[str, Any]]) -> Space:
+def _listed(full: ResolvedConfig, points: Sequence[Mapping[str, Any]]) -> Space:
     """A table's points: every key becomes a knob with the values that occur, and the default is put first."""
     keys = list(points[0])
     for point in points:
         if list(point) != keys:
             raise OptionError(f"study.points: every point needs the same keys ({', '.join(keys)}), got {point}")
-    default = {}
-    for key in keys:
-        default[key] = _default_of(key, full, {}, None)
-        for point in points:
-            value = _value(point[key], key, full, f"study.points {key}") if isinstance(point[key], str) else point[key]
-            point[key] = _as(default[key], value, f"study.points {key}")
-    if any(point in points[:index] for index, point in enumerate(points)):
-        raise OptionError(f"study.points: a point stands there twice, at {full.train.epochs} epochs: {points}")
-    ordered = [default, *(point for point in points if point != default)]
-    knobs = [Knob(key, default[key], choices=tuple(dict.fromkeys(p[key] for p in ordered))) for key in keys]
+    default = {key: _default_of(key, full, {}, None) for key in keys}
+    rows = [
+        {key: _value(value, default[key], key, full, f"study.points {key}") for key, value in point.items()}
+        for point in points
+    ]
+    if any(row in rows[:index] for index, row in enumerate(rows)):
+        raise OptionError(f"study.points: a point is listed twice, at {full.train.epochs} epochs: {rows}")
+    ordered = [default, *(row for row in rows if row != default)]
+    knobs = [Knob(key, default[key], choices=tuple(dict.fromkeys(row[key] for row in ordered))) for key in keys]
     return Space(tuple(knobs), None, tuple(ordered))
 
 
-def _gridded(base: RunConfig, space: Space) -> Space:
-    ranges = [knob for knob in space.knobs if not knob.choices]
+def _gridded(space: Space) -> Space:
+    """Every combination of the knobs' choices as a point, the default first."""
+    ranges = [knob.key for knob in space.knobs if not knob.choices]
     if ranges:
-        names = ", ".join(knob.key for knob in ranges)
-        raise OptionError(f"a grid needs listed values for {names}: --search {ranges[0].key}=a|b|c, or --fix {names}")
+        names = ", ".join(ranges)
+        raise OptionError(f"a grid needs listed values for {names}: --search {ranges[0]}=a|b|c, or --fix {names}")
     keys = [knob.key for knob in space.knobs]
-    default = {knob.key: knob.start for knob in space.knobs}
     rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(knob.choices for knob in space.knobs))]
-    return dataclasses.replace(space, points=(default, *(row for row in rows if row != default)))
+    return replace(space, points=(space.default, *(row for row in rows if row != space.default)))

@@ -1,4 +1,4 @@
-"""Where a study lies, and its locks: let go of by the kernel, or by the database server, when their holder dies."""
+"""Where a study's trials lie, and its locks: the kernel, or the database server, releases them when a holder dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from negbench.errors import OptionError, without_secrets
 from negbench.files import DamagedError, locked, seal
 
-# after a minute without a sign of life the server lets go of the locks of a machine that was switched off
+# a minute after a machine was switched off, the server releases its locks
 _KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
 
 
@@ -27,30 +27,23 @@ class Hold(Protocol):
     """Holds the lock `name` of a study while the block runs; the name is a folder in the study's folder."""
 
     def __call__(self, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
-        """Raises BlockingIOError where it is held elsewhere, unless it is to wait."""
+        """Raises BlockingIOError where somebody else holds it and `wait` is False."""
 
 
-def storage_url(folder: Path, given: str | None, workers: int = 1) -> str:
+def storage_url(folder: Path, given: str | None) -> str:
     """Where the trials lie: the journal in the study's folder, or a database.
 
     Raises:
-        OptionError: sqlite for several workers, or a database of another kind than the two that were tried.
+        OptionError: another database than PostgreSQL. One lock on the whole file makes the workers of sqlite fail.
     """
     if given is None:
         return str(folder / "optuna.journal")
     kind, sign, rest = given.partition("://")
-    if not sign:
-        raise OptionError("--storage: want postgresql://USER@HOST/DATABASE, or nothing for a journal file")
-    if kind.partition("+")[0] in ("postgresql", "postgres"):
-        return f"postgresql+psycopg://{rest}"
-    if kind != "sqlite":
-        raise OptionError(f"--storage {kind}://...: want postgresql://USER@HOST/DATABASE or sqlite:///FILE")
-    if workers > 1:
+    if not sign or kind.partition("+")[0] not in ("postgresql", "postgres"):
         raise OptionError(
-            "--storage sqlite://... with several workers: its one lock on the whole file makes them fail ('database is "
-            "locked'), and over a network it loses writes; leave --storage out for a journal file, or take postgresql://"
+            f"--storage {without_secrets(given)}: want postgresql://USER@HOST/DATABASE, or nothing for a journal file"
         )
-    return given
+    return f"postgresql+psycopg://{rest}"
 
 
 def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
@@ -58,35 +51,27 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
 
     Raises:
         OptionError: a database that cannot be reached, or whose driver is not installed.
+        DamagedError: a journal that is not what was written.
     """
     if not folder.is_dir():
         seal(folder)
+    if "://" not in url:
+        return _journal(Path(url)), partial(_file_lock, folder)
     try:
-        if url.startswith("postgresql"):
-            server = sqlalchemy.create_engine(
-                url,
-                isolation_level="AUTOCOMMIT",  # a transaction as long as a trial would keep the server from cleaning up
-                poolclass=sqlalchemy.NullPool,
-                connect_args={"options": _KEEPALIVE},
-            )
-            with _server_lock(server, "", "tables"):  # two workers that make the tables at once fail
-                storage = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
-            return storage, partial(_server_lock, server, study)
-        if url.startswith("sqlite"):
-            return optuna.storages.RDBStorage(url), partial(_file_lock, folder)
+        server = sqlalchemy.create_engine(
+            url,
+            isolation_level="AUTOCOMMIT",  # a transaction as long as a trial would keep the server from cleaning up
+            poolclass=sqlalchemy.NullPool,
+            connect_args={"options": _KEEPALIVE},
+        )
+        with _server_lock(server, "", "tables"):  # two workers that make the tables at once fail
+            storage = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        return storage, partial(_server_lock, server, study)
     except ImportError as error:
         raise OptionError("--storage postgresql://... needs psycopg: pip install 'negbench[postgresql]'") from error
     except sqlalchemy.exc.SQLAlchemyError as error:
         reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0])
         raise OptionError(f"--storage {url.partition('://')[0]}://...: cannot be opened: {reason}") from error
-    lock: Any = _JournalLock(Path(url))
-    journal = JournalFileBackend(url, lock_obj=lock)
-    lock.acquire()  # reading alone takes no lock: compare once before
-    lock.release()
-    try:
-        return optuna.storages.JournalStorage(journal), partial(_file_lock, folder)
-    except Exception as error:  # of a journal without hashes, whatever its records are that optuna applies
-        raise lock.damaged(f"{type(error).__name__}: {error}") from error
 
 
 def _file_lock(folder: Path, name: str = ".", *, wait: bool = True) -> AbstractContextManager[None]:
@@ -95,7 +80,7 @@ def _file_lock(folder: Path, name: str = ".", *, wait: bool = True) -> AbstractC
 
 @contextlib.contextmanager
 def _server_lock(server: sqlalchemy.Engine, study: str, name: str = ".", *, wait: bool = True) -> Iterator[None]:
-    """PostgreSQL's lock on a number of ours; it is gone with the connection that holds it."""
+    """PostgreSQL's advisory lock on a number of ours; the server releases it with the connection that holds it."""
     key = int.from_bytes(hashlib.sha256(f"negbench {study} {name}".encode()).digest()[:8], "big", signed=True)
     take = sqlalchemy.text(f"select pg_{'' if wait else 'try_'}advisory_lock(:key)")
     with server.connect() as connection:
@@ -104,11 +89,25 @@ def _server_lock(server: sqlalchemy.Engine, study: str, name: str = ".", *, wait
         yield
 
 
-class _JournalLock:
-    """Lock of a journal file that is let go of when its process dies; optuna's own then blocks all others for 30 s.
+# --- the journal -------------------------------------------------------------------------------------------------
 
-    Beside the journal lie its length and SHA-256 after every write: what was written once must be there unchanged.
-    What a killed writer left of a line is cut off, before the next line would be glued to it.
+
+def _journal(path: Path) -> Any:
+    lock: Any = _JournalLock(path)
+    backend = JournalFileBackend(str(path), lock_obj=lock)
+    lock.acquire()  # reading alone takes no lock: compare once before
+    lock.release()
+    try:
+        return optuna.storages.JournalStorage(backend)
+    except Exception as error:  # whatever records Optuna applies, of a journal that lost its hashes
+        raise lock.damaged(f"{type(error).__name__}: {error}") from error
+
+
+class _JournalLock:
+    """Lock of a journal file that ends with its process; Optuna's own would block all others for 30 s after a kill.
+
+    Each write adds the journal's length and SHA-256 to a file beside it: what was written must be there unchanged. The
+    part of a line that a killed writer left is cut off, before the next line is glued to it.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -139,7 +138,7 @@ class _JournalLock:
         self._hash.update(file.read(max(0, length - self._length)))
         self._length = file.tell()
         if self._length != length or self._hash.hexdigest() != digest:
-            raise self.damaged(f"it is not what {self._sums.name} beside it tells")
+            raise self.damaged(f"it does not match {self._sums.name} beside it")
 
     def damaged(self, why: str) -> DamagedError:
         """The error about a journal that cannot be trusted."""
@@ -147,7 +146,7 @@ class _JournalLock:
         return DamagedError(f"{self._journal} is damaged ({why}): {mend}")
 
     def release(self) -> None:
-        """Let go."""
+        """Note what was written, and let go."""
         with self._journal.open("rb") as file, self._sums.open("ab") as sums:
             file.seek(self._length)
             if written := file.read():

@@ -9,33 +9,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import optuna
+
 from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
 from negbench.loop.runs import Bench, PlannedRun, RunResult, plan_run, run_config
 from negbench.runfolder import RunFolder, runs_of
 from negbench.tracking import Pruned, RunLog, Tracker
-from negbench.tuning.book import Claim, trial_folder
+from negbench.tuning.book import Objective, trial_folder
 from negbench.tuning.spec import StudySpec, first_refresh
 
 LARGE_FILES = ("model.safetensors", "checkpoint.pt", "pools-*.bits")  # of a trial's runs, not kept
 
-Objective = Callable[[Claim], Sequence[float]]
-
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker process is told.
+    """What a worker process needs to know; picklable.
 
     Args:
         runs: runs folder.
         name: of the study, of its folder there, and of its MLflow experiment.
-        spec: its settings, as this machine was told them.
+        spec: its settings on this machine.
         url: of the storage.
         trials: how many to make.
         uri: MLflow store of the trials' copies.
         parent: MLflow run that they hang under.
-        opens: makes the objective in the worker; importable by name. `Trials` for every study but those of tests.
+        opens: makes the objective in the worker; importable by name. `Trials` but in tests.
     """
 
     runs: Path
@@ -66,9 +66,9 @@ class Trials:
         self._job, self._spec = job, job.spec
         self._tracker = Tracker.open(job.runs, job.uri)
         cells = job.folder / "cells"
-        self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # the trial is what MLflow shows
+        self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # MLflow shows the trial, not its cells
 
-    def __call__(self, claim: Claim) -> list[float]:
+    def __call__(self, trial: optuna.Trial) -> list[float]:
         """Objectives of a trial: mean recall on the dev part, and what is minimised beside it.
 
         Raises:
@@ -76,43 +76,40 @@ class Trials:
             NegbenchError: it cannot be computed.
         """
         space, base = self._spec.space, self._spec.config
-        configs = [space.config(base, claim.point, seed) for seed in self._spec.seeds]
-        folder = RunFolder(self._job.folder / trial_folder(claim.number))
-        params = {**resolved(configs[0]).flat(), **claim.point}
-        with self._tracker.run(folder, params, self._job.tags(claim.number)) as log:
-            claim.note("config", space.plain(base, claim.point))
-            if run := log.opened():
-                claim.note("mlflow", run)
-            return self._values(claim, configs, log)
+        configs = [space.config(base, trial.params, seed) for seed in self._spec.seeds]
+        folder = RunFolder(self._job.folder / trial_folder(trial.number))
+        params = {**resolved(configs[0]).flat(), **trial.params}
+        with self._tracker.run(folder, params, self._job.tags(trial.number)) as log:
+            trial.set_user_attr("config", space.plain(base, trial.params))
+            log.opened()
+            return self._values(trial, configs, log)
 
-    def _values(self, claim: Claim, configs: Sequence[RunConfig], log: RunLog) -> list[float]:
+    def _values(self, trial: optuna.Trial, configs: Sequence[RunConfig], log: RunLog) -> list[float]:
         started, results = time.monotonic(), list[RunResult]()
         for config in configs:
-            results.append(self._cell(config, claim, log, [_main(result) for result in results]))
+            results.append(self._cell(config, trial, log, [_main(result) for result in results]))
         recall = statistics.fmean(map(_main, results))
         costs = {
-            "mining_seconds": statistics.fmean(float(r.details["seconds"].get("mine", 0.0)) for r in results),
-            "false_negative_rate": statistics.fmean(_false_negatives(r.details["behaviour"]) for r in results),
+            "mining-seconds": statistics.fmean(float(r.details["seconds"].get("mine", 0.0)) for r in results),
+            "false-negative-rate": statistics.fmean(_false_negatives(r.details["behaviour"]) for r in results),
         }
-        claim.note("runs", [result.run_id for result in results])
-        claim.note("seconds", round(time.monotonic() - started, 3))
-        for name, value in costs.items():
-            claim.note(name, None if math.isnan(value) else value)
-        log.metrics({"objective/recall": recall, **{f"objective/{k}": v for k, v in costs.items()}}, self._spec.epochs)
+        trial.set_user_attr("runs", [result.run_id for result in results])
+        trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
+        named = {f"objective/{name.replace('-', '_')}": value for name, value in costs.items()}
+        log.metrics({"objective/recall": recall, **named}, self._spec.epochs)
         if self._spec.minimise is None:
             return [recall]
-        second = costs[self._spec.minimise.replace("-", "_")]
-        if math.isnan(second):
+        if math.isnan(costs[self._spec.minimise]):
             raise NegbenchError(
                 f"--minimise {self._spec.minimise}: the data set knows nothing beyond each query's target, so that no "
                 "false negative can be counted"
             )
-        return [recall, second]
+        return [recall, costs[self._spec.minimise]]
 
-    def _cell(self, config: RunConfig, claim: Claim, log: RunLog, before: Sequence[float]) -> RunResult:
+    def _cell(self, config: RunConfig, trial: optuna.Trial, log: RunLog, before: Sequence[float]) -> RunResult:
         planned = plan_run(config, self._bench.scenes)
         try:
-            result = run_config(config, self._bench, watch=_Watch(claim, log, planned, before))
+            result = run_config(config, self._bench, watch=_Watch(self._spec, trial, log, planned, before))
         except Pruned:
             self._drop_large_files(planned)
             raise
@@ -128,22 +125,38 @@ class Trials:
 
 
 class _Watch:
-    """Passes a cell's points on to the storage and to MLflow, each once; nothing is pruned on those it had before."""
+    """Passes a cell's points on to the storage and to MLflow, each once, and prunes.
 
-    def __init__(self, claim: Claim, log: RunLog, planned: PlannedRun, before: Sequence[float]) -> None:
-        self._claim, self._log, self._before = claim, log, before
+    A trial that goes on after a kill is pruned where it would have been: the pruner is asked again at the last point
+    that the storage has, because the kill may have come before it answered.
+    """
+
+    def __init__(
+        self, spec: StudySpec, trial: optuna.Trial, log: RunLog, planned: PlannedRun, before: Sequence[float]
+    ) -> None:
+        self._spec, self._trial, self._log, self._before = spec, trial, log, before
+        self._stored = trial.study.get_trials(deepcopy=False)[trial.number].last_step
         self._first = first_refresh(planned.config)
         self._main = f"dev/{planned.splits.val.card.main}"
         self._seen: set[tuple[int, str]] = set()
 
     def __call__(self, epoch: int, values: Mapping[str, float], new: bool) -> None:
+        """One point of a run's curves; `new` does not matter here.
+
+        Raises:
+            Pruned: the trial is not worth going on with.
+        """
         unseen = {name: value for name, value in values.items() if (epoch, name) not in self._seen}
         self._seen.update((epoch, name) for name in unseen)
-        step = len(self._before) * self._claim.spec.epochs + epoch
+        step = len(self._before) * self._spec.epochs + epoch
         self._log.metrics(unseen, step + 1)
-        if self._main in unseen:
-            so_far = statistics.fmean([*self._before, unseen[self._main]])
-            self._claim.report(step, so_far, prunable=new and epoch >= self._first)
+        stored = -1 if self._stored is None else self._stored
+        if self._main not in unseen or self._spec.minimise is not None or step < stored:
+            return
+        if step > stored:
+            self._trial.report(statistics.fmean([*self._before, unseen[self._main]]), step)
+        if epoch >= self._first and self._trial.should_prune():
+            raise Pruned(f"at step {step}")
 
 
 def _main(result: RunResult) -> float:

@@ -20,10 +20,10 @@ from negbench.grid.comparison import KEY
 from negbench.grid.tuning import Tuning
 from negbench.tuning.book import Book
 from negbench.tuning.final import finished
+from negbench.tuning.serve import open_study, serve
 from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job
-from negbench.tuning.work import open_study, serve
 
 DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
 SEED = 10_000  # of the trials, or the first one above the comparison's
@@ -77,7 +77,7 @@ def _spec(config: RunConfig, search: Sequence[str], seed: int) -> StudySpec | No
     if not search and not set(knobs) - {_NEGATIVES}:
         return None
     space = build_space(base, search=search, fix=[_NEGATIVES], force=True)
-    return StudySpec.of(base, space, seeds=1, minimise=None, sampler="tpe", pruner="median")
+    return StudySpec.of(base, space)
 
 
 def tune(
@@ -111,7 +111,7 @@ def tune(
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
             books[place], job = open_study(
-                runs, title, each.spec, trials=trials, storage=None, workers=executor.workers, tracking_uri=tracking_uri
+                runs, title, each.spec, trials=trials, storage=None, tracking_uri=tracking_uri
             )
             jobs.append(job)
             places.append(place)

@@ -1,8 +1,10 @@
-"""Claims, rescues and ends of trials in every storage, with an objective of a moment and workers that are killed."""
+"""Trials in every storage, with an objective of a moment and workers that are killed."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -19,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import sqlalchemy
-from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
@@ -29,54 +31,84 @@ from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
 from negbench.files import DamagedError, read_json
 from negbench.systems.system import load_config
-from negbench.tuning.book import Book, Claim
-from negbench.tuning.final import finished
-from negbench.tuning.importance import importance
+from negbench.tracking import Pruned
+from negbench.tuning.book import Book, trial_folder
+from negbench.tuning.final import finished, importance
+from negbench.tuning.serve import serve
 from negbench.tuning.space import Knob, Space, build_space
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.storage import open_storage, storage_url
 from negbench.tuning.trials import Job
-from negbench.tuning.work import serve, work
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
+ALPHA, DRAWN, SCALE = "strategy.alpha", "train.num_negatives", "strategy.scale"
+SPACE = Space((Knob(ALPHA, 0.2, 0.0, 0.4), Knob(DRAWN, 1, 1, 5)))
+_LISTED = (Knob(ALPHA, 0.2, choices=(0.2, 0.1, 0.3, 0.4)), Knob(DRAWN, 1, choices=(1, 2, 3, 4, 5)))
+_ROWS = itertools.product(*(knob.choices for knob in _LISTED))
+GRID = Space(_LISTED, None, tuple({ALPHA: alpha, DRAWN: drawn} for alpha, drawn in _ROWS))
 
 
-def toy_space() -> Space:
-    return Space((Knob("strategy.alpha", 0.2, 0.0, 0.4), Knob("train.num_negatives", 1, 1, 5)))
-
-
-def toy_spec(space: Space | None = None, **changed: Any) -> StudySpec:
-    spec = StudySpec.of(BASE, space or toy_space(), seeds=1, minimise=None, sampler="tpe", pruner="median")
+def toy_spec(sampler: Any = "tpe", **changed: Any) -> StudySpec:
+    spec = StudySpec.of(BASE, GRID if sampler == "grid" else SPACE, sampler=sampler)
     return dataclasses.replace(spec, **changed)
 
 
 def toy_value(point: dict[str, Any]) -> float:
-    return 0.5 - (float(point["strategy.alpha"]) - 0.1) ** 2 + 0.01 * float(point["train.num_negatives"])
+    return 0.5 - (float(point[ALPHA]) - 0.1) ** 2 + 0.01 * float(point[DRAWN])
 
 
-def at_once(claim: Claim) -> Sequence[float]:
-    return [toy_value(claim.point)]
+def at_once(trial: optuna.Trial) -> Sequence[float]:
+    return [toy_value(trial.params)]
+
+
+def in_steps(trial: optuna.Trial) -> Sequence[float]:
+    """Reports, and is pruned."""
+    for step in range(4):
+        trial.report(toy_value(trial.params) * (step + 1) / 4, step)
+        if trial.should_prune():
+            raise Pruned(f"at step {step}")
+    return at_once(trial)
 
 
 @dataclasses.dataclass(frozen=True)
 class Slowly:
-    """Waits, so that a kill finds a worker within a trial; tells who computes what."""
+    """Waits, so that a kill finds a worker within a trial; writes down who computes what."""
 
     folder: Path
     seconds: float
 
-    def __call__(self, claim: Claim) -> Sequence[float]:
-        (self.folder / f"working-{claim.number}").write_text(str(os.getpid()))
+    def __call__(self, trial: optuna.Trial) -> Sequence[float]:
+        (self.folder / f"working-{trial.number}").write_text(str(os.getpid()))
         time.sleep(self.seconds)
-        (self.folder / f"ended-{claim.number}").write_text(str(os.getpid()))
-        return [toy_value(claim.point)]
+        (self.folder / f"ended-{trial.number}").write_text(str(os.getpid()))
+        return at_once(trial)
 
 
-def slow(job: Job, *, together: int = 1, seconds: float = 0.2) -> Callable[[Claim], Sequence[float]]:
+def slow(job: Job, *, together: int = 1, seconds: float = 0.2) -> Callable[[optuna.Trial], Sequence[float]]:
     """Opens when so many workers are there, so that none has done all before another one starts."""
     (job.folder / f"here-{os.getpid()}").touch()
     until(lambda: len(list(job.folder.glob("here-*"))) >= together)
     return Slowly(job.folder, seconds)
+
+
+def deadly(
+    job: Job, *, at: Sequence[int], times: int = 1, objective: Callable[[optuna.Trial], Sequence[float]] = at_once
+) -> Callable[[optuna.Trial], Sequence[float]]:
+    """Opens an objective that kills its worker (-9) so many times in each of these trials."""
+
+    def dying(trial: optuna.Trial) -> Sequence[float]:
+        values = objective(trial)
+        die_once(job.folder, trial.number, at, times)
+        return values
+
+    return dying
+
+
+def die_once(folder: Path, number: int, at: Sequence[int], times: int = 1) -> None:
+    marks = [folder / f"died-{number}-{time}" for time in range(times)]
+    if number in at and (left := [mark for mark in marks if not mark.exists()]):
+        left[0].touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def silent(text: str) -> None:
@@ -87,46 +119,44 @@ def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> B
     return Book(folder, "toy", spec or toy_spec(), storage_url(folder, None), trials)
 
 
-def toy_job(folder: Path, url: str, trials: int, opens: Any) -> Job:
+def toy_job(folder: Path, url: str, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
     """Of the study in `folder`, which is called toy."""
-    return Job(folder.parent, "toy", toy_spec(), url, trials, "none", None, opens)
+    return Job(folder.parent, "toy", spec or toy_spec(), url, trials, "none", None, opens)
 
 
-def claimed(book: Book) -> Claim:
-    claim = book.claim()
-    assert isinstance(claim, Claim)
-    return claim
+def points(book: Book) -> list[dict[str, Any]]:
+    return [trial.params for trial in book.frozen()]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+# --- settings and records --------------------------------------------------------------------------------------------
+
+
+def test_settings_and_notes_of_another_form_are_damage(tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [
         {"first_refresh": {}},
         {"epochs": "4"},
         {"base": []},
         {"space": {"knobs": 3}},
-        {"claims": None},
+        {"sampler": "best"},
         {"base": {"seed": -math.inf}},
-    ],
-)
-def test_settings_of_another_form_are_damage(changes: dict[str, Any], tmp_path: Path) -> None:
-    toy_book(tmp_path).study.set_user_attr("negbench", toy_spec().dump() | changes)
-    with pytest.raises(DamagedError, match="is damaged"):
-        Book(tmp_path, "toy", None, storage_url(tmp_path, None))
-
-
-@pytest.mark.parametrize("noted", [{"runs": "a"}, {"seconds": "1"}, {"verdicts": []}, {"deaths": None}, {"error": 3}])
-def test_notes_of_another_type_are_damage(noted: dict[str, Any], tmp_path: Path) -> None:
-    book = toy_book(tmp_path)
-    for key, value in noted.items():
-        claimed(book).note(key, value)
-    with pytest.raises(DamagedError, match=f"'{next(iter(noted))}' of trial 0 is no "):
-        book.counts()
+    ]
+    for index, changed in enumerate(changes):
+        folder = tmp_path / f"settings-{index}"
+        toy_book(folder).study.set_user_attr("negbench", toy_spec().dump() | changed)
+        with pytest.raises(DamagedError, match="is damaged"):
+            Book(folder, "toy", None, storage_url(folder, None))
+    notes: list[tuple[str, Any]] = [("runs", "a"), ("seconds", "1"), ("config", []), ("deaths", None), ("error", 3)]
+    for key, value in notes:
+        book = toy_book(tmp_path / key, 1)
+        book.work(at_once, silent)
+        book.study.enqueue_trial({}, user_attrs={key: value})
+        with pytest.raises(DamagedError, match=f"'{key}' of trial 1 is no "):
+            book.counts()
 
 
 def test_a_finished_trial_without_its_value_is_damage(tmp_path: Path) -> None:
     book = toy_book(tmp_path)
-    assert work(book, at_once, silent) == 10
+    assert book.work(at_once, silent) == 10
     journal = tmp_path / "optuna.journal"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     for line in lines:
@@ -136,174 +166,6 @@ def test_a_finished_trial_without_its_value_is_damage(tmp_path: Path) -> None:
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DamagedError, match="trial 0 is finished and has no value"):
         toy_book(tmp_path).counts()
-
-
-def test_trial_0_is_computed_first_and_the_number_is_kept(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 12)
-    assert work(book, at_once, silent) == 12
-    first = book.frozen()[0]
-    assert first.params == {"strategy.alpha": 0.2, "train.num_negatives": 1}
-    assert book.counts()["finished"] == 12
-    assert work(toy_book(tmp_path, 12), at_once, silent) == 0
-    assert work(toy_book(tmp_path, 15), at_once, silent) == 3  # a higher number goes on
-    assert finished(book)[0].values[0] == max(toy_value(t.params) for t in book.frozen())
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
-def test_one_worker_and_one_seed_give_the_same_trials_twice(tmp_path: Path, sampler: str) -> None:
-    found = []
-    for name in ("a", "b"):
-        book = toy_book(tmp_path / name, 16, toy_spec(sampler=sampler))
-        work(book, at_once, silent)
-        found.append([t.params for t in book.frozen()])
-    assert found[0] == found[1]
-    assert len({json.dumps(point) for point in found[0]}) == 16  # every trial draws its own
-    other = toy_book(tmp_path / "c", 16, toy_spec(sampler=sampler, seed=7))
-    work(other, at_once, silent)
-    assert [t.params for t in other.frozen()][1:] != found[0][1:]
-
-
-def test_a_study_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
-    straight = toy_book(tmp_path / "straight", 16)
-    work(straight, at_once, silent)
-    work(toy_book(tmp_path / "halves", 7), at_once, silent)
-    halves = toy_book(tmp_path / "halves", 16)
-    work(halves, at_once, silent)
-    assert [t.params for t in halves.frozen()] == [t.params for t in straight.frozen()]
-
-
-def test_ranges_are_the_same_in_every_trial(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 25, toy_spec(build_space(BASE)))
-    work(book, lambda claim: [sum(float(v) for v in claim.point.values())], silent)
-    assert len({json.dumps({k: str(d) for k, d in t.distributions.items()}) for t in book.frozen()}) == 1
-    for trial in book.frozen():
-        options = resolved(book.spec.space.config(BASE, trial.params, 0)).strategy.options
-        assert 0 <= options["alpha"] < options["beta"] <= 1
-
-
-def test_a_study_keeps_its_settings(tmp_path: Path) -> None:
-    toy_book(tmp_path)
-    with pytest.raises(RunError, match="was started with another sampler, seed, and its trials"):
-        toy_book(tmp_path, spec=toy_spec(sampler="random", seed=3))
-    base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
-    toy_book(tmp_path, spec=toy_spec(base=base))  # another machine may compute in its own way
-    with pytest.raises(RunError, match="there is no study 'other'"):
-        Book(tmp_path, "other", None, storage_url(tmp_path, None))
-
-
-def test_sqlite_is_refused_for_several_workers(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    with pytest.raises(OptionError, match="its one lock on the whole file makes them fail"):
-        storage_url(tmp_path, url, workers=2)
-    book = Book(tmp_path, "toy", toy_spec(), storage_url(tmp_path, url, workers=1), 4)
-    assert work(book, at_once, silent) == 4
-    for given in ("mysql://a/b", "file.db"):
-        with pytest.raises(OptionError, match="want postgresql://"):
-            storage_url(tmp_path, given)
-    assert storage_url(tmp_path, "postgresql://u:p@h/d") == "postgresql+psycopg://u:p@h/d"
-
-
-def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
-    def objective(claim: Claim) -> Sequence[float]:
-        if claim.number in (2, 3):
-            raise ValueError("odd") if claim.number == 2 else NegbenchError("mend this")
-        return at_once(claim)
-
-    said: list[str] = []
-    book = toy_book(tmp_path, 6)
-    work(book, objective, said.append)
-    assert book.counts() == {"finished": 4, "pruned": 0, "failed": 2, "lost": 0, "running": 0, "waiting": 0}
-    assert [t.user_attrs["error"] for t in book.frozen() if t.state == TrialState.FAIL] == [
-        "ValueError: odd",
-        "mend this",
-    ]
-    assert any(text.startswith("trial 3: FAILED: mend this") for text in said)
-
-
-def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
-    def objective(claim: Claim) -> Sequence[float]:
-        raise NegbenchError("mend this")
-
-    with pytest.raises(NegbenchError, match="trial 0, the default, failed: mend this"):
-        work(toy_book(tmp_path), objective, silent)
-
-
-def test_an_interrupted_trial_is_queued_again(tmp_path: Path) -> None:
-    def objective(claim: Claim) -> Sequence[float]:
-        if claim.number == 3:
-            raise KeyboardInterrupt
-        return at_once(claim)
-
-    book = toy_book(tmp_path, 6)
-    with pytest.raises(KeyboardInterrupt):
-        work(book, objective, silent)
-    assert book.counts()["lost"] == 1
-    work(book, at_once, silent)
-    assert book.counts() == {"finished": 6, "pruned": 0, "failed": 0, "lost": 1, "running": 0, "waiting": 0}
-    assert book.frozen()[4].user_attrs["retry_of"] == 3
-    assert book.frozen()[4].params == book.frozen()[3].params
-
-
-def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 3)
-    died = []
-    while True:
-        claim = book.claim()
-        if claim is None:
-            break
-        assert isinstance(claim, Claim)
-        if claim.number == 0 or claim.point != died[0] if died else claim.number == 0:
-            book.finish(claim, at_once(claim))
-            continue
-        died.append(claim.point)
-        claim.held.close()  # as if this process were gone
-    assert len(died) == 5
-    assert [t.user_attrs["error"] for t in book.frozen() if "error" in t.user_attrs] == ["its worker died 5 times"]
-    assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "lost": 4, "running": 0, "waiting": 0}
-
-
-def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
-    book, other = toy_book(tmp_path, 1), toy_book(tmp_path, 1)
-    claim = claimed(book)
-    assert other.claim() == "wait"
-    book.finish(claim, [0.5])
-    assert other.claim() is None
-    assert other.counts()["finished"] == 1
-
-
-def test_a_worker_that_lost_its_hold_is_told_so(tmp_path: Path) -> None:
-    book, said = toy_book(tmp_path, 2), list[str]()
-
-    def objective(claim: Claim) -> Sequence[float]:
-        if claim.number == 1:
-            claim.held.close()
-            other = toy_book(tmp_path, 2)
-            taken = claimed(other)
-            assert (taken.number, taken.point) == (2, claim.point)
-            other.finish(taken, at_once(taken))
-        return at_once(claim)
-
-    work(book, objective, said.append)
-    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert "taken by another worker" in said[1]
-
-
-def test_a_rescue_that_was_cut_short_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = toy_book(tmp_path, 3)
-    work(toy_book(tmp_path, 1), at_once, silent)
-    claim = claimed(book)
-    claim.held.close()
-
-    def killed(*arguments: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(book.study, "enqueue_trial", killed)  # failed, and not yet queued again
-        with pytest.raises(KeyboardInterrupt):
-            book.claim()
-    assert book.frozen()[1].state == TrialState.FAIL
-    work(book, at_once, silent)
-    none_lost_none_twice(book, 3, {1})
 
 
 def test_a_line_too_deep_to_be_read_is_damage(tmp_path: Path) -> None:
@@ -316,14 +178,160 @@ def test_a_line_too_deep_to_be_read_is_damage(tmp_path: Path) -> None:
 
 def test_a_torn_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
     book = toy_book(tmp_path, 5)
-    work(book, at_once, silent)
+    book.work(at_once, silent)
     journal = tmp_path / "optuna.journal"
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code":4,"wor')
-    again = toy_book(tmp_path, 8)
-    assert work(again, at_once, silent) == 3
-    assert work(toy_book(tmp_path, 9), at_once, silent) == 1
+    assert toy_book(tmp_path, 8).work(at_once, silent) == 3
+    assert toy_book(tmp_path, 9).work(at_once, silent) == 1
     assert journal.read_bytes().startswith(whole)
+
+
+def test_a_study_keeps_its_settings(tmp_path: Path) -> None:
+    toy_book(tmp_path)
+    with pytest.raises(RunError, match="was started with another sampler, seed, and its trials"):
+        toy_book(tmp_path, spec=toy_spec("random", seed=3))
+    base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
+    toy_book(tmp_path, spec=toy_spec(base=base))  # another machine may compute in its own way
+    with pytest.raises(RunError, match="there is no study 'other'"):
+        Book(tmp_path, "other", None, storage_url(tmp_path, None))
+
+
+def test_storages(tmp_path: Path) -> None:
+    for given in ("mysql://a/b", "sqlite:///s.db", "file.db"):
+        with pytest.raises(OptionError, match=r"want postgresql://.*, or nothing for a journal file"):
+            storage_url(tmp_path, given)
+    assert storage_url(tmp_path, "postgres://u:p@h/d") == "postgresql+psycopg://u:p@h/d"
+
+
+# --- trials ----------------------------------------------------------------------------------------------------------
+
+
+def test_trial_0_is_the_default_and_the_number_is_kept(tmp_path: Path) -> None:
+    book = toy_book(tmp_path, 12)
+    assert book.work(at_once, silent) == 12
+    assert points(book)[0] == {ALPHA: 0.2, DRAWN: 1}
+    assert book.counts() == {"finished": 12, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
+    assert toy_book(tmp_path, 12).work(at_once, silent) == 0
+    assert toy_book(tmp_path, 15).work(at_once, silent) == 3  # a higher number goes on
+    assert finished(book)[0].values[0] == max(map(toy_value, points(book)))
+    straight = toy_book(tmp_path / "straight", 15)
+    straight.work(at_once, silent)
+    assert points(straight) == points(book)
+    other = toy_book(tmp_path / "other", 15, toy_spec(seed=7))
+    other.work(at_once, silent)
+    assert points(other)[1:] != points(book)[1:]
+
+
+def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path: Path) -> None:
+    book = toy_book(tmp_path, 4, toy_spec("random", seed=7))
+    book.work(at_once, silent)
+    seed = int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big")
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
+    for knob in SPACE.knobs:
+        knob.suggest(trial)
+    assert points(book)[3] == trial.params
+
+
+def test_ranges_are_the_same_in_every_trial(tmp_path: Path) -> None:
+    book = toy_book(tmp_path, 25, toy_spec(space=build_space(BASE)))
+    book.work(lambda trial: [sum(float(v) for v in trial.params.values())], silent)
+    assert len({json.dumps({k: str(d) for k, d in t.distributions.items()}) for t in book.frozen()}) == 1
+    for point in points(book):
+        options = resolved(book.spec.space.config(BASE, point, 0)).strategy.options
+        assert 0 <= options["alpha"] < options["beta"] <= 1
+
+
+def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
+    def objective(trial: optuna.Trial) -> Sequence[float]:
+        if trial.number in (2, 3):
+            raise ValueError("odd") if trial.number == 2 else NegbenchError("mend this")
+        return [math.nan] if trial.number == 4 else at_once(trial)
+
+    said: list[str] = []
+    book = toy_book(tmp_path, 6)
+    book.work(objective, said.append)
+    assert book.counts() == {"finished": 3, "pruned": 0, "failed": 3, "running": 0, "waiting": 0}
+    errors = [t.user_attrs.get("error") for t in book.frozen() if t.state == TrialState.FAIL]
+    assert errors == ["ValueError: odd", "mend this", None]
+    assert said[3].startswith("trial 3: FAILED: mend this (alpha=")
+    assert said[4].startswith("trial 4: FAILED: its value is no number")
+
+
+def test_a_default_that_fails_stops_the_study(tmp_path: Path) -> None:
+    def failing(error: Exception, trial: optuna.Trial) -> Sequence[float]:
+        raise error
+
+    with pytest.raises(NegbenchError, match="trial 0, the default, failed: mend this"):
+        toy_book(tmp_path / "a").work(partial(failing, NegbenchError("mend this")), silent)
+    with pytest.raises(ValueError, match=r"^odd$"):  # a fault of ours, with its traceback
+        toy_book(tmp_path / "b").work(partial(failing, ValueError("odd")), silent)
+
+
+def test_an_interrupted_trial_goes_on_under_its_number(tmp_path: Path) -> None:
+    straight = toy_book(tmp_path / "straight", 6)
+    straight.work(at_once, silent)
+    asked = list[int]()
+
+    def objective(trial: optuna.Trial) -> Sequence[float]:
+        asked.append(trial.number)
+        if asked.count(3) <= 7 and trial.number == 3:
+            raise KeyboardInterrupt
+        return at_once(trial)
+
+    book = toy_book(tmp_path / "halves", 6)
+    for _ in range(7):  # more often than a worker may die
+        with pytest.raises(KeyboardInterrupt):
+            book.work(objective, silent)
+        assert book.counts()["waiting"] == 1
+    book.work(objective, silent)
+    assert book.counts()["finished"] == 6
+    assert points(book) == points(straight)
+    assert "deaths" not in book.frozen()[3].user_attrs
+
+
+def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
+    book, other = toy_book(tmp_path, 2), toy_book(tmp_path, 2)
+
+    def objective(trial: optuna.Trial) -> Sequence[float]:
+        with pytest.raises(BlockingIOError), other.hold(trial_folder(trial.number), wait=False):
+            pytest.fail("two hold it")
+        return at_once(trial)
+
+    assert book.work(objective, silent) == 2
+    assert other.work(objective, silent) == 0
+    assert not book._is_dead(0)  # nobody holds it, but it has ended
+
+
+def test_a_trial_that_another_worker_finished_is_left_alone(tmp_path: Path) -> None:
+    """Its lock was lost, as with a connection that breaks."""
+    book, said = toy_book(tmp_path, 3), list[str]()
+
+    def objective(trial: optuna.Trial) -> Sequence[float]:
+        if trial.number == 1:
+            (tmp_path / trial_folder(1) / ".lock").unlink()
+            assert toy_book(tmp_path, 2).work(lambda trial: [7.0], silent) == 1
+            trial.report(1.0, 0)
+        return at_once(trial)
+
+    book.work(objective, said.append)
+    assert [t.state.name for t in book.frozen()] == ["COMPLETE"] * 3
+    assert book.frozen()[1].values == [7.0]
+    assert "finished by another worker" in said[1]
+
+
+def test_importance_knows_the_knob_that_matters(tmp_path: Path) -> None:
+    book = toy_book(tmp_path, 30, toy_spec("random"))
+    assert importance(book) == {}
+    book.work(lambda trial: [float(trial.params[ALPHA])], silent)
+    shares = importance(book)
+    assert next(iter(shares)) == ALPHA
+    assert shares[ALPHA] > 0.9
+    assert sum(shares.values()) == pytest.approx(1)
+    assert importance(book) == shares
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
 
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -346,6 +354,58 @@ def start(jobs: Sequence[Job]) -> list[Any]:
     return processes
 
 
+def rerun(job: Job) -> int:
+    """One worker after another until one comes to the end; returns how many were killed."""
+    for killed in range(20):
+        (process,) = start([job])
+        process.join()
+        if process.exitcode == 0:
+            return killed
+        assert process.exitcode == -signal.SIGKILL
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "pruner"),
+    [("tpe", "median"), ("tpe", "hyperband"), ("gp", "none"), ("random", "none"), ("cmaes", "none"), ("grid", "none")],
+)
+def test_a_killed_study_tries_the_same_points(
+    sampler: str, pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed (-9) in trials, while a trial is sampled, and between its last value and its end."""
+    objective = at_once if pruner == "none" else in_steps
+    spec = toy_spec(sampler, pruner=pruner, epochs=4)
+    straight, folder = toy_book(tmp_path / "straight", 20, spec), tmp_path / "toy"
+    straight.work(objective, silent)
+    real = Knob.suggest
+
+    def suggest(knob: Knob, trial: optuna.Trial) -> Any:
+        if knob.key == DRAWN:  # the other knob is stored
+            die_once(folder, 100 + trial.number, (105, 117))
+        return real(knob, trial)
+
+    monkeypatch.setattr(Knob, "suggest", suggest)
+    toy_book(folder, 20, spec)
+    opens = partial(deadly, at=(0, 3, 4, 13, 19), objective=objective)
+    job = toy_job(folder, storage_url(folder, None), 20, opens, spec)
+    pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
+    assert rerun(job) == 2 + len({0, 3, 4, 13, 19} - pruned)
+    killed = toy_book(folder, 20, spec)
+    assert points(killed) == points(straight)
+    assert [t.state for t in killed.frozen()] == [t.state for t in straight.frozen()]
+    assert [t.values for t in killed.frozen()] == [t.values for t in straight.frozen()]
+    assert bool(pruned) == (pruner != "none")
+    assert len({json.dumps(point) for point in points(killed)}) == 20  # every trial draws its own
+
+
+def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    book = toy_book(folder, 3)
+    assert rerun(toy_job(folder, storage_url(folder, None), 3, partial(deadly, at=(1,), times=9))) == 5
+    assert [t.user_attrs.get("error") for t in book.frozen()] == [None, "its worker died 5 times", None]
+    assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "running": 0, "waiting": 0}
+
+
 def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
     """kill -9 for one of the processes while it computes, and out of the list with it; the trial that it hits."""
 
@@ -363,42 +423,28 @@ def kill_within_a_trial(processes: list[Any], folder: Path) -> int:
 
 
 def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
-    counts = book.counts()
-    assert (counts["finished"], counts["running"], counts["waiting"], counts["failed"]) == (trials, 0, 0, 0)
-    frozen = book.frozen()
-    lost = [t.number for t in frozen if t.state == TrialState.FAIL]
-    assert hit - {-1} <= set(lost)  # -1: it was hit between two trials
-    again = [t.user_attrs["retry_of"] for t in frozen if "retry_of" in t.user_attrs]
-    assert sorted(again) == lost  # each once
-    for trial in frozen:
-        if "retry_of" in trial.user_attrs:
-            lost_point = frozen[trial.user_attrs["retry_of"]].params  # not all of it, if hit while it was sampled
-            assert lost_point.items() <= trial.params.items()
-    points = [json.dumps(t.params, sort_keys=True) for t in frozen if t.state == TrialState.COMPLETE]
-    assert len(set(points)) == len(points)
+    assert book.counts() == {"finished": trials, "pruned": 0, "failed": 0, "running": 0, "waiting": 0}
+    assert len({json.dumps(point, sort_keys=True) for point in points(book)}) == trials
+    died = {trial.number for trial in book.frozen() if "deaths" in trial.user_attrs}
+    assert died >= hit - {-1}  # -1: it was hit between two trials
 
 
 @pytest.mark.slow
-def test_dead_workers_of_a_journal(tmp_path: Path) -> None:
-    folder = tmp_path / "toy"
-    book, url = toy_book(folder, 16), storage_url(folder, None)
-    workers = start([toy_job(folder, url, 16, partial(slow, together=3))] * 3)
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_workers_of_a_journal_of_which_one_is_killed(sampler: str, tmp_path: Path) -> None:
+    """With random and grid, whose points depend on no other trial, the points are those of one worker."""
+    folder, spec = tmp_path / "toy", toy_spec(sampler)
+    book, url = toy_book(folder, 16, spec), storage_url(folder, None)
+    workers = start([toy_job(folder, url, 16, partial(slow, together=3), spec)] * 3)
     hit = {kill_within_a_trial(workers, folder)}
     for worker in workers:
         worker.join()
+        assert worker.exitcode == 0
     none_lost_none_twice(book, 16, hit)
-
-
-@pytest.mark.slow
-def test_kill_of_everything_and_the_same_again(tmp_path: Path) -> None:
-    folder = tmp_path / "toy"
-    url = storage_url(folder, None)
-    work(toy_book(folder, 5), at_once, silent)
-    hit = {kill_within_a_trial(start([toy_job(folder, url, 12, partial(slow, seconds=30.0))]), folder)}
-    assert hit == {5}
-    book = toy_book(folder, 12)
-    work(book, at_once, silent)
-    none_lost_none_twice(book, 12, hit)
+    straight = toy_book(tmp_path / "straight", 16, spec)
+    straight.work(at_once, silent)
+    if sampler != "tpe":
+        assert points(book) == points(straight)
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
@@ -440,36 +486,42 @@ def postgresql() -> Iterator[str]:
 @pytest.mark.postgresql
 @pytest.mark.slow
 def test_four_workers_on_postgresql_two_of_them_killed(postgresql: str, tmp_path: Path) -> None:
-    folder = tmp_path / "toy"
+    folder, spec = tmp_path / "toy", toy_spec("random")
     folder.mkdir()
-    url = storage_url(folder, postgresql, workers=4)
-    workers = start([toy_job(folder, url, 16, partial(slow, together=4))] * 4)  # at once, on an empty database
+    url = storage_url(folder, postgresql)
+    workers = start([toy_job(folder, url, 16, partial(slow, together=4), spec)] * 4)  # at once, on an empty database
     until(lambda: len(list(folder.glob("ended-*"))) >= 4)
     assert len({path.read_text() for path in folder.glob("working-*")}) >= 3
     hit = {kill_within_a_trial(workers, folder), kill_within_a_trial(workers, folder)}
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
-    none_lost_none_twice(Book(folder, "toy", None, url, 16), 16, hit)
+    book, straight = Book(folder, "toy", None, url, 16), toy_book(tmp_path / "straight", 16, spec)
+    none_lost_none_twice(book, 16, hit)
+    straight.work(at_once, silent)
+    assert points(book) == points(straight)
 
 
 @pytest.mark.postgresql
-def test_a_hold_in_a_database_is_gone_with_its_connection(postgresql: str, tmp_path: Path) -> None:
-    url = storage_url(tmp_path, postgresql)
-    book, other = (Book(tmp_path, "held", toy_spec(), url, 2) for _ in range(2))
-    mine, theirs = claimed(book), claimed(other)
-    assert (mine.number, theirs.number) == (0, 1)
-    assert book.claim() == "wait"  # both are held
-    with sqlalchemy.create_engine(url).connect() as connection:
-        holds = "from pg_locks where locktype = 'advisory'"
-        broken = f"select pg_terminate_backend(pid) {holds} and pid in (select min(pid) {holds})"
-        assert connection.execute(sqlalchemy.text(broken)).scalar()  # that of the first claim
-    until(lambda: book.claim() != "wait", 5.0)
-    assert [t.state.name for t in book.frozen()] == ["FAIL", "RUNNING", "RUNNING"]
-    with pytest.raises(UpdateFinishedTrialError):
-        book.finish(mine, [0.5])
-    mine.held.close()  # a broken connection is closed in silence
-    other.finish(theirs, [0.5])
+def test_a_trial_whose_connection_broke_is_taken_over(postgresql: str, tmp_path: Path) -> None:
+    url, said = storage_url(tmp_path, postgresql), list[str]()
+    book, other = (Book(tmp_path, "held", toy_spec(), url, trials) for trials in (2, 1))
+    holds = "from pg_locks where locktype = 'advisory'"
+
+    def objective(trial: optuna.Trial) -> Sequence[float]:
+        if trial.number == 0:
+            with sqlalchemy.create_engine(url).connect() as connection:
+                broken = f"select pg_terminate_backend(pid) {holds}"
+                assert connection.execute(sqlalchemy.text(broken)).scalar()
+                count = sqlalchemy.text(f"select count(*) {holds}")
+                until(lambda: connection.execute(count).scalar() == 0, 5.0)
+            assert other.work(lambda trial: [7.0], silent) == 1
+        return at_once(trial)
+
+    book.work(objective, said.append)
+    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "COMPLETE"]
+    assert book.frozen()[0].values == [7.0]
+    assert "finished by another worker" in said[0]
     assert (tmp_path / "study.json").read_text().count("postgresql+psycopg") == 1
 
 
@@ -502,14 +554,3 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         Book(tmp_path, "toy", toy_spec(), storage_url(tmp_path, "postgresql://u:secret@127.0.0.1:9/d"), 3)
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_importance_knows_the_knob_that_matters(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 30, toy_spec(sampler="random"))
-    assert importance(book) == {}
-    work(book, lambda claim: [float(claim.point["strategy.alpha"])], silent)
-    shares = importance(book)
-    assert next(iter(shares)) == "strategy.alpha"
-    assert shares["strategy.alpha"] > 0.9
-    assert sum(shares.values()) == pytest.approx(1)
-    assert importance(book) == shares

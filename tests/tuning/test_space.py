@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from negbench.commands.study import read_study
+from negbench.cli.main import run as negbench
 from negbench.config import RunConfig, resolved
 from negbench.contracts import Strategy, tunable
 from negbench.errors import NegbenchError, OptionError
+from negbench.options import Study
 from negbench.registry import registry
 from negbench.systems.system import load_config
 from negbench.tuning import space as spaces
+from negbench.tuning.search import plan_study
 from negbench.tuning.space import Space, build_space, fixed_layer
 from negbench.tuning.spec import StudySpec
 
@@ -52,12 +54,12 @@ def test_the_space_of_a_strategy(strategy: str, expected: dict[str, Any]) -> Non
     assert knobs_of(space) == expected
 
 
-@pytest.mark.parametrize("strategy", ["dqe", "qure", "cirqrs", "top-k", "after-target", "all-corpus"])
-@pytest.mark.parametrize("epochs", [2, 4, 7, 12, 30, 50])
-def test_trial_0_is_the_default(strategy: str, epochs: int) -> None:
-    base = base_of(strategy, f"train.epochs={epochs}")
-    space = build_space(base)
-    assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
+@pytest.mark.parametrize("strategy", ["dqe", "qure", "cirqrs", "top-k", "all-corpus"])
+def test_trial_0_is_the_default(strategy: str) -> None:
+    for epochs in (2, 4, 7, 12, 30, 50):
+        base = base_of(strategy, f"train.epochs={epochs}")
+        space = build_space(base)
+        assert resolved(space.config(base, space.default, 0, closed=False)) == resolved(base)
 
 
 def test_every_number_of_definitions_gives_another_schedule() -> None:
@@ -104,26 +106,24 @@ def test_start_and_width_become_the_band() -> None:
     assert set(knobs_of(build_space(base, fix=["strategy.beta"]))) == {"strategy.alpha", *SCHEDULE}
 
 
-@pytest.mark.parametrize("name", list(registry.plugins("strategies")))
-def test_every_strategys_own_range_makes_strategies(name: str) -> None:
+def test_every_strategys_own_range_makes_strategies() -> None:
     """The ends of every knob, a third of the way between them, and all knobs of whole numbers whole."""
-    base = base_of(name)
-    try:
-        space = build_space(base, force=True)
-    except NegbenchError as error:
-        assert "nothing left to tune" in str(error)  # noqa: PT017
-        return
-    for knob in space.knobs:
-        if knob.choices:
-            assert knob.default in knob.choices
+    for name in registry.plugins("strategies"):
+        base = base_of(name)
+        try:
+            space = build_space(base, force=True)
+        except NegbenchError as error:
+            assert "nothing left to tune" in str(error)  # noqa: PT017
             continue
-        assert knob.low is not None
-        assert knob.high is not None
-        assert type(knob.low) is type(knob.high) is type(knob.default)
-        between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
-        for value in (knob.low, between, knob.high):
-            found = space.config(base, {**space.default, knob.key: value}, 0)
-            registry.make("strategies", name, **found.strategy.options)
+        for knob in space.knobs:
+            if knob.choices:
+                assert knob.default in knob.choices
+                continue
+            assert type(knob.low) is type(knob.high) is type(knob.default)
+            between = type(knob.low)(knob.low + (knob.high - knob.low) / 3)
+            for value in (knob.low, between, knob.high):
+                found = space.config(base, {**space.default, knob.key: value}, 0)
+                registry.make("strategies", name, **found.strategy.options)
 
 
 def test_ranges_from_the_command_line() -> None:
@@ -140,28 +140,32 @@ def test_ranges_from_the_command_line() -> None:
     assert isinstance(space.knobs[0].low, float)
 
 
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ("strategy.beta=0.5:1", "is searched as its distance from strategy.alpha"),
-        ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
-        ("strategy.alpha=0.5", "want KEY=low:high"),
-        ("strategy.alpha=0.4:0.1", "want low < high"),
-        ("train.lr=0:1:log", "low > 0 on a log scale"),
-        ("train.num_negatives=1.5:3.5", "want whole numbers"),
-        ("strategy.scale=absolute:minmax", "a range needs two numbers"),
-        ("train.num_negatives=1|1", "names a value twice"),
-        ("train.epochs=2:12", "cannot be searched"),
-        ("eval.every=1:3", "cannot be searched"),
-        ("seed=1:3", "cannot be searched"),
-        ("dataset.name=a|b", "cannot be searched"),
-        ("strategy.alpha=-0.5:0.3", "alpha must be >= 0 and below beta"),
-    ],
-)
-def test_ranges_that_cannot_be(search: str, message: str) -> None:
-    with pytest.raises(NegbenchError, match=message) as error:
-        build_space(base_of("dqe"), search=[search])
-    assert "\n" not in str(error.value)
+CANNOT_BE = [
+    ("strategy.beta=0.5:1", "is searched as its distance from strategy.alpha"),
+    ("strategy.alhpa=0:1", "did you mean 'strategy.alpha'"),
+    ("strategy.alpha=0.5", "want KEY=low:high"),
+    ("strategy.alpha=0.4:0.1", "want low < high"),
+    ("train.lr=0:1:log", "low > 0 on a log scale"),
+    ("train.num_negatives=1.5:3.5", "want whole numbers"),
+    ("strategy.scale=absolute:minmax", "a range needs two numbers"),
+    ("train.num_negatives=1|1", "names a value twice"),
+    ("train.epochs=2:12", "cannot be searched"),
+    ("eval.every=1:3", "cannot be searched"),
+    ("seed=1:3", "cannot be searched"),
+    ("dataset.name=a|b", "cannot be searched"),
+    ("strategy.alpha=-0.5:0.3", "alpha must be >= 0 and below beta"),
+    ("train.min_lr_ratio=1|[1]", "want a number, a text, true or false, got"),
+    ("train.lr=", "want KEY=low:high"),
+    ("train.lr=1:2:3", "want KEY=low:high"),
+]
+
+
+def test_ranges_that_cannot_be() -> None:
+    base = base_of("dqe")
+    for search, message in CANNOT_BE:
+        with pytest.raises(NegbenchError, match=message) as error:
+            build_space(base, search=[search])
+        assert "\n" not in str(error.value)
 
 
 def test_a_bare_name_is_the_strategys_option_first() -> None:
@@ -179,10 +183,10 @@ def test_a_bare_name_is_the_strategys_option_first() -> None:
     known = list(resolved(base).flat())
     assert fixed_layer("beta=0.7", known) == ("strategy.beta", {"strategy": {"beta": 0.7}})
     assert fixed_layer("lr", known) == ("train.lr", {})
-    asked = read_study({"strategy": {"name": "dqe"}}, {"fix": ["beta=0.7", "n_def=3"]}, None, [])
-    assert asked.base.schedule.n_def == 3
-    assert asked.base.strategy.options["beta"] == 0.7
-    assert "strategy.beta-alpha" not in knobs_of(asked.spec.space)
+    plan = plan_study(Study(strategy="dqe", fix=("beta=0.7", "n_def=3")))
+    assert plan.spec.config.schedule.n_def == 3
+    assert plan.spec.config.strategy.options["beta"] == 0.7
+    assert "strategy.beta-alpha" not in knobs_of(plan.spec.space)
     for flag, told in (("--search", {"search": ["alhpa=0:1"]}), ("--fix", {"fix": ["alhpa"]})):
         with pytest.raises(NegbenchError, match=rf"unknown key 'alhpa' in {flag}: did you mean 'alpha'"):
             build_space(base, **told)
@@ -214,47 +218,69 @@ def test_a_grid_lists_every_combination_once_and_the_default_first() -> None:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def spec_of(base: RunConfig, **changed: Any) -> StudySpec:
-    options = {"seeds": 1, "minimise": None, "sampler": "tpe", "pruner": "median"}
-    space = changed.pop("space", None) or build_space(base)
-    return StudySpec.of(base, space, **{**options, **changed})
-
-
 def test_a_spec_survives_json() -> None:
-    points = [{"strategy.alpha": a, "strategy.beta": 1 - a} for a in (0.2, 0.3)]
-    for spec in (spec_of(base_of("dqe")), spec_of(base_of("dqe"), space=build_space(base_of("dqe"), points=points))):
-        assert StudySpec.load(json.loads(json.dumps(spec.dump()))) == spec
+    base, points = base_of("dqe"), [{"strategy.alpha": a, "strategy.beta": 1 - a} for a in (0.2, 0.3)]
+    for space in (build_space(base), build_space(base, points=points)):
+        spec = StudySpec.of(base, space, seeds=2)
+        read = StudySpec.load(json.loads(json.dumps(spec.dump())))
+        assert read == spec
+        assert [type(knob.low) for knob in read.space.knobs] == [type(knob.low) for knob in space.knobs]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"sampler": "tpo"}, "did you mean 'tpe'"),
-        ({"pruner": "mean"}, "did you mean 'median'"),
-        ({"minimise": "seconds"}, "did you mean 'mining-seconds'"),
-        ({"minimise": "mining-seconds", "sampler": "cmaes"}, "knows one objective only"),
-    ],
-)
-def test_specs_that_cannot_be(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(NegbenchError, match=message):
-        spec_of(base_of("dqe"), **changed)
+def recipe_of(folder: Path, text: str) -> Path:
+    path = folder / "r.toml"
+    path.write_text(text)
+    return path
 
 
-def test_recipes_are_overridden_by_flags_and_checked(tmp_path: Path) -> None:
-    recipe = tmp_path / "r.toml"
-    recipe.write_text('[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n')
-    asked = read_study({}, {"trials": 9}, recipe, [])
-    assert (asked.trials, asked.spec.seeds, asked.final_seeds) == (9, (0, 1, 2), 3)
-    assert asked.base.schedule.n_def == 3
-    assert asked.base.eval.dev_fraction == 0.2
-    recipe.write_text('[strategy]\nname = "dqe"\n[study]\nseed = 3\n')
-    with pytest.raises(NegbenchError, match=r"did you mean 'study\.seeds'"):
-        read_study({}, {}, recipe, [])
-    recipe.write_text('[strategy]\nname = "qure"\n[study]\npoints = [{"schedule.n_def" = 3}, {"schedule.n_def" = 6}]\n')
-    asked = read_study({}, {}, recipe, [])
-    assert (asked.trials, asked.spec.sampler, asked.final_seeds) == (2, "grid", 0)
+def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
+    recipe = recipe_of(
+        tmp_path, '[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n'
+    )
+    plan = plan_study(Study(trials=9, recipe=recipe))
+    assert (plan.trials, plan.spec.seeds, plan.final_seeds) == (9, (0, 1, 2), 3)
+    assert plan.spec.config.schedule.n_def == 3
+    assert plan.spec.config.eval.dev_fraction == 0.2
+    text = '[strategy]\nname = "qure"\n[study]\npoints = [{"schedule.n_def" = 3}, {"schedule.n_def" = 6}]\n'
+    plan = plan_study(Study(recipe=recipe_of(tmp_path, text)))
+    assert (plan.trials, plan.spec.sampler, plan.final_seeds) == (2, "grid", 0)
     with pytest.raises(OptionError, match="lists all that is computed"):
-        read_study({}, {"search": ["strategy.alpha=0:1"]}, recipe, [])
+        plan_study(Study(recipe=recipe, search=("strategy.alpha=0:1",)))
+
+
+def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a recipe and of flags; through the command, which ends with 2."""
+    recipes = {
+        "study = 5": "recipe's study = 5: want a table, [study]",
+        "[study]\nseed = 3": "unknown key 'study.seed': did you mean 'study.seeds'?",
+        "[study]\nsampler = 5": "study.sampler 5: input should be 'tpe'",
+        "[study]\npruner = 0.5": "study.pruner 0.5: input should be 'median'",
+        "[study]\nminimise = 1": "study.minimise 1: input should be 'mining-seconds'",
+        "[study]\nsearch = 'strategy.alpha=0:1'": "study.search 'strategy.alpha=0:1': input should be a valid tuple",
+        "[study]\nfix = [3]": "study.fix 3: input should be a valid string",
+        "[study]\ntrials = 0": "study.trials 0: input should be greater than or equal to 1",
+        "[study]\npoints = [[1]]": "study.points [1]: input should be a valid dictionary",
+        "[study]\npoints = [{'strategy.alpha' = [1]}]": "want a number, a text, true or false, got [1]",
+    }
+    for text, message in recipes.items():
+        assert negbench(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))]) == 2
+        assert message in (told := capsys.readouterr().err)
+        assert told.count("\n") == 1
+    flags = {
+        "--search=train.min_lr_ratio=1|[1]": "want a number, a text, true or false, got [1]",
+        "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
+        "--minimise=seconds": "--minimise 'seconds': input should be 'mining-seconds'",
+        "--storage=mysql://u:p@h/d": "--storage mysql://u@h/d: want postgresql://",
+        "--name=../s": "--name '../s': want a plain name",
+    }
+    for flag, message in flags.items():
+        assert negbench(["study", "--strategy", "dqe", flag, "--runs-dir", str(tmp_path)]) == 2
+        assert message in (told := capsys.readouterr().err)
+        assert told.count("\n") == 1
+    with pytest.raises(OptionError, match="takes one objective only"):
+        plan_study(Study(strategy="dqe", sampler="cmaes", minimise="mining-seconds"))
+    with pytest.raises(OptionError, match="is a batch strategy and mines nothing"):
+        plan_study(Study(strategy="hycole", search=("train.lr=1e-4:1e-2",), minimise="mining-seconds"))
 
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
@@ -271,11 +297,11 @@ RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
     ],
 )
 def test_the_tables_hold_the_published_rows(recipe: str, epochs: int, expected: list[Any]) -> None:
-    asked = read_study({}, {}, RECIPES / f"{recipe}.toml", [f"train.epochs={epochs}"])
-    assert [tuple(point.values()) for point in asked.spec.space.points] == expected
-    assert asked.spec.seeds == (0, 1, 2)
-    for point in asked.spec.space.points:
-        resolved(asked.spec.space.config(asked.base, point, 0))
+    spec = plan_study(Study(recipe=RECIPES / f"{recipe}.toml", sets=(f"train.epochs={epochs}",))).spec
+    assert [tuple(point.values()) for point in spec.space.points] == expected
+    assert spec.seeds == (0, 1, 2)
+    for point in spec.space.points:
+        resolved(spec.space.config(spec.config, point, 0))
 
 
 def test_a_closed_val_cannot_be_selected_on() -> None:

@@ -15,27 +15,28 @@ import pytest
 from mlflow.tracking import MlflowClient
 from optuna.trial import Trial, TrialState
 
-from negbench import api, scene
+from negbench import api
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
+from negbench.data import scene
 from negbench.errors import NegbenchError
 from negbench.executors import Here
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
 from negbench.loop.train import Loop
-from negbench.report.loaded import Study
+from negbench.report.loaded import StudyResult
 from negbench.report.page import write_page
-from negbench.report.study import between, study_page
+from negbench.report.study import study_page
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tracking import Pruned, RunLog, Summary, Tracker, default_uri
-from negbench.tuning.book import Book, Claim, trial_folder
+from negbench.tracking import Pruned, Summary, Tracker, default_uri
+from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import finished, front, listed_points
+from negbench.tuning.serve import open_study, run_study
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
 from negbench.tuning.storage import storage_url
 from negbench.tuning.trials import Trials
-from negbench.tuning.work import open_study, run_study, work
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
 
@@ -48,9 +49,8 @@ def base_of(strategy: str, *sets: str) -> RunConfig:
 
 
 def spec_of(base: RunConfig, **changed: Any) -> StudySpec:
-    options = {"seeds": 1, "minimise": None, "sampler": "tpe", "pruner": "median"}
     space = changed.pop("space", None) or build_space(base)
-    return StudySpec.of(base, space, **{**options, **changed})
+    return StudySpec.of(base, space, **changed)
 
 
 def silent(text: str) -> None:
@@ -59,7 +59,7 @@ def silent(text: str) -> None:
 
 def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
     spec = spec_of(base_of("dqe", *toy_sets, *DEV), **changed)
-    book, job = open_study(runs, "s", spec, trials=trials, storage=None, workers=1, tracking_uri=uri)
+    book, job = open_study(runs, "s", spec, trials=trials, storage=None, tracking_uri=uri)
     run_study(job, Here(), silent)
     return book
 
@@ -167,9 +167,8 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
     book = toy_study(toy_sets, tmp_path / "halves", trials=1)
     assert epochs == [0, 1, 2, 3, 3]
-    assert asked == [3]  # nothing is pruned on points that it had before
-    (lost, again) = book.frozen()
-    assert lost.state == TrialState.FAIL
+    assert asked == [2, 3]  # at the last stored point again: the kill may have come before the pruner answered
+    (again,) = book.frozen()
     assert again.values == straight.frozen()[0].values
     assert again.intermediate_values == straight.frozen()[0].intermediate_values
 
@@ -177,18 +176,24 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
 def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
-    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri="none")
-    claim = book.claim()
-    assert isinstance(claim, Claim)
-    values = Trials(job)(claim)
-    claim.held.close()
+    spec, values = spec_of(base_of("dqe", *toy_sets, *DEV)), list[float]()
+    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, tracking_uri=None)
+
+    def dying(trial: Trial) -> list[float]:
+        values.extend(Trials(job)(trial))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        book.work(dying, silent)
+    (before,) = book.frozen()
     monkeypatch.setattr(Loop, "train_epoch", lambda self: pytest.fail("it was trained"))
     run_study(job, Here(), silent)
-    (lost, again) = book.frozen()
-    assert (lost.state, again.values) == (TrialState.FAIL, values)
-    assert again.intermediate_values == lost.intermediate_values
-    assert again.user_attrs["runs"] == lost.user_attrs["runs"]
+    (again,) = book.frozen()
+    assert again.values == values
+    assert again.intermediate_values == before.intermediate_values
+    assert again.user_attrs["runs"] == before.user_attrs["runs"]
+    copies = [run.info.status for run in mlflow_runs(tmp_path, "s") if "trial" in run.data.tags]
+    assert copies == ["FINISHED"]  # in place of the interrupted one
 
 
 def test_two_objectives_give_a_front_and_prune_nothing(toy_sets: list[str], tmp_path: Path) -> None:
@@ -257,22 +262,6 @@ def test_mlflow_statuses_and_curves(toy_sets: list[str], tmp_path: Path, monkeyp
     assert trials[3].data.metrics["objective/recall"] == book.frozen()[3].values[0]
 
 
-def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: list[str], tmp_path: Path) -> None:
-    spec = spec_of(base_of("dqe", *toy_sets, *DEV))
-    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, workers=1, tracking_uri=None)
-    claim = book.claim()
-    assert isinstance(claim, Claim)
-    log = RunLog(Tracker.open(tmp_path), RunFolder(tmp_path / "s" / trial_folder(0)))
-    log.start({}, job.tags(0))
-    claim.note("mlflow", log.opened())
-    claim.held.close()  # as if it had been killed
-    said: list[str] = []
-    run_study(job, Here(), said.append)
-    trials = {r.data.tags["trial"]: r.info.status for r in mlflow_runs(tmp_path, "s") if "trial" in r.data.tags}
-    assert trials == {"0": "FAILED", "1": "FINISHED"}
-    assert said[0] == "a trial whose worker died is queued again"
-
-
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -290,9 +279,9 @@ def test_the_command_from_start_to_test(
     out = told.out
     assert "  trial 0: " in told.err
     assert "val stays closed" in out
-    assert "sampler tpe(multivariate=True, constant_liar=True" in out
+    assert "sampler tpe; pruner median" in out
     assert f"optuna-dashboard --host 127.0.0.1 {tmp_path / 's' / 'optuna.journal'}" in out.replace("\n", "")
-    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 4)
+    book = open_book(tmp_path, "s")
     counts = book.counts()
     assert counts["finished"] + counts["pruned"] == 4
     best = finished(book)[0]
@@ -313,7 +302,7 @@ def test_the_command_from_start_to_test(
         )
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
-    assert parent.data.params["pruner"].startswith("median(n_startup_trials=5")
+    assert parent.data.params["pruner"] == "median"
     assert parent.data.metrics["trials/finished"] == counts["finished"]
     assert parent.data.metrics["best/recall"] == best.values[0]
     assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
@@ -332,7 +321,7 @@ def test_the_command_from_start_to_test(
     assert document["best"] == best.params
     assert len(document["trials"]) == sum(counts.values())
     found = api.load("s", tmp_path)
-    assert isinstance(found, Study)
+    assert isinstance(found, StudyResult)
     assert found.best == best.params
     assert f"study s: best {next(iter(best.params))} = " in repr(found)
     assert "<table" in found._repr_html_()
@@ -346,19 +335,20 @@ def test_the_command_from_start_to_test(
 
 
 def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
-    page = study_page(toy_book_of_dqe(tmp_path))
+    book = Book(tmp_path, "toy", spec_of(base_of("dqe"), pruner="none"), storage_url(tmp_path, None), 16)
+    book.work(lambda trial: [0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2], silent)
+    page = study_page(book)
     parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
-    assert {"history", "importance", "plane", "parallel", "trials"} <= set(parts)
+    assert {"history", "importance", "plane", "trials"} <= set(parts)
     history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
     best = list(history["best so far"].get_ydata())
     assert best == sorted(best)
     assert best[-1] == max(history["finished"].get_ydata())
-    axes = drawn(parts["parallel"].panels[0])
-    assert len(axes.get_xticks()) == 6
-    for line in axes.lines:
-        assert len(line.get_ydata()) == 6
-        assert all(0 <= y <= 1 for y in line.get_ydata())
-    assert "best quarter" in {line.get_label() for line in axes.lines}
+    quarters = drawn(parts["plane"].panels[0])
+    assert (quarters.get_xlabel(), quarters.get_ylabel()) == ("strategy.alpha", "strategy.beta-alpha")
+    best_quarter = {line.get_label(): line for line in quarters.lines}["best quarter"]
+    assert list(best_quarter.get_xdata()) == [t.params["strategy.alpha"] for t in finished(book)[:4]]
+    assert sum(len(line.get_xdata()) for line in quarters.lines) == 16
     assert page.answer[0].startswith("The best of 16 finished trials: ")
     assert write_page(tmp_path / "report", page)[0].exists()
 
@@ -369,28 +359,6 @@ def drawn(panel: Any) -> Any:
     axes = Figure().add_subplot()
     panel.draw(axes)
     return axes
-
-
-def toy_book_of_dqe(folder: Path) -> Book:
-    book = Book(folder, "toy", spec_of(base_of("dqe"), pruner="none"), storage_url(folder, None), 16)
-    work(book, lambda claim: [0.5 - (float(claim.point["strategy.alpha"]) - 0.1) ** 2], silent)
-    return book
-
-
-def test_recall_between_trials_is_shaded() -> None:
-    from matplotlib.figure import Figure
-
-    def shaded(at: list[list[float]], values: list[float]) -> list[Any]:
-        axes = Figure().add_subplot()
-        between(axes, np.array(at), np.array(at), np.array(values))
-        return list(axes.collections)
-
-    (drawn_levels,) = shaded([[0, 0], [0, 1], [1, 0], [1, 1]], [0, 0, 3, 3])
-    for level, path in zip(drawn_levels.levels, drawn_levels.get_paths(), strict=False):
-        if len(path.vertices):  # linear in the first knob: each band starts where the value is its level
-            assert path.vertices[:, 0].min() == pytest.approx(level / 3, abs=1e-6)
-    assert shaded([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4]], [1, 2, 3, 4]) == []
-    assert shaded([[0, 0], [0, 1], [1, 0]], [2, 2, 2]) == []
 
 
 @pytest.mark.slow
@@ -405,16 +373,15 @@ def test_kill_of_the_command_loses_the_running_trials_only(
             break
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    book = Book(tmp_path / "s", "s", None, storage_url(tmp_path / "s", None), 5)
+    book = open_book(tmp_path, "s")
     before = {t.number: t.values for t in book.frozen() if t.state == TrialState.COMPLETE}
     running = [t.number for t in book.frozen() if t.state == TrialState.RUNNING]
     assert len(before) >= 2
     assert negbench(arguments) == 0
     frozen = book.frozen()
     assert {t.number: t.values for t in frozen if t.number in before} == before
-    assert [t.number for t in frozen if t.state == TrialState.FAIL] == running
-    assert [t.user_attrs["retry_of"] for t in frozen if "retry_of" in t.user_attrs] == running  # each once
-    assert book.counts()["finished"] == 5
+    assert [t.number for t in frozen if "deaths" in t.user_attrs] == running
+    assert book.counts()["finished"] == len(frozen) == 5
 
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
@@ -433,7 +400,7 @@ def test_a_table_is_printed_and_logged(
     recipe = ["--recipe", str(RECIPES / "negatives-table.toml"), "--seeds", "2", "--name", "t"]
     assert negbench(["study", *recipe, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
     assert "95 % interval" in capsys.readouterr().out
-    book = Book(tmp_path / "t", "t", None, storage_url(tmp_path / "t", None))
+    book = open_book(tmp_path, "t")
     rows = listed_points(book)
     assert [row.point["train.num_negatives"] for row in rows] == [1, 3, 5]
     written = pd.read_csv(tmp_path / "t" / "report" / "tables" / "points.csv")

@@ -1,0 +1,141 @@
+"""A study from its options to its folder: trials, then the best beside the default."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from negbench import files
+from negbench.config import build_config, read_recipe, recipe_settings, resolved, set_layer
+from negbench.data.scene import Scenes
+from negbench.display import Display, log, notes
+from negbench.errors import OptionError
+from negbench.executors import Executor
+from negbench.grid.cells import SCENES, Outcome
+from negbench.grid.encoding import encode_run
+from negbench.layers import flag_layer
+from negbench.options import Study
+from negbench.signals import Stopped
+from negbench.systems.system import with_system
+from negbench.tracking import Tracker
+from negbench.tuning.book import Book
+from negbench.tuning.final import Final, compare_best
+from negbench.tuning.serve import open_study, run_study
+from negbench.tuning.space import build_space, fixed_layer
+from negbench.tuning.spec import StudySpec
+from negbench.tuning.tuned import DEV_FRACTION
+
+_TRIALS, _FINAL_SEEDS = 40, 3
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study is to compute."""
+
+    spec: StudySpec
+    trials: int
+    final_seeds: int
+    remarks: tuple[str, ...] = ()  # parts of the system that the backbone or the data set does not support
+
+
+def plan_study(asked: Study) -> StudyPlan:
+    """Read the options over the recipe's table [study], and build the space.
+
+    Raises:
+        NegbenchError: an unknown key, a value of the wrong type, or settings that make no study.
+    """
+    asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
+    below = {"eval": {"dev_fraction": DEV_FRACTION}}
+    layer, remarks = with_system(
+        [below, recipe_settings(asked.recipe), flag_layer(asked), *map(set_layer, asked.sets)], Scenes()
+    )
+    known = list(resolved(build_config([layer])).flat()) if asked.fix else []
+    fixed = dict(fixed_layer(text, known) for text in asked.fix)
+    base = build_config([layer, *fixed.values()])
+    if asked.points and (asked.search or fixed or "sampler" in asked.model_fields_set):
+        raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
+    space = build_space(
+        base,
+        search=asked.search,
+        fix=list(fixed),
+        points=asked.points,
+        grid=asked.sampler == "grid",
+        force=asked.force,
+    )
+    spec = StudySpec.of(
+        base,
+        space,
+        seeds=asked.seeds,
+        minimise=asked.minimise,
+        sampler="grid" if asked.points else asked.sampler,
+        pruner=asked.pruner,
+    )
+    final = asked.final_seeds
+    if final is None:
+        final = 0 if asked.points else _FINAL_SEEDS
+    listed = len(space.points)
+    trials = min(asked.trials or listed, listed) if listed else asked.trials or _TRIALS
+    return StudyPlan(spec, trials, final, remarks)
+
+
+def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Final | None]:
+    """Compute the trials that are missing, then the best beside the default; rerun to resume.
+
+    Args:
+        asked: options; plug-ins by name or table.
+        executor: where trials are computed.
+        say: prints a line about what is searched; progress goes to the log.
+
+    Returns:
+        The study, and the best beside the default; None where it was not asked for, or is the default itself.
+
+    Raises:
+        NegbenchError: options that make no study, a default that cannot be computed, or a storage that fails.
+    """
+    plan = plan_study(asked)
+    spec, trials, uri = plan.spec, plan.trials, asked.tracking_uri
+    title = asked.name or f"study-{spec.config.strategy.name}-{spec.digest}"
+    runs = files.runs_dir(asked.runs_dir)
+    notes(plan.remarks)
+    book, job = open_study(runs, title, spec, trials=trials, storage=asked.storage, tracking_uri=uri)
+    for line in _header(book, trials):
+        say(line)
+    started = time.monotonic()
+
+    def report(text: str) -> None:
+        counts = book.counts()
+        ended = counts["finished"] + counts["pruned"] + counts["failed"]
+        log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
+
+    def progress(outcome: Outcome, done: int) -> None:
+        what = f"{outcome.cell.labels['strategy']} seed {outcome.cell.seed}"
+        error = f" FAILED: {outcome.error}" if outcome.error else ""
+        log.info("[%d/%d] %6.1f s  %s%s", done, 2 * plan.final_seeds, time.monotonic() - started, what, error)
+
+    if executor.elsewhere or executor.workers > 1:
+        encode_run(spec.space.corners(spec.config)[0], executor, Display(), SCENES)
+    try:
+        with Tracker.open(runs, uri).working(book.folder / "mlflow.json"):
+            run_study(job, executor, report)
+    except (KeyboardInterrupt, Stopped):
+        log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
+        raise
+    log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
+    if not plan.final_seeds:
+        return book, None
+    return book, compare_best(book, runs, executor, seeds=plan.final_seeds, tracking_uri=uri, progress=progress)
+
+
+def _header(book: Book, trials: int) -> list[str]:
+    """What is searched, and how."""
+    spec = book.spec
+    size = f"{trials} trials of {len(spec.seeds)} seed{'s' if len(spec.seeds) > 1 else ''}"
+    lines = [
+        f"{book.name}: {spec.base['strategy']['name']} on {spec.base['dataset']['name']}, {size}, scored on a dev "
+        f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); val stays closed"
+    ]
+    lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
+    if clipped := [knob.key for knob in spec.space.knobs if not spec.space.points and knob.start != knob.default]:
+        lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
+    return [*lines, f"  sampler {spec.sampler}; pruner {spec.active_pruner}"]
