@@ -63,7 +63,6 @@ _COMMANDS = (
     "list_",
     "data",
     "ui",
-    "export",
     "doctor",
 )
 
