@@ -16,6 +16,8 @@ from negbench.errors import OptionError, UnknownNameError, quoted
 
 MOVES_SCORES = False
 
+PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
+
 
 def option(
     default: Any = None,
@@ -284,7 +286,8 @@ class SubjectOptions(ModelOptions, RunsOptions):
 
     run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
     split: str = option("train", "Whose queries and corpus.")
-    refresh: int = option(0, "Which refresh strategies with a schedule are told, from 0.", ge=0)
+    refresh: int = option(0, "Refresh count that strategies with a schedule get, from 0.", ge=0)
+    seed: int = option(0, "Of draws and samples, and of untrained weights.", ge=0)
 
     @model_validator(mode="after")
     def _one_backbone(self) -> Self:
@@ -311,7 +314,6 @@ class Audit(SubjectOptions):
     threshold: float = option(0.9, "Cosine to the target (or score) above which it does so.")
     queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
     draws: int = option(10, "Negatives drawn for each query.", ge=2)
-    seed: int = option(0, "Of the sample and the draws, and of untrained weights.", ge=0)
     out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
 
     @field_validator("queries")
@@ -337,7 +339,6 @@ class Mine(SubjectOptions):
     )
     groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
     draws: int = option(1, "Negatives of each query.", ge=1)
-    seed: int = option(0, "Of the draws.", ge=0)
     dot: bool = option(False, "Score files by dot products, not by cosines.")
     device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
 
@@ -431,7 +432,7 @@ class Ui(TrackedOptions):
 class List(PluginOptions):
     """Options of `negbench list`."""
 
-    kind: Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"] | None = option(
+    kind: PluginKind | None = option(
         None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
     )
     name: str | None = option(None, "One of them, of which every option is explained.", argument=True)

@@ -58,7 +58,6 @@ _COMMANDS = (
     "pack",
     "merge",
     "evaluate",
-    "encode",
     "mine",
     "list_",
     "data",

@@ -16,7 +16,8 @@ from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
 from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
 from negbench.mining.pool_file import unpacked
-from negbench.own.subject import AuditOptions, Judge, Subject
+from negbench.options import Audit
+from negbench.own.subject import Judge, Subject, generator_of
 
 _BLOCK = 256  # queries judged at once
 
@@ -67,7 +68,7 @@ class AuditRow:
 
 
 def corpus_row(
-    subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None, file: Path
+    subject: Subject, label: str, strategy: Strategy, options: Audit, judge: Judge | None, file: Path
 ) -> AuditRow:
     """A corpus strategy's row; its packed pools go to `file`."""
     task = subject.task
@@ -76,7 +77,7 @@ def corpus_row(
         strategy,
         refresh=options.refresh,
         draws=options.draws,
-        generator=options.generator("draws"),
+        generator=generator_of(options, "draws"),
         pools=file,
     )
     summary = mined.summary()
@@ -146,10 +147,10 @@ def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Jud
     return rates | _similarity(draws.flatten())
 
 
-def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None) -> AuditRow:
+def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, judge: Judge | None) -> AuditRow:
     """The sampled queries in random batches of the run's size; a last one with a single query is left out."""
     task, size = subject.task, int(subject.config.train.batch_size or 2)
-    order = torch.randperm(len(task.queries), generator=options.generator("batches"))
+    order = torch.randperm(len(task.queries), generator=generator_of(options, "batches"))
     found: list[dict[str, float]] = []
     sizes, spread, likeness = list[Tensor](), list[Tensor](), list[Tensor]()
     judged = ("judged_rate_pool", "judged_rate_draws")
