@@ -211,12 +211,15 @@ class Tracker:
         """Id of the experiment `name`, made if absent."""
         from mlflow.exceptions import MlflowException
 
-        if (found := client.get_experiment_by_name(name)) is None:
-            location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
-            with suppress(MlflowException):  # another process has just made it
-                return str(client.create_experiment(name, artifact_location=location, tags=dict([_KIND])))
-            found = client.get_experiment_by_name(name)
-        return str(found.experiment_id)
+        if found := client.get_experiment_by_name(name):
+            return str(found.experiment_id)
+        location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
+        try:
+            return str(client.create_experiment(name, artifact_location=location, tags=dict([_KIND])))
+        except MlflowException:  # another process has just made it
+            if found := client.get_experiment_by_name(name):
+                return str(found.experiment_id)
+            raise
 
     # --- runs -----------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Evidence:
         key = (folder.run_id, split, str(dict(dataset)))
         if key not in self._encoded:
             layers = [{"dataset": dict(dataset)}] if dataset else []
-            self._encoded[key] = encode_run(folder, layers, split, None, self.display)
+            self._encoded[key] = encode_run(folder, layers, split, self.display)
             while len(self._encoded) > _KEPT:
                 self._encoded.popitem(last=False)
         return self._encoded[key]

@@ -52,7 +52,6 @@ _COMMANDS = (
     "claims",
     "study",
     "audit",
-    "advise",
     "report",
     "aggregate",
     "pack",

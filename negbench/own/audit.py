@@ -181,7 +181,7 @@ def audit(
         if not rows:
             raise OptionError("; ".join(remarks))
         card = regime(subject.task, subject.val, sample=len(subject.rows))
-    return Audit(
+    return AuditResult(
         backbone=subject.config.backbone.name,
         dataset=subject.dataset.identity,
         model=subject.model,
