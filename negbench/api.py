@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench import files
-from negbench.config import by_run, recipe_settings, set_layer
+from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.errors import OptionError
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from negbench.errors import OptionError, UnknownNameError, quoted
 
@@ -44,6 +44,15 @@ def option(
     """
     extra = {"flags": flags, "metavar": metavar, "cli": cli, "argument": argument, "recipe": recipe}
     return Field(default, description=help, json_schema_extra=extra, **checks)
+
+
+def _folder_name(text: str) -> str:
+    from negbench.files import checked_name
+
+    return checked_name(text, "--name")
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]  # that a folder of the runs folder can have
 
 
 class Options(BaseModel):
@@ -271,7 +280,7 @@ class Claims(ModelOptions, ExecutorOptions, TrackedOptions):
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
     )
     seeds: str | None = option(None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
-    name: str | None = option(None, "Folder and MLflow experiment [default: from the runs].")
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
     workers: int | None = option(None, "Computed at a time [default: 1; with ray as many as there is room for].", ge=1)
     overwrite: Literal["failed", "never", "always"] = option(
         "failed", "failed: compute failed runs again; never: leave them; always: compute anew."

@@ -230,9 +230,9 @@ class Tracker:
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
         log = RunLog(self, folder)
-        log.start(params, tags)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
+            log.start(params, tags)
             yield log
             status = "FINISHED"
         except Pruned:
@@ -440,31 +440,20 @@ class RunLog:
         self.error: str | None = None
         self._tolerant = tolerant
         self._client: MlflowClient | None = None
-        self._opening: Callable[[], None] | None = None  # what `start` puts off
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Have the MLflow run created with the first points of training, as MLflow takes seconds to import.
-
-        An earlier copy of the same folder in the same store goes.
-        """
+        """Create the MLflow run, in place of an earlier copy of the same folder, with the points that there are."""
         if self.tracker.enabled:
-            self._opening = lambda: self._create(params, tags)
+            self._guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
-
-    def opened(self) -> str:
-        """The run's id, created now if it is not there; '' where no copy is kept."""
-        if self._opening is not None:
-            self._guarded(self._flush)
-        return self.run_id
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
-        due = len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS
-        if step if self._opening is not None else due:
+        if len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS:
             self._guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
@@ -494,9 +483,6 @@ class RunLog:
         log_params(client, self.run_id, params)
 
     def _flush(self) -> None:
-        if self._opening is not None:
-            opening, self._opening = self._opening, None
-            opening()
         if self._client is not None and self._buffer:
             log_points(self._client, self.run_id, self._buffer)
         self._buffer.clear()

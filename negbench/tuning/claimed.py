@@ -118,7 +118,7 @@ class ClaimTrials:
         """
         folder = RunFolder(self._job.folder / trial_folder(claim.number))
         with self._tracker.run(folder, dict(claim.point), self._job.tags(claim.number)) as log:
-            if run := log.opened():
+            if run := log.run_id:
                 claim.note("mlflow", run)
             started = time.monotonic()
             plan = plan_claims(

@@ -81,7 +81,7 @@ class Trials:
         params = {**resolved(configs[0]).flat(), **claim.point}
         with self._tracker.run(folder, params, self._job.tags(claim.number)) as log:
             claim.note("config", space.plain(base, claim.point))
-            if run := log.opened():
+            if run := log.run_id:
                 claim.note("mlflow", run)
             return self._values(claim, configs, log)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from negbench.claims.claim import Condition, chosen, claims, read_claims, read_settings, settings
-from negbench.claims.measures import FalseNegatives, Recall
-from negbench.claims.work import plan_claims
+from negbench.claims.measure import FalseNegatives, Recall
+from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
 from negbench.config import set_layer
 from negbench.data.scene import Scenes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
@@ -55,11 +54,10 @@ def test_claims_are_computed_and_judged(computed: Path) -> None:
 def test_files_say_the_same(computed: Path) -> None:
     text = (computed / "c" / "claims.md").read_text()
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + 5
-    rows = pd.read_csv(computed / "c" / "claims.csv")
-    found = claims_of(computed / "c")
-    assert list(rows["claim"]) == [3, 3, 5, 12, *[29] * len(found[29]["tests"]), 34]  # type: ignore[arg-type]
-    assert [found[number]["verdict"] for number in rows["claim"]] == list(rows["verdict"])
-    assert rows["reason"].iloc[-1] == found[34]["reason"]
+    for finding in claims_of(computed / "c").values():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {finding['id']} "))
+        assert f"| {finding['verdict']} |" in line
+        assert str(finding["reason"]) in line
 
 
 def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
@@ -119,7 +117,7 @@ def test_a_recipe_gives_backbone_data_and_training_only(
         (["--compare", "nothing"], "there is no comparison 'nothing'"),
         (["--backbone", "tinny"], "did you mean 'tiny'"),
         (["--seeds", "none"], "want a count"),
-        (["--overwrite", "maybe"], "unknown value of --overwrite"),
+        (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

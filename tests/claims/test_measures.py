@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from negbench.claims import evidence as evidence_module
-from negbench.claims import measures
+from negbench.claims import measure as measures
 from negbench.claims.evidence import Evidence, Run, Untestable
-from negbench.claims.measures import MEASURES, Measure
+from negbench.claims.measure import MEASURES, Measure
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks

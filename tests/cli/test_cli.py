@@ -79,7 +79,6 @@ def test_list_prints_every_key_with_source_and_ranges(capsys: pytest.CaptureFixt
         (["compare", "--seeds", "two"], "--seeds 'two'"),
         (["compare", "--overwrite", "yes"], "value of --overwrite 'yes'"),
         (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
-        (["export", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ],
 )

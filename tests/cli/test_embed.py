@@ -194,7 +194,7 @@ def test_from_an_encoder_to_negatives(
 
 @pytest.mark.parametrize("name", ["Mine", "make", "made"])
 def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path, name: str) -> None:
-    found = package.embed(pictures, f"{mine}:{name}", batch_size=5)
+    found = package.embed(package.Embed(folder=pictures, encoder=f"{mine}:{name}", batch_size=5))
     assert (found.image_shape, found.text_shape) == ((24, 6), (3, 5))
     images, texts = read(pictures)
     space: dict[str, Any] = {}
@@ -210,7 +210,7 @@ def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path, name: 
     assert list(texts) == TEXTS
     lines = (pictures / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     (pictures / "queries.jsonl").write_text("\n".join(lines[::-1]), encoding="utf-8")
-    package.embed(pictures, f"{mine}:{name}", batch_size=7, overwrite=True)
+    package.embed(package.Embed(folder=pictures, encoder=f"{mine}:{name}", batch_size=7, overwrite=True))
     other, _ = read(pictures)
     assert list(other) != list(images)
     for image, row in images.items():
@@ -219,7 +219,7 @@ def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path, name: 
 
 def test_an_object_is_asked_in_batches_and_left_as_it_was(pictures: Path) -> None:
     encoder = Counting()
-    found = package.embed(pictures, encoder, batch_size=10)
+    found = package.embed(package.Embed(folder=pictures, encoder=encoder, batch_size=10))
     assert encoder.asked == [10, 10, 4, 3]
     assert encoder.modes == {False}
     assert encoder.training
@@ -233,13 +233,13 @@ def test_what_an_object_raises_is_its_own(pictures: Path) -> None:
     encoder = Counting()
     encoder.encode_image = lambda images: images[0].nothing  # type: ignore[method-assign]
     with pytest.raises(AttributeError, match="nothing"):
-        package.embed(pictures, encoder)
+        package.embed(package.Embed(folder=pictures, encoder=encoder))
     with pytest.raises(
         OptionError, match=r"encoder object: an object of type object has no encode_image nor encode_text"
     ):
-        package.embed(pictures, object())
+        package.embed(package.Embed(folder=pictures, encoder=object()))
     with pytest.raises(OptionError, match=r"encoder Counting: a class; want an object of it"):
-        package.embed(pictures, Counting)
+        package.embed(package.Embed(folder=pictures, encoder=Counting))
 
 
 def test_splits_of_ones_own_relevant_images_and_a_gallery(pictures: Path, mine: Path) -> None:
@@ -351,14 +351,14 @@ def test_an_encoder_that_was_interrupted_leaves_no_file(pictures: Path) -> None:
 
     encoder.encode_text = stop  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        package.embed(pictures, encoder)
+        package.embed(package.Embed(folder=pictures, encoder=encoder))
     assert {file.name for file in pictures.iterdir()} == {"pictures", "queries.jsonl"}
 
 
 def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    package.embed(pictures, Counting())
+    package.embed(package.Embed(folder=pictures, encoder=Counting()))
     before = (pictures / "texts.npz").read_bytes()
     write = atomic_write
 
@@ -371,7 +371,7 @@ def test_a_kill_between_the_two_files_leaves_no_pair_of_two_encoders(
     encoder = Counting()
     encoder.encode_text = lambda texts: torch.full((len(texts), 2), 0.5)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        package.embed(pictures, encoder, overwrite=True)
+        package.embed(package.Embed(folder=pictures, encoder=encoder, overwrite=True))
     assert (pictures / "texts.npz").read_bytes() != before
     assert negbench(["init", str(pictures)]) == 2
     assert "embeddings of images: save them beside texts.npz" in capsys.readouterr().err
@@ -386,5 +386,5 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_encoded(
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     encoder = Counting()
     with pytest.raises(NegbenchError, match=r"cannot write .*my data: Read-only file system"):
-        package.embed(pictures, encoder)
+        package.embed(package.Embed(folder=pictures, encoder=encoder))
     assert not encoder.asked

@@ -33,7 +33,7 @@ def test_one_option(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["list", "backbones", "clp"], "unknown backbone 'clp': did you mean 'clip'?"),
-        (["list", "qure"], "unknown kind of plug-in 'qure'"),
+        (["list", "qure"], "KIND 'qure': input should be 'strategies', 'losses'"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,6 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[st
     assert found.source.endswith("(untrained)")
     assert found.summary["pool_size"] == 1
 
-
     read = pd.read_parquet(asked.out)
     assert [list(row) for row in read["negatives"]] == found.frame["negatives"].tolist()
     write_negatives(asked.model_copy(update={"out": tmp_path / "n.jsonl"}))

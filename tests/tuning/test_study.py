@@ -264,7 +264,7 @@ def test_the_mlflow_copy_of_a_killed_trial_is_ended_by_its_rescuer(toy_sets: lis
     assert isinstance(claim, Claim)
     log = RunLog(Tracker.open(tmp_path), RunFolder(tmp_path / "s" / trial_folder(0)))
     log.start({}, job.tags(0))
-    claim.note("mlflow", log.opened())
+    claim.note("mlflow", log.run_id)
     claim.held.close()  # as if it had been killed
     said: list[str] = []
     run_study(job, Here(), said.append)
