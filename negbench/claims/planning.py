@@ -61,10 +61,15 @@ def base_layers(asked: Claims) -> list[Layer]:
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
             raise OptionError(f"claims fix {others[0]} themselves; set {', '.join(HELD[:-1])} only")
-    kept = {key: value for key, value in recipe.items() if key in HELD}
+    return [held_layer(recipe), *flags]
+
+
+def held_layer(layer: Layer) -> dict[str, Any]:
+    """What a layer sets of backbone, data set and training."""
+    kept = {key: value for key, value in layer.items() if key in HELD}
     if "train" in kept:
         kept["train"] = {key: value for key, value in kept["train"].items() if key != "num_negatives"}
-    return [kept, *flags]
+    return kept
 
 
 def plan_claims(

@@ -14,7 +14,7 @@ from scipy import stats
 from negbench.claims.claim import Claim as PaperClaim
 from negbench.claims.claim import chosen
 from negbench.claims.judge import ALPHA, Answer, Finding
-from negbench.claims.work import Layer, findings, held_layer, plan_claims
+from negbench.claims.planning import Layer, findings, held_layer, plan_claims
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import Executor, Here
@@ -94,7 +94,7 @@ def world_layers(spec: StudySpec, point: Mapping[str, Any]) -> list[Layer]:
     for key, value in spec.space.plain(spec.config, point).items():
         section, name = key.split(".", 1)
         moved.setdefault(section, {})[name] = value
-    return [held_layer(base, "the study's settings", strict=False), held_layer(moved, "--search", strict=True)]
+    return [held_layer(base), held_layer(moved)]
 
 
 def claims_of(spec: StudySpec) -> tuple[PaperClaim, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,20 +109,20 @@ def test_a_recipe_gives_backbone_data_and_training_only(
     assert config["qure"].schedule.n_def == 6
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--only", "35"], "unknown claim '35' in --only"),
-        (["--set", "strategy.k=3"], "claims fix strategy themselves"),
-        (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
-        (["--compare", "nothing"], "there is no comparison 'nothing'"),
-        (["--backbone", "tinny"], "did you mean 'tiny'"),
-        (["--seeds", "none"], "want a count"),
-        (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
-    ],
-)
-def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(["claims", *arguments, "--runs-dir", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert len(error.splitlines()) == 1
+MISTAKES: list[tuple[Any, ...]] = [
+    (["--only", "35"], "unknown claim '35' in --only"),
+    (["--set", "strategy.k=3"], "claims fix strategy themselves"),
+    (["--set", "train.num_negatives=3"], "claims fix train.num_negatives themselves"),
+    (["--compare", "nothing"], "there is no comparison 'nothing'"),
+    (["--backbone", "tinny"], "did you mean 'tiny'"),
+    (["--seeds", "none"], "want a count"),
+    (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
+]
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, says in MISTAKES:
+        assert negbench(["claims", *arguments, "--runs-dir", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert says in error
+        assert len(error.splitlines()) == 1

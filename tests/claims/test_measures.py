@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -259,32 +259,9 @@ def test_people_by_their_own_file(
 
 
 @pytest.fixture(scope="module")
-def judgements(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small hpfiq.json whose images are the toy set's own pictures under other names."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
-    assert spec is not None
-    assert spec.loader is not None
-    standin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(standin)
+def judgements(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
     root = tmp_path_factory.mktemp("people")
-    generator = np.random.default_rng(0)
-    entry: Mapping[str, list[object]] = {
-        key: []
-        for key in ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
-    }
-    for index in range(12):
-        order = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in generator.permutation(30)]
-        entry["ref_img_paths"].append(order[0])
-        entry["targ_img_paths"].append(order[1 + index % 3 * 5])  # in set 1, in set 2, in neither
-        entry["sentences"].append(f"is {index} darker")
-        for side in (0, 1):
-            members = {"img_path": order[1 + 5 * side : 6 + 5 * side], "user_score": "3"}
-            entry[f"retrieved_set{side + 1}"].append(members)
-        entry["preferred set"].append(str(1 + index % 2))
-    (root / "hpfiq.json").write_text(json.dumps({"user": {"set": entry}}))
-    standin.write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(30)])
+    standin.write_preferences(root, users=1, judgements=12, images=30)
     return root
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -31,18 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFol
 
 
 @pytest.fixture(scope="session")
-def standin() -> ModuleType:
-    path = Path(__file__).parents[1] / "standin.py"
-    spec = importlib.util.spec_from_file_location("standin", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def benchmarks(standin: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Toy CIRR (val, test1) and CIRCO (val, test) with stand-in images, side by side."""
     root = tmp_path_factory.mktemp("benchmarks")
 

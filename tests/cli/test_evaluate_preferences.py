@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from negbench.cli.main import run as negbench
 from negbench.contracts import relevance
@@ -37,38 +34,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> tuple
 
 
 @pytest.fixture(scope="module")
-def standin() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, standin: ModuleType) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
     """A small hpfiq.json with stand-in images."""
-    root = tmp_path_factory.mktemp("data")
-    generator = torch.Generator().manual_seed(0)
-    data: dict[str, Any] = {}
-    for user in range(4):
-        entry: dict[str, list[Any]] = {key: [] for key in ("ref_img_paths", "targ_img_paths", "sentences")}
-        entry |= {"retrieved_set1": [], "retrieved_set2": [], "preferred set": []}
-        for index in range(6):
-            order = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in torch.randperm(40, generator=generator).tolist()]
-            entry["ref_img_paths"].append(order[0])
-            entry["targ_img_paths"].append(order[1 + index % 3 * 5])  # in set 1, in set 2, in neither
-            entry["sentences"].append(f"is {index} darkerdotmark  and has dots")
-            ratings = torch.randint(1, 6, (2,), generator=generator).tolist()
-            for side in (0, 1):
-                members = {"img_path": order[1 + 5 * side : 6 + 5 * side], "user_score": str(ratings[side])}
-                entry[f"retrieved_set{side + 1}"].append(members)
-            entry["preferred set"].append("1" if ratings[0] > ratings[1] else "2")
-        data[f"user_{user}"] = {"question_set_1": entry}
-    (root / "hpfiq.json").write_text(json.dumps(data))
-    standin.write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(40)])
-    return root
+    folder = tmp_path_factory.mktemp("data")
+    standin.write_preferences(folder, users=4, judgements=6, images=40)
+    return folder
 
 
 def cells(text: str, metric: str) -> list[str]:
@@ -217,33 +187,30 @@ def test_models_that_saw_different_queries_are_not_mixed(runs: tuple[RunFolder, 
 # --- mistakes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x", "--metric", "cirqr", "--scorer", "y"], "--metric 'cirqr': input should be 'cirqrs' or 'relevant'"),
-        (["x", "--metric", "cirqrs"], "--metric cirqrs needs --scorer RUN"),
-        (["x", "--metric", "cirqrs", "--scorer", "recall-at-5"], "--metric cirqrs needs --scorer RUN"),
-        (["x", "--scorer", "y"], "--scorer y: a run scores with --metric cirqrs"),
-        (["x", "--scorer", "recall-at-5"], "--scorer recall-at-5 stands alone"),
-        (["--scorer", "recall-at-5", "--ranks", "r.json"], "--scorer recall-at-5 stands alone"),
-        (["--scorer", "recall-at-5"], "name a data set of preferences with --dataset"),
-        (["--scorer", "recall-at-5", "--dataset", "synthetic", "--data-root", "ROOT"], "holds no preferences"),
-        (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq"], "NEGBENCH_DATA"),
-        (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq", "--trec", "x"], "need a run's own scores"),
-        (["x", "--metric", "relevant", "--k", "3,x"], "--k '3,x': must be whole numbers >= 1 with commas between"),
-        (["x", "--metric", "relevant", "--k", "3,3"], "--k '3,3': must be"),
-        (["x", "--metric", "relevant", "--k", "0"], "--k '0': must be whole numbers >= 1"),
-        (["--scorer", "recall-at-5", "--metric", "relevant"], "--scorer recall-at-5 stands alone"),
-        (["--metric", "cirqrs", "--scorer", "y"], "name a run to score, or give --ranks FILE"),
-        (["x", "--metric", "cirqrs", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
-        (["--ranks", "none.json", "--metric", "cirqrs", "--scorer", "y"], "none.json"),
-        (["x", "--metric", "cirqrs", "--scorer", "y", "--runs-dir", "nowhere"], "there is no run 'x'"),
-        (["--ranks", "r.parquet", "--dataset", "hp-fashioniq", "--data-root", "ROOT"], "judged by the scores of sets"),
-    ],
-)
+MISTAKES: list[tuple[list[str], str]] = [
+    (["x", "--metric", "cirqr", "--scorer", "y"], "--metric 'cirqr': input should be 'cirqrs' or 'relevant'"),
+    (["x", "--metric", "cirqrs"], "--metric cirqrs needs --scorer RUN"),
+    (["x", "--metric", "cirqrs", "--scorer", "recall-at-5"], "--metric cirqrs needs --scorer RUN"),
+    (["x", "--scorer", "y"], "--scorer y: a run scores with --metric cirqrs"),
+    (["x", "--scorer", "recall-at-5"], "--scorer recall-at-5 stands alone"),
+    (["--scorer", "recall-at-5", "--ranks", "r.json"], "--scorer recall-at-5 stands alone"),
+    (["--scorer", "recall-at-5"], "name a data set of preferences with --dataset"),
+    (["--scorer", "recall-at-5", "--dataset", "synthetic", "--data-root", "ROOT"], "holds no preferences"),
+    (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq"], "NEGBENCH_DATA"),
+    (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq", "--trec", "x"], "need a run's own scores"),
+    (["x", "--metric", "relevant", "--k", "3,x"], "--k '3,x': must be whole numbers >= 1 with commas between"),
+    (["x", "--metric", "relevant", "--k", "3,3"], "--k '3,3': must be"),
+    (["x", "--metric", "relevant", "--k", "0"], "--k '0': must be whole numbers >= 1"),
+    (["--scorer", "recall-at-5", "--metric", "relevant"], "--scorer recall-at-5 stands alone"),
+    (["--metric", "cirqrs", "--scorer", "y"], "name a run to score, or give --ranks FILE"),
+    (["x", "--metric", "cirqrs", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
+    (["--ranks", "none.json", "--metric", "cirqrs", "--scorer", "y"], "none.json"),
+    (["x", "--metric", "cirqrs", "--scorer", "y", "--runs-dir", "nowhere"], "there is no run 'x'"),
+    (["--ranks", "r.parquet", "--dataset", "hp-fashioniq", "--data-root", "ROOT"], "judged by the scores of sets"),
+]
+
+
 def test_a_mistake_is_one_line(
-    arguments: list[str],
-    message: str,
     runs: tuple[RunFolder, RunFolder],
     toy_root: Path,
     tmp_path: Path,
@@ -251,13 +218,13 @@ def test_a_mistake_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if "r.parquet" in arguments:
-        runs[0].ranks().to_parquet(tmp_path / "r.parquet")
-    assert negbench(["evaluate", *(str(toy_root) if part == "ROOT" else part for part in arguments)]) == 2
-    captured = capsys.readouterr().err
-    assert captured.startswith("negbench: error: ")
-    assert captured.count("\n") == 1
-    assert message in captured
+    runs[0].ranks().to_parquet(tmp_path / "r.parquet")
+    for arguments, message in MISTAKES:
+        assert negbench(["evaluate", *(str(toy_root) if part == "ROOT" else part for part in arguments)]) == 2
+        captured = capsys.readouterr().err
+        assert captured.startswith("negbench: error: ")
+        assert captured.count("\n") == 1
+        assert message in captured, arguments
 
 
 def test_training_on_preferences_is_told(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -261,27 +262,25 @@ def test_a_run_s_weights_are_audited(
     assert "leave --backbone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--strategy", "topk"], "did you mean 'top-k'"),
-        (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
-        (["--judge", "tiny", "--threshold", "2"], "--threshold must be a cosine"),
-        (["--judge", "tinny"], "did you mean 'tiny'"),
-        (["--judge", "tiny,clip"], "unknown backbone 'tiny,clip'"),
-        (["--draws", "0"], "--draws 0: input should be greater than or equal to 2"),
-        (["--queries", "1"], "--queries 1: must be 0 (all) or at least 2"),
-        (["--run", "nothing"], "there is no run 'nothing'"),
-    ],
-)
-def test_mistakes_are_one_line(
-    toy_sets: list[str], flags: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    sets = [] if "--run" in flags else toy_sets
-    assert negbench(command(sets, *flags, "--runs-dir", str(tmp_path))) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    (["--strategy", "topk"], "did you mean 'top-k'"),
+    (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
+    (["--judge", "tiny", "--threshold", "2"], "--threshold must be a cosine"),
+    (["--judge", "tinny"], "did you mean 'tiny'"),
+    (["--judge", "tiny,clip"], "unknown backbone 'tiny,clip'"),
+    (["--draws", "0"], "--draws 0: input should be greater than or equal to 2"),
+    (["--queries", "1"], "--queries 1: must be 0 (all) or at least 2"),
+    (["--run", "nothing"], "there is no run 'nothing'"),
+]
+
+
+def test_mistakes_are_one_line(toy_sets: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for flags, message in MISTAKES_ARE_ONE_LINE:
+        sets = [] if "--run" in flags else toy_sets
+        assert negbench(command(sets, *flags, "--runs-dir", str(tmp_path))) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:

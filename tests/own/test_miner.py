@@ -190,46 +190,46 @@ def _with_nan(values: Tensor) -> Tensor:
 _QUERIES, _IMAGES, _TARGETS = _world()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
-        ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
-        ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
-        ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
-        ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
-        ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
-        ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
-        ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
-        ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
-        ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
-        ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
-        ({"groups": np.zeros(3)}, r"groups must be one label for each of the 40 images, got \(3,\)"),
-        ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
-        ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
-        ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),
-        ({"groups": np.arange(N)}, r"query \d+: no image of its corpus"),
-    ],
-)
-def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
-    given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
-    with pytest.raises(NegbenchError, match=message) as caught:
-        Miner("top-k").refresh(**given)
-    assert "\n" not in str(caught.value)
+MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
+    ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
+    ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
+    ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
+    ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
+    ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
+    ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
+    ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
+    ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
+    ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
+    ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
+    ({"groups": np.zeros(3)}, r"groups must be one label for each of the 40 images, got \(3,\)"),
+    ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
+    ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
+    ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),
+    ({"groups": np.arange(N)}, r"query \d+: no image of its corpus"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"strategy": "qrue"}, "did you mean 'qure'"),
-        ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
-        ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
-        ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
-        ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
-        ({"strategy": "top-k", "seed": -1}, "seed must be"),
-        ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
-    ],
-)
-def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(NegbenchError, match=message):
-        Miner(**options)
+def test_mistakes_are_one_line() -> None:
+    for changes, message in MISTAKES_ARE_ONE_LINE:
+        given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
+        with pytest.raises(NegbenchError, match=message) as caught:
+            Miner("top-k").refresh(**given)
+        assert "\n" not in str(caught.value)
+
+
+BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    ({"strategy": "qrue"}, "did you mean 'qure'"),
+    ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
+    ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
+    ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
+    ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
+    ({"strategy": "top-k", "seed": -1}, "seed must be"),
+    ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
+]
+
+
+def test_bad_options_are_one_line() -> None:
+    for options, message in BAD_OPTIONS_ARE_ONE_LINE:
+        with pytest.raises(NegbenchError, match=message):
+            Miner(**options)
