@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         run,
         study,
     )
+    from negbench.command_options import Audit, Embed
     from negbench.contracts import (
         Backbone,
         Loss,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
-    from negbench.options import Audit, Embed
     from negbench.own.miner import Miner
 
 __version__ = "0.1.0"
@@ -52,7 +52,7 @@ _HOMES = {
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
-    "negbench.options": ("Audit", "Embed"),
+    "negbench.command_options": ("Audit", "Embed"),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

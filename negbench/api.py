@@ -21,11 +21,11 @@ from negbench.errors import OptionError
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
+    from negbench.command_options import Audit as AuditOptions
+    from negbench.command_options import Embed as EmbedOptions
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
-    from negbench.options import Audit as AuditOptions
-    from negbench.options import Embed as EmbedOptions
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, Study
@@ -349,7 +349,7 @@ def audit(asked: AuditOptions | None = None) -> AuditResult:
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.options import Audit
+    from negbench.command_options import Audit
     from negbench.own.audit import run_audit
 
     asked, plugins = asked or Audit(), list[str]()

@@ -6,17 +6,16 @@ the same field of `Compare`. A model imports neither torch nor the code of its c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.files import checked_name
 
 MOVES_SCORES = False
-
-PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
 
 
 def option(
@@ -46,19 +45,19 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **checks)
 
 
-def _folder_name(text: str) -> str:
-    from negbench.files import checked_name
-
-    return checked_name(text, "--name")
-
-
-FolderName = Annotated[str, AfterValidator(_folder_name)]  # that a folder of the runs folder can have
-
-
 class Options(BaseModel):
     """Base of the options of a command: frozen, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+
+    def __init__(self, **given: Any) -> None:
+        """Raises OptionError or UnknownNameError for the first option that does not fit."""
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise _mistake(error, type(self), lambda name: name) from error
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
 
     @classmethod
     def parsed(cls, given: Mapping[str, Any], *, recipe: Mapping[str, Any] | None = None, table: str = "") -> Self:
@@ -73,34 +72,108 @@ class Options(BaseModel):
             OptionError, UnknownNameError: a value or a key that the command does not take.
         """
         flags = {name: value for name, value in given.items() if value is not None}
-        allowed = [name for name, field in cls.model_fields.items() if extra_of(field)["recipe"]]
+        found = cls._of(flags, lambda name: _flag(cls, name))
+        return found if recipe is None else found.over(recipe, table)
+
+    def over(self, recipe: Any, table: str) -> Self:
+        """These options over a recipe's table, which lies over the defaults.
+
+        Args:
+            recipe: field -> value, as it was read; None: no table.
+            table: its name, for messages.
+
+        Raises:
+            OptionError, UnknownNameError: a value or a key that the command does not take.
+        """
+        if recipe is not None and not isinstance(recipe, Mapping):
+            raise OptionError(f"recipe's {table} = {quoted(recipe)}: want a table, [{table}]")
+        allowed = [name for name, field in type(self).model_fields.items() if extra_of(field)["recipe"]]
         for name in recipe or {}:
             if name not in allowed:
-                raise UnknownNameError("key", name, allowed, where=f"recipe's [{table}]")
-        try:
-            return cls(**{**(recipe or {}), **flags})
-        except ValidationError as error:
-            raise OptionError(cls._told(error, flags, table)) from error
+                raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return self._of({**(recipe or {}), **given}, lambda name: f"{table}.{name}")
 
     @classmethod
-    def _told(cls, error: ValidationError, flags: Mapping[str, Any], table: str) -> str:
-        """The first problem in one line: the flag or the key of the recipe, its value, what is wrong."""
-        first = error.errors()[0]
-        problem = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # of several fields together
-            return problem
-        name = str(first["loc"][0])
-        shown = f"{table}.{name}"
-        if name in flags and name in cls.model_fields:
-            extra = extra_of(cls.model_fields[name])
-            shown = name.upper() if extra["argument"] else next(iter(extra["flags"]), f"--{name.replace('_', '-')}")
-        return f"{shown} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}"
+    def _of(cls, given: Mapping[str, Any], shown: Callable[[str], str]) -> Self:
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            raise _mistake(error, cls, shown) from error
+
+
+def _flag(model: type[Options], name: str) -> str:
+    """A field as the command line names it."""
+    if name not in model.model_fields:
+        return name
+    extra = extra_of(model.model_fields[name])
+    return name.upper() if extra["argument"] else next(iter(extra["flags"]), f"--{name.replace('_', '-')}")
+
+
+def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str], str]) -> NegbenchError:
+    """The first mistake as one line."""
+    first = error.errors()[0]
+    problem = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # of several fields together
+        return OptionError(problem)
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return UnknownNameError("option", name, model.model_fields)
+    return OptionError(f"{shown(name)} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}")
 
 
 def extra_of(field: Any) -> dict[str, Any]:
     """What `option` was told beside pydantic's own settings."""
     found: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
     return found
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def parse_seeds(given: Any) -> tuple[int, ...]:
+    """3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
+    parts = given.split(",") if isinstance(given, str) else given
+    try:
+        numbers = [int(given)] if isinstance(given, int) else [int(part) for part in parts if str(part).strip()]
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"--seeds {given!r}: want a count (3) or a list (0,1,2)") from error
+    if isinstance(given, int) or (isinstance(given, str) and len(numbers) == 1 and "," not in given):
+        numbers = list(range(numbers[0]))
+    if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
+        raise OptionError(f"--seeds {given!r}: want a count (3) or a list of different seeds (0,1,2)")
+    return tuple(numbers)
+
+
+def parse_negatives(given: Any) -> tuple[int, ...]:
+    """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
+    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    try:
+        numbers = tuple(int(part) for part in parts)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"--negatives {given!r}: want numbers per query and step, e.g. 1,5,63") from error
+    if (numbers and min(numbers) < 1) or len(set(numbers)) != len(numbers):
+        raise OptionError(f"--negatives {given!r}: want different numbers of at least 1, e.g. 1,5,63")
+    return numbers
+
+
+def _folder_name(given: str) -> str:
+    return checked_name(given, "--name")
+
+
+def _checked_seeds(given: Any) -> Any:
+    parse_seeds(given)
+    return given
+
+
+def _checked_negatives(given: Any) -> Any:
+    parse_negatives(given)
+    return given
+
+
+Seeds = Annotated[int | str | Sequence[int], BeforeValidator(_checked_seeds)]  # read by `parse_seeds`
+Negatives = Annotated[str | Sequence[int], BeforeValidator(_checked_negatives)]  # read by `parse_negatives`
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 
 # --- shared by several commands ------------------------------------------------------------------------------------
@@ -125,252 +198,145 @@ class TrackedOptions(RunsOptions):
 class PluginOptions(Options):
     """Files of classes of one's own."""
 
-    plugin: tuple[Path, ...] = option((), "Python file with your own strategy, loss, ...", metavar="FILE.py")
-
-    def register(self) -> dict[str, Any]:
-        """Register the files' classes, and return them as a layer of a configuration."""
-        from negbench.registry import registry
-
-        for file in self.plugin:
-            registry.add_file(file)
-        return {"plugins": [str(file.resolve()) for file in self.plugin]} if self.plugin else {}
-
-
-class DatasetOptions(PluginOptions):
-    """A data set, and changes to its configuration."""
-
-    dataset: Any = option(None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str)
-    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
-    allow_missing: bool = option(False, "Go on without missing images; marks the result partial.")
-    sets: tuple[str, ...] = option(
-        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE"
+    plugin: tuple[Path, ...] = option(
+        (), "Python file with your own strategy, loss, ...", metavar="FILE.py", recipe=False
     )
 
-    def layers(self) -> list[dict[str, Any]]:
-        """Layers of a configuration, the lowest first; registers `plugin`."""
-        from negbench.config import set_layer
 
-        section = _section("dataset", self.dataset).get("dataset", {})
-        section |= {} if self.data_root is None else {"root": str(self.data_root)}
-        section |= {"allow_missing": True} if self.allow_missing else {}
-        layers = [self.register(), {"dataset": section} if section else {}]
-        return [layer for layer in layers if layer] + [set_layer(text) for text in self.sets]
+class SetOptions(PluginOptions):
+    """Single settings."""
+
+    sets: tuple[str, ...] = option(
+        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE", recipe=False
+    )
 
 
-class ModelOptions(DatasetOptions):
-    """A backbone and a data set, and a recipe below them."""
+class SettingsOptions(SetOptions):
+    """Settings of runs."""
 
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
-    recipe: Path | None = option(None, "TOML file of settings, or a name (see `list recipes`); flags beat it.")
-
-    def layers(self) -> list[dict[str, Any]]:
-        """Layers of a configuration, the lowest first: the recipe, then the flags."""
-        from negbench.config import recipe_settings
-
-        above = super().layers()  # first: it registers what the backbone may name
-        own = _section("backbone", self.backbone)
-        sets = len(self.sets)
-        return [recipe_settings(self.recipe), *above[: len(above) - sets], own, *above[len(above) - sets :]]
+    recipe: Path | None = option(
+        None, "TOML file of settings, or a name (see `list recipes`); flags override it.", recipe=False
+    )
 
 
-def _section(section: str, given: Any) -> dict[str, Any]:
-    """A plug-in as text (NAME:option=value) or as a table, as a section of a configuration."""
-    if given is None:
-        return {}
-    from negbench.config import plugin_section
-    from negbench.registry import SECTIONS
+class DataOptions(Options):
+    """Where a benchmark's files lie."""
 
-    return {section: plugin_section(SECTIONS[section], given)}
+    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].", recipe=False)
+    allow_missing: bool = option(False, "Continue without missing images; marks the result partial.", recipe=False)
 
 
-class ExecutorOptions(Options):
+class RunSettings(SettingsOptions, DataOptions):
+    """Plug-ins of one run: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+
+    strategy: Any = option(
+        None,
+        "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
+        cli=str,
+        recipe=False,
+    )
+    backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
+    dataset: Any = option(
+        None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str, recipe=False
+    )
+    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str, recipe=False)
+    seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
+
+
+class WorkerOptions(Options):
     """Where tasks are computed."""
 
+    workers: int | None = option(
+        None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1, recipe=False
+    )
     executor: Any = option(
         "pool",
-        "Where: pool, processes of this machine; ray, tasks of a Ray cluster, each with one CPU and, where nodes have "
-        "GPUs, one GPU, or as ray:cpus=4:gpus=0.5 says.",
+        "pool: processes of this machine; ray: tasks of a Ray cluster, each with one CPU and, where nodes have GPUs, "
+        "one GPU, or as ray:cpus=4:gpus=0.5 says.",
         cli=str,
+        recipe=False,
     )
     address: str | None = option(
-        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone]."
+        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone].", recipe=False
     )
 
 
-# --- start ---------------------------------------------------------------------------------------------------------
+class OverwriteOptions(Options):
+    """What happens to runs that are there."""
+
+    overwrite: Literal["failed", "never", "always"] = option(
+        "failed",
+        "failed: compute failed runs again; never: leave them; always: compute everything again.",
+        recipe=False,
+    )
 
 
-class Init(Options):
-    """Options of `negbench init`."""
-
-    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl, .csv or .parquet.", argument=True)
+# --- compare -------------------------------------------------------------------------------------------------------
 
 
-class Embed(Options):
-    """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
+class Run(RunSettings, OverwriteOptions, TrackedOptions):
+    """Options of `negbench run`."""
 
-    In Python, `encoder` may be an object with `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or
-    [n, L, C], L vectors an image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of
-    floats. A `torch.nn.Module` is in evaluation mode meanwhile; without `device`, an object is not moved.
+    system: str | None = option(
+        None, "A published system as a whole (see `list systems`); other flags override it.", recipe=False
+    )
+    resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
+
+
+class Compare(SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+    """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
+
+    A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
     """
 
-    folder: Path = option(..., "Folder with images and a .jsonl, .csv or .parquet of triplets.", argument=True)
-    encoder: Any = option(
-        ...,
-        "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; sentence-transformers:NAME; NAME is a hub's "
-        "or a folder. Or your own, FILE.py:NAME: what has encode_image(list of RGB PIL images) and encode_text(list of "
-        "strings), both to [n, C], or makes that without arguments.",
-        cli=str,
-        metavar="SPEC",
-    )
-    batch_size: int = option(32, "Images or texts at a time.", ge=1)
-    device: str | None = option(None, "Where: cpu, cuda, ... [default: CUDA where there is a device].")
-    gallery: Path | None = option(None, "Embed these, too: one image a line.", metavar="FILE")
-    overwrite: bool = option(False, "Compute anew what is there.")
-
-
-class SynthesizeData(Options):
-    """Options of `negbench data synthesize`."""
-
-    out: Path = option(..., "New folder, in FashionIQ's layout with relevance.json.")
-    seed: int = option(0, "Fixes every pixel and word.", ge=0)
-    twins: float = option(4.5, "Mean number of relevant images per query.")
-    train_images: int = option(1000, "Per category.")
-    train_queries: int = option(1000, "Per category.")
-    val_images: int = option(600, "Per category.")
-    val_queries: int = option(400, "Per category.")
-    near_misses: float | None = option(
-        None, "Mean number of images per query that miss one attribute [default: by chance]."
-    )
-    label_noise: float = option(0.0, "Share of train queries with a wrong target.")
-
-
-class VerifyData(PluginOptions):
-    """Options of `negbench data verify`."""
-
-    dataset: str = option(..., "Data set, or triplets: FILE.jsonl, .csv, .parquet or hf:NAME.", argument=True)
-    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].")
-    split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
-    sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
-    annotations: bool = option(False, "Counts and targets alone, no images.")
-    workers: int = option(0, "Processes that decode images; 0 decodes here.", ge=0)
-    out: Path | None = option(None, "JSON file for everything found, with a manifest of hashes.")
-
-
-class EncodeData(ModelOptions, ExecutorOptions):
-    """Options of `negbench data encode`."""
-
-    splits: str = option("train,val", "Splits of the data set, by comma.")
-    verify: bool = option(False, "Read what is stored first; encode anew what is damaged.")
-
-
-class Doctor(TrackedOptions):
-    """Options of `negbench doctor`."""
-
-
-# --- claims --------------------------------------------------------------------------------------------------------
-
-
-class Claims(ModelOptions, ExecutorOptions, TrackedOptions):
-    """Options of `negbench claims`."""
-
-    only: str | None = option(None, "Numbers of claims, or papers (qure, ...), by comma [default: all].")
-    listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
-    compare: str | None = option(
-        None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
-    )
-    seeds: str | None = option(None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
-    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
-    workers: int | None = option(None, "Computed at a time [default: 1; with ray as many as there is room for].", ge=1)
-    overwrite: Literal["failed", "never", "always"] = option(
-        "failed", "failed: compute failed runs again; never: leave them; always: compute anew."
-    )
-
-
-# --- negatives -----------------------------------------------------------------------------------------------------
-
-
-class SubjectOptions(ModelOptions, RunsOptions):
-    """A split as a model scores it: an untrained backbone, or a finished run."""
-
-    run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
-    split: str = option("train", "Whose queries and corpus.")
-    refresh: int = option(0, "Refresh count that strategies with a schedule get, from 0.", ge=0)
-    seed: int = option(0, "Of draws and samples, and of untrained weights.", ge=0)
-
-    @model_validator(mode="after")
-    def _one_backbone(self) -> Self:
-        if self.run is not None and (self.backbone is not None or any(s.startswith("backbone") for s in self.sets)):
-            raise ValueError("takes the run's own backbone: leave --backbone and --set backbone... out")
-        return self
-
-
-class Audit(SubjectOptions):
-    """Options of `negbench audit`: what strategies would draw, without training."""
-
     strategies: Any = option(
-        None,
-        "'all' (that need no guide and go with any loss), or names by comma; options as top-k:k=50 "
-        "[default: all, or the run's].",
-        flags=("--strategy",),
+        "cir",
+        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
+        "every strategy that needs no guide and works with any loss.",
+        flags=("--strategies", "--strategy"),
         cli=str,
     )
-    judge: str | None = option(
-        None,
-        "Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
-        metavar="BACKBONE[:OPTION=VALUE]|FILE",
+    losses: Any = option(
+        None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
     )
-    threshold: float = option(0.9, "Cosine to the target (or score) above which it does so.")
-    queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
-    draws: int = option(10, "Negatives drawn for each query.", ge=2)
-    out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
-
-    @field_validator("queries")
-    @classmethod
-    def _several(cls, value: int) -> int:
-        if value == 1:
-            raise ValueError("must be 0 (all) or at least 2")
-        return value
-
-
-class Mine(SubjectOptions):
-    """Options of `negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
-
-    strategy: str = option(..., "Corpus strategy; options as qure:variant=release.")
-    out: Path = option(..., "One row a query: negatives, statistics; .parquet or .jsonl.", metavar="FILE")
-    queries: Path | None = option(None, "[Q, D] floats.", metavar="FILE.npy")
-    images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
-    targets: Path | None = option(
-        None,
-        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet or .csv, which may hold "
-        "`excluded` and `relevant` too: lists of rows (in .csv parted by blanks).",
-        metavar="FILE",
+    backbones: Any = option(
+        None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
     )
-    groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
-    draws: int = option(1, "Negatives of each query.", ge=1)
-    dot: bool = option(False, "Score files by dot products, not by cosines.")
-    device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
-
-    @field_validator("out")
-    @classmethod
-    def _written(cls, value: Path) -> Path:
-        if value.suffix not in (".parquet", ".jsonl"):
-            raise ValueError("want a name that ends in .parquet or .jsonl")
-        return value
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        files = {f"--{name}": getattr(self, name) for name in ("queries", "images", "targets")}
-        given = [flag for flag, file in files.items() if file is not None]
-        lacking = [flag for flag, file in files.items() if file is None]
-        other = any(each is not None for each in (self.run, self.backbone, self.dataset, self.data_root, self.recipe))
-        if given and other:
-            raise ValueError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
-        if not given and not other:
-            raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
-        if given and lacking:
-            raise ValueError(f"{', '.join(lacking)} must be given, too")
-        return self
+    datasets: Any = option(
+        None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
+    )
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2).", cli=str)
+    negatives: Negatives = option(
+        (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
+    )
+    dials: tuple[str, ...] = option(
+        (),
+        "A setting and its values, e.g. dataset.twins=1,2,4; repeat for more.",
+        flags=("--dial",),
+        metavar="KEY=VALUE,VALUE",
+    )
+    sample: int | None = option(None, "With --dial: compute this many random combinations of the values.", ge=1)
+    systems: Any = option(
+        None,
+        "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
+        cli=str,
+    )
+    tuned: int | None = option(
+        None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
+    )
+    search: tuple[str, ...] = option(
+        (), "With --tuned: search this range too, for every strategy (add :log).", metavar="KEY=LOW:HIGH"
+    )
+    variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the grid].")
+    baseline: str | None = option(
+        None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
+    )
+    metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
+    margin: float = option(0.5, "Differences within this many points are equal.", ge=0, lt=100)
+    alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", gt=0, lt=1)
+    audit: bool = option(True, "Also audit the strategies on the untrained model.")
+    report: bool = option(True, "Write the HTML report.")
 
 
 # --- inspect -------------------------------------------------------------------------------------------------------
@@ -381,67 +347,3 @@ class Report(RunsOptions):
 
     name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
-
-
-class Evaluate(DatasetOptions, RunsOptions):
-    """Options of `negbench evaluate`: a run on any data set, or stored ranks and rankings without a model."""
-
-    run: str | None = option(None, "Run, by id or a part of it that only one has, or its folder.", argument=True)
-    ranks: Path | None = option(
-        None,
-        "Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
-        metavar="FILE",
-    )
-    split: str = option("val", "Split of the data set.")
-    metric: Literal["cirqrs", "relevant"] | None = option(
-        None,
-        "cirqrs: mean score, under the run that --scorer names, of each query's first k. relevant: how relevant images "
-        "that are not the target rank.",
-    )
-    scorer: str | None = option(None, "Run that scores for cirqrs; or recall-at-5, to judge hp-fashioniq by targets.")
-    k: tuple[int, ...] = option((10, 50), "With --metric: cutoffs, by comma [default: 10,50].", cli=str)
-    out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
-    submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
-    trec: Path | None = option(None, "Write the 1000 best images as a TREC run (.json: for ranx).", metavar="FILE")
-
-    @field_validator("k", mode="before")
-    @classmethod
-    def _cutoffs(cls, value: Any) -> tuple[int, ...]:
-        parts = str(value).split(",") if isinstance(value, str | int) else list(map(str, value))
-        found = tuple(int(part) for part in parts if part.strip().isdecimal() and int(part) > 0)
-        if not found or len(set(found)) != len(parts):
-            raise ValueError("must be whole numbers >= 1 with commas between, each once")
-        return found
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        lists = self.submission is not None or self.trec is not None
-        if self.metric == "cirqrs" and self.scorer in (None, "recall-at-5"):
-            raise ValueError("--metric cirqrs needs --scorer RUN: the run whose model scores what is ranked first")
-        if lists and (self.run is None or self.metric is not None):
-            raise ValueError("--submission and --trec need a run's own scores: no --ranks, --scorer or --metric cirqrs")
-        if self.scorer == "recall-at-5":
-            if any(each is not None for each in (self.run, self.ranks, self.metric)):
-                raise ValueError("--scorer recall-at-5 stands alone: leave out the run, --ranks and --metric")
-        elif self.scorer is not None and self.metric != "cirqrs":
-            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs; alone only recall-at-5 does")
-        elif (self.run is None) == (self.ranks is None):
-            raise ValueError("name a run to score, or give --ranks FILE: one of the two")
-        return self
-
-
-class Ui(TrackedOptions):
-    """Options of `negbench ui`."""
-
-    name: str | None = option(None, "Comparison, study, ... to open [default: what was computed last].", argument=True)
-    port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
-    workers: int = option(1, "Server processes; one is enough for one person.", ge=1)
-
-
-class List(PluginOptions):
-    """Options of `negbench list`."""
-
-    kind: PluginKind | None = option(
-        None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
-    )
-    name: str | None = option(None, "One of them, of which every option is explained.", argument=True)

@@ -10,6 +10,7 @@ from typing import Any
 from negbench.claims.claim import Claim, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
+from negbench.command_options import Claims
 from negbench.config import ResolvedConfig, build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display
@@ -17,7 +18,6 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.grid.cells import Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import plan_run
-from negbench.options import Claims
 from negbench.runfolder import RunFolder
 from negbench.systems.system import PLAIN, system
 

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command, options
-from negbench.options import Audit
+from negbench.command_options import Audit
 
 
 def register(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, options
-from negbench.options import Claims
+from negbench.command_options import Claims
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, options, output
-from negbench.options import EncodeData, SynthesizeData, VerifyData
+from negbench.command_options import EncodeData, SynthesizeData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -70,13 +70,13 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.progress import Progress
 
     from negbench import files
-    from negbench.config import parse_set, plugin_section
+    from negbench.config import parse_set
     from negbench.datasets.verify import verify as check
+    from negbench.layers import dataset_layer, plugin_layer
 
     asked = VerifyData.parsed(given)
-    asked.register()
-    section = plugin_section("datasets", asked.dataset)
-    section |= {} if asked.data_root is None else {"root": str(asked.data_root)}
+    plugin_layer(asked.plugin)
+    section = dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)["dataset"]
     section |= {path[-1]: value for path, value in map(parse_set, asked.sets)}
     console = Console(stderr=True)  # standard output is the report's
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:

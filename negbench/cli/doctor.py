@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command, output
-from negbench.options import Doctor
+from negbench.command_options import Doctor
 
 
 def register(app: typer.Typer) -> None:

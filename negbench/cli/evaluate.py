@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, options
-from negbench.options import Evaluate
+from negbench.command_options import Evaluate
 
 if TYPE_CHECKING:
     from rich.console import Console

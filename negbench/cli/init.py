@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command, options
-from negbench.options import Init
+from negbench.command_options import Init
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from negbench.cli import command, options, output
-from negbench.options import List, PluginKind
+from negbench.command_options import List, PluginKind
+from negbench.layers import plugin_layer
 
 if TYPE_CHECKING:
     from negbench.registry import Description, Option
@@ -34,7 +35,7 @@ def register(app: typer.Typer) -> None:
 def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print the registry."""
     asked = List.parsed(given)
-    asked.register()
+    plugin_layer(asked.plugin)
     found = {each: _documents(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
     if output.wants_json():
         return found

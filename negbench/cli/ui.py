@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from negbench.cli import command
-from negbench.options import Ui
+from negbench.command_options import Ui
 
 
 def register(app: typer.Typer) -> None:

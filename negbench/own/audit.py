@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from negbench.command_options import Audit, SubjectOptions
 from negbench.config import ResolvedConfig, build_config, is_score_file, resolved
 from negbench.contracts import Strategy, check_option
 from negbench.data.scene import Scenes, threads
@@ -25,7 +26,6 @@ from negbench.grid.axes import expand, label
 from negbench.grid.cells import Cell
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
-from negbench.options import Audit, SubjectOptions
 from negbench.own.audit_rows import AuditRow, batch_row, corpus_row
 from negbench.own.subject import Judge, Subject, judge_of, open_subject
 from negbench.registry import constructor_of, option_defaults, registry

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from negbench.command_options import Audit
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
 from negbench.mining.mine import MiningTask, batch_statistics, filtered, mine
 from negbench.mining.pool_file import unpacked
-from negbench.options import Audit
 from negbench.own.subject import Judge, Subject, generator_of
 
 _BLOCK = 256  # queries judged at once

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
+from negbench.command_options import Doctor
 from negbench.errors import NegbenchError
 from negbench.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.loop.record import versions
-from negbench.options import Doctor
 from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker, first_line
 

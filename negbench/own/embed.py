@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
+from negbench.command_options import Embed
 from negbench.contracts import Backbone
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
-from negbench.options import Embed
 from negbench.own.init import NO_TRIPLETS, RECIPE, Found, load_split, shell, survey, toml
 from negbench.registry import import_file, on_one_line, place_in
 from negbench.room import device_named

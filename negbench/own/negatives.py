@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from negbench.command_options import Audit, Mine
 from negbench.data.scene import threads
 from negbench.display import notes, stages
 from negbench.errors import DataError, OptionError
 from negbench.files import atomic_write
+from negbench.layers import plugin_layer
 from negbench.mining.mine import mine
 from negbench.mining.planes import planes_read
-from negbench.options import Audit, Mine
 from negbench.own.audit import configured
 from negbench.own.miner import Miner
 from negbench.own.subject import generator_of, open_subject
@@ -93,7 +94,7 @@ def _of_dataset(asked: Mine) -> MinedNegatives:
 
 def _of_files(asked: Mine) -> MinedNegatives:
     """Mine from arrays."""
-    asked.register()
+    plugin_layer(asked.plugin)
     assert asked.queries is not None
     assert asked.images is not None
     assert asked.targets is not None

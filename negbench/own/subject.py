@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from negbench.command_options import Audit
 from negbench.config import ResolvedConfig
 from negbench.contracts import PlaneName
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
@@ -18,7 +19,6 @@ from negbench.loop.checkpoint import stream
 from negbench.mining.mine import MiningTask
 from negbench.mining.planes import Plane, images_of, offline_planes
 from negbench.mining.task import mining_task
-from negbench.options import Audit
 from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import load_weights
 

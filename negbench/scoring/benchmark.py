@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from negbench.command_options import Evaluate
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
-from negbench.options import Evaluate
 from negbench.runfolder import find_run
 from negbench.scoring.result import Ranked, Scores
 from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones import _open_clip
+from negbench.command_options import Embed
 from negbench.errors import OptionError
-from negbench.options import Embed
 from negbench.own.embed import embed_folder
 
 TEXTS = ["in blue", "with longer sleeves and a zip, and no dots at all", "Red", "ten"]

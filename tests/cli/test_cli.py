@@ -74,11 +74,11 @@ def test_list_prints_every_key_with_source_and_ranges(capsys: pytest.CaptureFixt
         (["run", "--recipe", "none.toml"], "--recipe none.toml"),
         (["run", "--resume", "x", "--strategy", "qure"], "--resume takes the run's own configuration"),
         (["run", "--plugin", "none.py"], "--plugin none.py: there is no such file"),
-        (["list", "strategy"], "did you mean 'strategies'?"),
+        (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
         (["compare", "--overwrite", "yes"], "value of --overwrite 'yes'"),
-        (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
+        (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.cli.options import dataset_layer
 from negbench.config import plugin_section
+from negbench.layers import dataset_layer
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 from negbench.api import make_strategy
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
+from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.data import scene
 from negbench.data.scene import Scenes, trained_state
@@ -21,7 +22,6 @@ from negbench.executors import executor_of
 from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.options import Audit
 from negbench.own.audit import audit
 from negbench.own.subject import open_subject
 from negbench.runfolder import RunFolder

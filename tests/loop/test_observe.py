@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from negbench.api import make_strategy
+from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.mining.regime import Regime
-from negbench.options import Audit
 from negbench.own.audit import audit
 from negbench.own.subject import open_subject
 from negbench.systems.system import load_config

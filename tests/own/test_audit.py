@@ -17,6 +17,7 @@ from torch import Tensor
 
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
+from negbench.command_options import Audit
 from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
@@ -25,7 +26,6 @@ from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import EmbeddedPlane
-from negbench.options import Audit
 from negbench.own.audit import audit, write_audits
 from negbench.own.audit_rows import diversity
 from negbench.own.subject import Judge, Subject, generator_of, judge_of, open_subject

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from negbench.command_options import Audit, Mine
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.options import Audit, Mine
 from negbench.own.audit import configured
 from negbench.own.negatives import write_negatives
 from negbench.own.subject import open_subject
