@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import atomic_write, locked, read_json, write_json
-from negbench.runfolder import RunFolder
+from negbench.runfolder import RunFolder, final_values
 from negbench.signals import Stopped
 
 if TYPE_CHECKING:
+    from mlflow.entities import Experiment
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "negbench"
-_FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
+_FLUSH_SECONDS = 5.0
 _NOTE = "mlflow.json"  # in a folder: where its copy is
 _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
@@ -48,13 +49,11 @@ def default_uri(root: Path) -> str:
 @cache
 def git_commit() -> str:
     """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
-    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        status = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
         return ""
-    return commit.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
 class Pruned(Exception):
@@ -181,10 +180,8 @@ class Tracker:
             else:
                 found = client.get_experiment_by_name(name)
         if found is None:
-            names = sorted(e.name for e in known.values() if e.experiment_id != "0")
-            raise RunError(
-                f"there is no experiment '{name or ''}' in {self.shown}: known are {', '.join(names) or 'none'}"
-            )
+            names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
+            raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
         views = sorted(tag.removeprefix(_VIEW) for tag in found.tags if tag.startswith(_VIEW))
         view = f"&viewStateShareKey={views[0]}" if views else ""  # without: a comparison that is not finished
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
@@ -211,15 +208,10 @@ class Tracker:
         """Id of the experiment `name`, made if absent."""
         from mlflow.exceptions import MlflowException
 
-        if found := client.get_experiment_by_name(name):
-            return str(found.experiment_id)
         location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
-        try:
-            return str(client.create_experiment(name, artifact_location=location, tags=dict([_KIND])))
-        except MlflowException:  # another process has just made it
-            if found := client.get_experiment_by_name(name):
-                return str(found.experiment_id)
-            raise
+        with suppress(MlflowException):  # it is there
+            client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
+        return str(cast("Experiment", client.get_experiment_by_name(name)).experiment_id)
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
@@ -271,9 +263,7 @@ class Tracker:
             if folder.status != "finished":
                 continue
             with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False):
-                with self._answering():
-                    there = self._holds(folder)
-                if not there:
+                if not self._holds(folder):
                     self.export(folder)
                     copied.append(folder.run_id)
         return copied
@@ -285,13 +275,10 @@ class Tracker:
         kept = _noted(folder.path / _NOTE)
         if kept is None or kept["uri"] != self.shown:
             return False
-        try:
+        with self._answering(), suppress(MlflowException):  # it is not there
             info = self.client().get_run(kept["run_id"]).info
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return False
-        return info.lifecycle_stage == "deleted" or info.status == "FINISHED"
+            return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
+        return False
 
     def mend(self) -> list[str]:
         """End the runs of this runs folder that the store calls running and whose process is gone (kill -9, power).
@@ -383,12 +370,7 @@ class Tracker:
             log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
 
     def close_parent(
-        self,
-        note: Path,
-        name: str,
-        summaries: Sequence[SummaryRun],
-        artifacts: Sequence[Path],
-        shown: Shown = Shown(),
+        self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], shown: Shown = Shown()
     ) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
@@ -412,7 +394,6 @@ class Tracker:
             write_json(note, {**kept, "summaries": ids})
 
     def _show(self, client: MlflowClient, experiment: str, parent: str, shown: Shown) -> None:
-        client.set_experiment_tag(experiment, *_KIND)
         if shown.answer:
             client.set_tag(parent, "mlflow.note.content", shown.answer[:_TAG_LIMIT])
         now = int(time.time() * 1000)
@@ -453,7 +434,7 @@ class RunLog:
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
-        if len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS:
+        if time.monotonic() - self._sent > _FLUSH_SECONDS:
             self._guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
@@ -524,20 +505,6 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
         client.log_batch(run_id, metrics=items[start : start + 1000])
 
 
-def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """result.json as flat metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
-
-    The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
-    """
-    values = {f"final/{name}": value for name, value in details["metrics"].items()}
-    values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
-    values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
-    values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})
-    values.update({f"used/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
-    values["used/negatives_seen"] = details["negatives_seen"]
-    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
-
-
 def first_line(error: Exception) -> str:
     """Kind and first line of an error of the store's, as they may be printed."""
     text = str(error).strip().split("\n")[0]
@@ -571,8 +538,5 @@ def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: Su
 def _delete(client: MlflowClient, run_id: str) -> None:
     from mlflow.exceptions import MlflowException
 
-    try:
+    with suppress(MlflowException):  # somebody has deleted it
         client.delete_run(run_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise

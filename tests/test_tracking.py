@@ -16,9 +16,9 @@ from negbench.cli.main import run as negbench
 from negbench.files import write_json
 from negbench.loop import record
 from negbench.loop.runs import Bench, RunResult, resume, run_config
-from negbench.runfolder import RunFolder
+from negbench.runfolder import RunFolder, final_values
 from negbench.systems.system import load_config
-from negbench.tracking import Tracker, default_uri, final_values
+from negbench.tracking import Tracker, default_uri
 
 
 def run(toy_sets: list[str], where: Path, uri: str | None = None) -> RunResult:

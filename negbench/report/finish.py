@@ -23,7 +23,8 @@ from negbench.grid.comparison import KEY, Group, groups_of
 from negbench.report.build import write_report
 from negbench.report.page import write_text
 from negbench.report.views import shown
-from negbench.tracking import SummaryRun, Tracker, final_values
+from negbench.runfolder import final_values
+from negbench.tracking import SummaryRun, Tracker
 
 
 def finish(

@@ -16,8 +16,8 @@ from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
 from negbench.own.subject import open_subject
+from negbench.runfolder import final_values
 from negbench.systems.system import load_config
-from negbench.tracking import final_values
 
 FIELDS = list(Regime.__dataclass_fields__)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import negbench
-from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
@@ -100,34 +99,6 @@ def test_dot_products_are_taken_as_they_are() -> None:
     scores.scatter_(1, targets[:, None], -torch.inf)
     assert torch.equal(found.negatives[:, 0], scores.argmax(1))
     torch.testing.assert_close(found.mined.scores[:, 0], scores.amax(1))
-
-
-def test_weights_are_shares_of_the_querys_pool() -> None:
-    queries, images, targets = _world()
-    groups = torch.arange(N) % 3
-    strategy = registry.make("strategies", "simans", a=40.0, k=6)
-    found = Miner(strategy, draws=5).refresh(queries, images, targets, groups=groups)
-    scores = _unit(queries) @ _unit(images).T
-    assert found.weights is not None
-    for i in range(Q):
-        columns = (groups == groups[targets[i]]).nonzero()[:, 0]
-        target = (columns == targets[i]).nonzero()[0]
-        pool = strategy.pool(ScoreView(scores[i, columns][None], target))[0]
-        want = {int(c): float(w / pool.sum()) for c, w in zip(columns, pool, strict=True)}
-        got = dict(zip(found.negatives[i].tolist(), found.weights[i].tolist(), strict=True))
-        assert got == pytest.approx({c: want[c] for c in got}, rel=1e-4)
-    assert found.statistics["weights"].map(len).eq(5).all()
-    assert Miner("top-k").refresh(queries, images, targets).weights is None
-
-
-def test_a_fallback_weighs_evenly() -> None:
-    queries, images, targets = _world()
-    far = Miner("distance-weighted:limit=0.6", draws=2).refresh(queries, images, targets)
-    fell = far.mined.fallback != 0
-    assert far.weights is not None
-    assert fell.any()
-    assert torch.equal(far.weights[fell], (1 / far.mined.pool_size[fell].double())[:, None].expand(-1, 2))
-    assert far.weights.isfinite().all()
 
 
 def test_state() -> None:
