@@ -211,7 +211,7 @@ def _keys(file: Path) -> tuple[set[str], set[str]]:
 
 
 def _arrays(found: Found, files: list[Path]) -> None:
-    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, told apart by names and shapes."""
+    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, recognised by names and shapes."""
     shapes = dict(_shapes(files))
     targets = [file for file, (shape, kind) in shapes.items() if len(shape) == 1 and kind in "iu"]
     floats = {file: shape for file, (shape, kind) in shapes.items() if len(shape) in (2, 3) and kind == "f"}
@@ -296,8 +296,8 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
             "datasets", "triplets", root=found.folder, file=file, split=split, images=images, **options
         )
     except DataError as error:
-        told = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
-        raise DataError(told) from error
+        text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
+        raise DataError(text) from error
     if not dataset.queries:
         raise DataError(f"{file.name}: there is no query in split {split}")
     return dataset

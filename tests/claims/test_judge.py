@@ -15,7 +15,7 @@ from scipy import stats
 
 from negbench.claims import measure as measures
 from negbench.claims.claim import Claim, ClaimTest, Condition
-from negbench.claims.evidence import Evidence, Run, Untestable
+from negbench.claims.evidence import Evidence, SettingRun, Untestable
 from negbench.claims.judge import ClaimEstimate, decide, estimate_of, judge
 from negbench.claims.measure import POINTS, Measure, Measured, Unit
 from negbench.runfolder import RunFolder
@@ -31,7 +31,7 @@ class Fixed(Measure):
     unit: ClassVar[Unit] = POINTS
     table: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, hash=False)
 
-    def of(self, run: Run) -> Measured:
+    def of(self, run: SettingRun) -> Measured:
         return Measured(np.asarray(self.table[run.setting][run.seed], dtype=np.float64))
 
 
