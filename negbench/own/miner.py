@@ -65,8 +65,8 @@ class Negatives:
 class Miner:
     """Mines with one corpus strategy, refresh after refresh.
 
-    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts the refreshes so far: a new miner
-    with the count and the seed of another continues its draws, but does not know its last pools for the overlap.
+    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts the refreshes so far: a new
+    miner with the count and the seed of another continues its draws, but does not know its last pools for the overlap.
 
     Args:
         strategy: registry key, with options as `qure:variant=release`, or an instance.
