@@ -16,7 +16,7 @@ Named = str | Mapping[str, Any]
 
 
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
-    """Register files of plug-ins and name them in the configuration. Raises NegbenchError for a bad file."""
+    """Register files of plug-ins and name them in the configuration."""
     for file in files or ():
         registry.add_file(file)
     return {"plugins": [str(file.resolve()) for file in files]} if files else {}

@@ -114,9 +114,9 @@ def configured(
     Raises:
         NegbenchError: a user's mistake.
     """
-    layers = [{key: value for key, value in layer.items() if key != "seed"} for layer in asked.layers()]
-    if judge is not None:
-        layers.append({"mining": {"judge": judge}})
+    recipe, *flags = asked.layers()
+    recipe.pop("seed", None)  # that of its runs
+    layers = [recipe, *flags, {} if judge is None else {"mining": {"judge": judge}}]
     folder = None if asked.run is None else find_run(runs_dir(asked.runs_dir), asked.run)
     base: list[Any] = [{"seed": asked.seed}] if folder is None else [folder.config.model_dump(mode="json")]
     given: list[Any] = [{}]
