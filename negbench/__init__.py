@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         run,
         study,
     )
+    from negbench.command_options import Audit, Embed
     from negbench.contracts import (
         Backbone,
         Loss,
@@ -53,12 +54,15 @@ _HOMES = {
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
     "negbench.options": ("Study",),
+    "negbench.command_options": ("Audit", "Embed"),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Audit",
     "Backbone",
+    "Embed",
     "Loss",
     "Miner",
     "NegbenchError",

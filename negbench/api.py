@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from negbench import files, options
 from negbench.config import by_run, recipe_settings, set_layer
+from negbench import files
+from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.errors import OptionError
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
@@ -23,12 +25,17 @@ from negbench.registry import SECTIONS, checked_options, constructor_of, option_
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from negbench.command_options import Audit as AuditOptions
+    from negbench.command_options import Embed as EmbedOptions
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
     from negbench.own.audit import Audit
     from negbench.own.embed import Embedded
     from negbench.report.loaded import Comparison, StudyResult
+    from negbench.own.audit import AuditResult
+    from negbench.own.embed import EmbeddedFolder
+    from negbench.report.loaded import Comparison, Study
     from negbench.runfolder import Overwrite
 
 Named = str | Mapping[str, Any]
@@ -306,85 +313,32 @@ def study(asked: options.Study, *, console: Console | None = None) -> StudyResul
     return StudyResult(book.folder)
 
 
-def audit(
-    strategies: Any = None,
-    *,
-    backbone: Named | Backbone | None = None,
-    dataset: Named | Dataset | None = None,
-    run: str | None = None,
-    split: str = "train",
-    judge: str | None = None,
-    threshold: float = 0.9,
-    queries: int = 1000,
-    draws: int = 10,
-    seed: int = 0,
-    recipe: Path | str | None = None,
-    sets: Sequence[str] = (),
-    runs_dir: Path | None = None,
-) -> Audit:
-    """What strategies would draw, without training, as `negbench audit` says it; `.frame()` has a row a strategy.
+def audit(asked: AuditOptions | None = None) -> AuditResult:
+    """What strategies would draw, without training, as `negbench audit` prints it; `.frame()` has a row a strategy.
 
     Args:
-        strategies: as in `compare`; default all, or the run's.
-        backbone, dataset: as in `run`.
-        run: finished run whose weights are audited; default the untrained ones.
-        split, judge, threshold, queries, draws, seed: as the flags.
-        recipe, sets, runs_dir: as in `run`.
+        asked: `negbench.Audit(...)`; its strategies, backbone and dataset may be objects of `make_strategy`,
+            `make_backbone` and `load_dataset`.
 
     Raises:
         NegbenchError: a user's mistake.
     """
-    from negbench.commands.audit import audited, configured
-    from negbench.own.subject import AuditOptions
-    from negbench.runfolder import find_run
+    from negbench.command_options import Audit
+    from negbench.own.audit import run_audit
 
-    if run is not None and backbone is not None:
-        raise OptionError("run takes the run's own backbone: leave backbone out")
-    plugins = list[str]()
-    named = _axis("strategies", strategies, plugins)
-    below = {k: v for k, v in recipe_settings(None if recipe is None else Path(recipe)).items() if k != "seed"}
-    judged = {} if judge is None else {"mining": {"judge": judge}}
-    layers = [
-        below,
-        judged,
-        {"plugins": plugins} if plugins else {},
-        _layer({"backbone": backbone, "dataset": dataset}),
-    ]
-    folder = None if run is None else find_run(files.runs_dir(runs_dir), run)
-    config, chosen = configured(named, folder, [*layers, *map(set_layer, sets)], seed)
-    options = AuditOptions(queries=queries, draws=draws, seed=seed)
-    return audited(
-        config,
-        chosen,
-        options,
-        split=split,
-        folder=folder,
-        threshold=threshold,
-        skip_oracles=strategies is None,
-    )
+    asked, plugins = asked or Audit(), list[str]()
+    named: dict[str, Any] = {"strategies": _axis("strategies", asked.strategies, plugins)}
+    for section in ("backbone", "dataset"):
+        if (given := getattr(asked, section)) is not None:
+            named[section] = _section(SECTIONS[section], given, plugins)
+    return run_audit(asked.model_copy(update={**named, "plugin": (*asked.plugin, *map(Path, plugins))}))
 
 
-def embed(
-    folder: Path | str,
-    encoder: Any,
-    *,
-    batch_size: int = 32,
-    device: str | None = None,
-    gallery: Path | str | None = None,
-    overwrite: bool = False,
-) -> Embedded:
+def embed(asked: EmbedOptions) -> EmbeddedFolder:
     """Embed every image and text that the triplets of a folder name, as `negbench embed` does, for `precomputed`.
 
     Args:
-        folder: with the images and a .jsonl, .csv or .parquet of triplets; images.npz and texts.npz are written there.
-        encoder: an object with `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or [n, L, C], L vectors an
-            image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of floats, as they
-            are to be stored. A `torch.nn.Module` is in evaluation mode meanwhile; there are no gradients. Or a text, as
-            for the flag: open_clip:MODEL[:PRETRAINED], transformers:NAME, sentence-transformers:NAME, FILE.py:NAME.
-        batch_size: n at most.
-        device: of the model, a torch module's too; left out, CUDA where there is a device, and an object is not moved.
-        gallery: text file with one image a line, to be embedded, too.
-        overwrite: files that are there.
+        asked: `negbench.Embed(folder=..., encoder=...)`.
 
     Returns:
         What was written; its `backbone` and `dataset` are for `audit`, `compare` and `run`.
@@ -395,14 +349,7 @@ def embed(
     """
     from negbench.own.embed import embed_folder
 
-    return embed_folder(
-        Path(folder),
-        encoder,
-        batch_size=batch_size,
-        device=device,
-        gallery=None if gallery is None else Path(gallery),
-        overwrite=overwrite,
-    )
+    return embed_folder(asked)
 
 
 def load(name: str | Path, runs_dir: Path | None = None) -> Comparison | StudyResult | RunResult:

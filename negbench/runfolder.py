@@ -13,6 +13,7 @@ SHA256SUMS        of every file above as it was written; none is read without be
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -302,3 +303,17 @@ def new_folder(runs: Path, name: str) -> RunFolder:
         seal(path)
         return RunFolder(path)
     raise RunError(f"10,000 runs named {name} in {runs}: clear some away")
+
+
+def final_values(details: Mapping[str, Any]) -> dict[str, float]:
+    """result.json as flat metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
+
+    The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
+    """
+    values = {f"final/{name}": value for name, value in details["metrics"].items()}
+    values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
+    values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
+    values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})
+    values.update({f"used/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
+    values["used/negatives_seen"] = details["negatives_seen"]
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}

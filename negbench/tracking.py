@@ -1,7 +1,7 @@
-"""The only file that imports mlflow: copies a run's folder into an MLflow store, live and again on demand.
+"""The only file that imports mlflow: copies runs from their folders into an MLflow store, by its public API.
 
 The folder is the source of truth, so a store that fails (a full disk, a server that is down) costs a remark, never a
-run: `negbench export` writes the copy again. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables
+run: `negbench ui` copies what the store lacks. MLflow allows no `@` in names: `val/dress/recall_at_10` is what tables
 print as R@10.
 """
 
@@ -10,34 +10,35 @@ from __future__ import annotations
 import json
 import logging
 import math
-import sqlite3
 import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, cast
 
 from negbench.errors import NegbenchError, RunError, without_secrets
-from negbench.files import locked, read_json, write_json
-from negbench.runfolder import RunFolder
+from negbench.files import atomic_write, locked, read_json, write_json
+from negbench.runfolder import RunFolder, final_values
 from negbench.signals import Stopped
 
 if TYPE_CHECKING:
+    from mlflow.entities import Experiment
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "negbench"
-_FLUSH_POINTS, _FLUSH_SECONDS = 200, 5.0
+_FLUSH_SECONDS = 5.0
+_NOTE = "mlflow.json"  # in a folder: where its copy is
 _ALIVE = ".alive"  # lock of a parent run's folder
+_PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
+_TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_VIEW, _NOTE = "mlflow.sharedViewState.", "mlflow.note.content"
-_NOTE_LIMIT = 5000  # characters of a tag's value
-_ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors", "curve.png")
+_VIEW = "mlflow.sharedViewState."
+_ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
 def default_uri(root: Path) -> str:
@@ -48,13 +49,11 @@ def default_uri(root: Path) -> str:
 @cache
 def git_commit() -> str:
     """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
-    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        status = subprocess.run(["git", "status", "--porcelain"], cwd=here, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
         return ""
-    return commit.stdout.strip() + ("-dirty" if status.stdout.strip() else "")
 
 
 class Pruned(Exception):
@@ -75,6 +74,30 @@ class Shown:
     answer: str = ""
     views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     colours: Mapping[Path, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SummaryRun:
+    """One run of an MLflow experiment that stands for several: a strategy's mean over seeds, with its deviation."""
+
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+class _Guarded:
+    """An MLflow client that holds a lock during each call."""
+
+    def __init__(self, client: MlflowClient, guard: Callable[[], Any]) -> None:
+        self._client, self._guard = client, guard
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            with self._guard():
+                return getattr(self._client, name)(*args, **options)
+
+        return call
 
 
 @dataclass(frozen=True)
@@ -111,35 +134,33 @@ class Tracker:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
         with self.guard():
+            self._set_aside()
             client = MlflowClient(tracking_uri=self.uri)
             client.search_experiments(max_results=1)
-            self._settle()
-        return client
+        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
 
-    def _notes(self) -> list[Path]:
-        """Files in which the folders of runs, comparisons and studies remember their copies."""
-        return [*self.root.glob("*/mlflow.json"), *self.root.glob("*/trials/*/mlflow.json")]
+    @property
+    def _is_file(self) -> bool:
+        return self.uri.startswith("sqlite")
 
-    def _settle(self) -> None:
-        """A runs folder that was moved or copied with its store: artifacts are where it is now.
+    def guard(self) -> Any:
+        """Lock that serialises the users of a sqlite file; server stores need none."""
+        return locked(self.root / ".mlflow.lock") if self._is_file else nullcontext()
 
-        MLflow keeps artifacts' places as absolute paths only, and has no call that changes a run's.
+    def _set_aside(self) -> None:
+        """Rename the store of a runs folder that was moved or copied; `copy_missing` fills a new one.
+
+        MLflow keeps the places of artifacts as absolute paths, and has no call that changes a run's.
         """
         if self.uri != default_uri(self.root):
             return
-        here = (self.root.resolve() / "artifacts").as_uri()
-        with closing(sqlite3.connect(self.root / "mlflow.db")) as store, store:
-            places = store.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
-            for (old,) in places:
-                if old == here or not old.startswith("file:") or not old.endswith("/artifacts"):
-                    continue
-                store.execute("UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (here, old))
-                moved = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE artifact_uri GLOB ?"
-                store.execute(moved, (here, len(old) + 1, f"{old}/*"))
-                before = default_uri(Path(unquote(urlsplit(old).path)).parent)
-                for note in self._notes():
-                    if (kept := _noted(note)) is not None and kept["uri"] == before:
-                        write_json(note, {**kept, "uri": self.shown})
+        place, here, store = self.root / _PLACE, str(self.root.resolve()), self.root / "mlflow.db"
+        if place.exists() and place.read_text(encoding="utf-8") == here:
+            return
+        if place.exists() and store.exists():
+            store.replace(store.with_name("mlflow-moved.db"))
+        with atomic_write(place) as file:
+            file.write(here)
 
     def address(self, name: str | None = None) -> str:
         """Path within MLflow's pages of an experiment's runs, on its saved view.
@@ -159,21 +180,15 @@ class Tracker:
             else:
                 found = client.get_experiment_by_name(name)
         if found is None:
-            names = sorted(e.name for e in known.values() if e.experiment_id != "0")
-            raise RunError(
-                f"there is no experiment '{name or ''}' in {self.shown}: known are {', '.join(names) or 'none'}"
-            )
+            names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
+            raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
         views = sorted(tag.removeprefix(_VIEW) for tag in found.tags if tag.startswith(_VIEW))
         view = f"&viewStateShareKey={views[0]}" if views else ""  # without: a comparison that is not finished
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
-    def guard(self) -> Any:
-        """Lock that serialises writers of the sqlite file; server stores need none."""
-        return locked(self.root / ".mlflow.lock") if self.uri.startswith("sqlite") else nullcontext()
-
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """RunError where the store fails in this block: for who asked for nothing else."""
+        """RunError where the store fails in this block: for commands that need nothing else."""
         try:
             yield
         except NegbenchError:
@@ -181,14 +196,24 @@ class Tracker:
         except Exception as error:
             raise RunError(f"{self.shown} fails ({first_line(error)})") from error
 
+    @contextmanager
+    def _tolerated(self, lost: str) -> Iterator[None]:
+        """A warning, which names what is lost, where the store fails in this block."""
+        try:
+            yield
+        except Exception as error:
+            warnings.warn(f"{self.shown} fails ({first_line(error)}): {lost}", stacklevel=4)
+
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Id of the experiment `name`, made if absent."""
-        with self.guard():
-            found = client.get_experiment_by_name(name)
-            if found is not None:
-                return str(found.experiment_id)
-            location = (self.root.resolve() / "artifacts").as_uri() if self.uri.startswith("sqlite") else None
-            return str(client.create_experiment(name, artifact_location=location, tags=dict([_KIND])))
+        from mlflow.exceptions import MlflowException
+
+        location = (self.root.resolve() / "artifacts").as_uri() if self._is_file else None
+        with suppress(MlflowException):  # it is there
+            client.create_experiment(name, artifact_location=location, tags=dict([_KIND]))
+        return str(cast("Experiment", client.get_experiment_by_name(name)).experiment_id)
+
+    # --- runs -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def run(self, folder: RunFolder, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[RunLog]:
@@ -197,9 +222,9 @@ class Tracker:
         A run that is resumed gets a new MLflow run with its whole history; the interrupted one is deleted.
         """
         log = RunLog(self, folder)
-        log.start(params, tags)
         status = "KILLED"  # by Ctrl-C or another signal
         try:
+            log.start(params, tags)
             yield log
             status = "FINISHED"
         except Pruned:
@@ -210,68 +235,50 @@ class Tracker:
         finally:
             log.finish(status)
 
-    def export(self, folder: RunFolder, tags: Mapping[str, str] | None = None) -> str:
+    def export(self, folder: RunFolder) -> str:
         """Copy a finished run's folder into the store, in place of an earlier copy; returns the MLflow run's id.
 
         Raises:
             RunError: a run that is not finished, or a store that fails.
         """
-        kept = _noted(folder.path / "mlflow.json") or {}
+        kept = _noted(folder.path / _NOTE) or {}
         log = RunLog(self, folder, tolerant=False)
         with self._answering():
-            log.start(folder.config.flat(), {**kept.get("tags", {}), **(tags or {})})
+            log.start(folder.config.flat(), kept.get("tags", {}))
             log.artifacts(folder.result)
             log.finish("FINISHED")
         return log.run_id
 
-    def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
-        """MLflow run that others hang under, in the experiment `name`.
+    def copy_missing(self) -> list[str]:
+        """Copy the finished runs of the runs folder that the store lacks; returns their ids.
 
-        Args:
-            note: file that remembers it, so that the same command goes on under the same run.
-            name: of the experiment and of the run.
-            tags: of the run.
+        A copy that was deleted in MLflow's pages stays deleted.
 
-        Returns:
-            Its id; None where no copy is kept, or where the store fails (with a warning).
+        Raises:
+            RunError: a store that fails.
         """
-        if not self.enabled:
-            return None
-        try:
-            return self._parent(note, name, tags)
-        except Exception as error:
-            warnings.warn(f"{self.shown} fails ({first_line(error)}): no MLflow run for '{name}'", stacklevel=2)
-            return None
+        copied = list[str]()
+        folders = [RunFolder(path.parent) for path in sorted(self.root.glob("*/config.json"))]
+        for folder in folders if self.enabled else ():
+            if folder.status != "finished":
+                continue
+            with suppress(BlockingIOError), locked(folder.path / ".lock", wait=False):
+                if not self._holds(folder):
+                    self.export(folder)
+                    copied.append(folder.run_id)
+        return copied
 
-    def _parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str:
+    def _holds(self, folder: RunFolder) -> bool:
+        """Whether the store has a whole copy of a run, or had one that was deleted."""
         from mlflow.exceptions import MlflowException
 
-        with locked(note.with_suffix(".lock")):
-            client, kept = self.client(), _noted(note)
-            if kept is not None and kept["uri"] == self.shown:
-                with suppress(MlflowException), self.guard():  # somebody has deleted it: make another
-                    client.update_run(kept["run_id"], status="RUNNING")
-                    return str(kept["run_id"])
-            experiment = self.experiment(client, name)
-            with self.guard():
-                run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
-            write_json(note, {"uri": self.shown, "run_id": run.info.run_id, "summaries": []})
-        return str(run.info.run_id)
-
-    @contextmanager
-    def working(self, note: Path) -> Iterator[None]:
-        """Hold the parent of `parent` for as long as its runs are computed; a signal ends it as KILLED.
-
-        Several processes may hold it; when none does, `mend` ends it.
-        """
-        with locked(note.with_name(_ALIVE), shared=True):
-            try:
-                yield
-            except Stopped:
-                if kept := _noted(note):
-                    with suppress(Exception):  # `mend` does it later
-                        self.end(kept["run_id"], "KILLED")
-                raise
+        kept = _noted(folder.path / _NOTE)
+        if kept is None or kept["uri"] != self.shown:
+            return False
+        with self._answering(), suppress(MlflowException):  # it is not there
+            info = self.client().get_run(kept["run_id"]).info
+            return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
+        return False
 
     def mend(self) -> list[str]:
         """End the runs of this runs folder that the store calls running and whose process is gone (kill -9, power).
@@ -282,11 +289,11 @@ class Tracker:
             Names of the mended runs.
         """
         client, mended = self.client(), list[str]()
-        with self.guard():
-            places = [experiment.experiment_id for experiment in client.search_experiments()]
-            found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
+        places = [experiment.experiment_id for experiment in client.search_experiments()]
+        found = client.search_runs(places, "attributes.status = 'RUNNING'", max_results=1000) if places else []
         running = {run.info.run_id for run in found}
-        for note in self._notes() if running else ():
+        notes = [*self.root.glob(f"*/{_NOTE}"), *self.root.glob(f"*/trials/*/{_NOTE}")]
+        for note in notes if running else ():
             kept, folder = _noted(note), RunFolder(note.parent)
             if kept is None or kept["uri"] != self.shown or kept["run_id"] not in running:
                 continue
@@ -303,9 +310,51 @@ class Tracker:
     def end(self, run_id: str, status: str) -> None:
         """End a run whose own process cannot: it was killed."""
         if self.enabled:
-            client = self.client()
-            with self.guard():
-                client.set_terminated(run_id, status=status)
+            self.client().set_terminated(run_id, status=status)
+
+    # --- the run that others hang under ---------------------------------------------------------------------------
+
+    def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
+        """MLflow run that others hang under, in the experiment `name`.
+
+        Args:
+            note: file that remembers it, so that the same command goes on under the same run.
+            name: of the experiment and of the run.
+            tags: of the run.
+
+        Returns:
+            Its id; None where no copy is kept, or where the store fails (with a warning).
+        """
+        from mlflow.exceptions import MlflowException
+
+        if not self.enabled:
+            return None
+        with self._tolerated(f"no MLflow run for '{name}'"), locked(note.with_suffix(".lock")):
+            client, kept = self.client(), _noted(note)
+            if kept is not None and kept["uri"] == self.shown:
+                with suppress(MlflowException):  # somebody has deleted it: make another
+                    client.update_run(kept["run_id"], status="RUNNING")
+                    return str(kept["run_id"])
+            experiment = self.experiment(client, name)
+            run = client.create_run(experiment, tags={"mlflow.runName": name, **_origin(), **tags}, run_name=name)
+            write_json(note, {"uri": self.shown, "run_id": run.info.run_id, "summaries": []})
+            return str(run.info.run_id)
+        return None
+
+    @contextmanager
+    def working(self, note: Path) -> Iterator[None]:
+        """Hold the parent of `parent` for as long as its runs are computed; a signal ends it as KILLED.
+
+        Several processes may hold it; when none does, `mend` ends it.
+        """
+        with locked(note.with_name(_ALIVE), shared=True):
+            try:
+                yield
+            except Stopped:
+                if kept := _noted(note):
+                    with suppress(Exception):  # `mend` does it later
+                        self.end(kept["run_id"], "KILLED")
+                raise
 
     def describe(self, note: Path, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay.
@@ -315,22 +364,13 @@ class Tracker:
         kept = _noted(note)
         if not self.enabled or kept is None:
             return
-        run_id = str(kept["run_id"])
-        try:
-            client = self.client()
-            with self.guard():
-                log_params(client, run_id, params)
-                log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
-        except Exception as error:
-            warnings.warn(f"{self.shown} fails ({first_line(error)}): its parent run has no metrics", stacklevel=2)
+        with self._tolerated("its parent run has no metrics"):
+            client, run_id = self.client(), str(kept["run_id"])
+            log_params(client, run_id, params)
+            log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
 
     def close_parent(
-        self,
-        note: Path,
-        name: str,
-        summaries: Sequence[Summary],
-        artifacts: Sequence[Path],
-        shown: Shown = Shown(),
+        self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], shown: Shown = Shown()
     ) -> None:
         """Replace the summary runs under a parent, give the parent its artifacts, and end it.
 
@@ -339,62 +379,30 @@ class Tracker:
         """
         if not self.enabled or not note.exists():  # no note: the store failed when the parent was to be made
             return
-        try:
-            self._close_parent(note, name, summaries, artifacts, shown)
-        except Exception as error:
-            warnings.warn(f"{self.shown} fails ({first_line(error)}): '{name}' has no summary runs", stacklevel=2)
-
-    def _close_parent(
-        self, note: Path, name: str, summaries: Sequence[Summary], artifacts: Sequence[Path], shown: Shown
-    ) -> None:
-        with locked(note.with_suffix(".lock")):
+        with self._tolerated(f"'{name}' has no summary runs"), locked(note.with_suffix(".lock")):
             client, kept = self.client(), _noted(note)
             if kept is None:
                 return
-            experiment = self.experiment(client, name)
-            with self.guard():
-                for earlier in kept["summaries"]:
-                    _delete(client, earlier)
-                ids = []
-                for summary in summaries:
-                    tags = {
-                        "mlflow.parentRunId": kept["run_id"],
-                        "negbench.kind": "summary",
-                        **_origin(),
-                        **summary.tags,
-                    }
-                    run = client.create_run(experiment, tags=tags, run_name=summary.name)
-                    log_params(client, run.info.run_id, summary.params)
-                    log_points(client, run.info.run_id, [(key, value, 0) for key, value in summary.metrics.items()])
-                    client.set_terminated(run.info.run_id)
-                    ids.append(run.info.run_id)
-                client.set_terminated(kept["run_id"])
-                self._show(client, experiment, kept["run_id"], shown)
+            experiment, parent = self.experiment(client, name), str(kept["run_id"])
+            for earlier in kept["summaries"]:
+                _delete(client, earlier)
+            ids = [_log_summary(client, experiment, parent, summary) for summary in summaries]
+            client.set_terminated(parent)
+            self._show(client, experiment, parent, shown)
             for path in artifacts:
-                client.log_artifact(kept["run_id"], str(path), "figures" if path.parent.name == "figures" else None)
+                client.log_artifact(parent, str(path), "figures" if path.parent.name == "figures" else None)
             write_json(note, {**kept, "summaries": ids})
 
     def _show(self, client: MlflowClient, experiment: str, parent: str, shown: Shown) -> None:
-        client.set_experiment_tag(experiment, *_KIND)
         if shown.answer:
-            client.set_tag(parent, _NOTE, shown.answer[:_NOTE_LIMIT])
+            client.set_tag(parent, "mlflow.note.content", shown.answer[:_TAG_LIMIT])
         now = int(time.time() * 1000)
         for key, state in shown.views.items():
             view = {"name": key, "createdAt": now, "updatedAt": now, "state": json.dumps(state)}
             client.set_experiment_tag(experiment, f"{_VIEW}{key}", json.dumps(view))
         for folder, colour in shown.colours.items():
-            if (cell := _noted(folder / "mlflow.json")) is not None and cell["uri"] == self.shown:
+            if (cell := _noted(folder / _NOTE)) is not None and cell["uri"] == self.shown:
                 client.set_tag(cell["run_id"], "mlflow.runColor", colour)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One run of an MLflow experiment that stands for several: a strategy's mean over seeds, with its deviation."""
-
-    name: str
-    tags: Mapping[str, str]
-    params: Mapping[str, Any]
-    metrics: Mapping[str, float]
 
 
 class RunLog:
@@ -413,86 +421,58 @@ class RunLog:
         self.error: str | None = None
         self._tolerant = tolerant
         self._client: MlflowClient | None = None
-        self._opening: Callable[[], None] | None = None  # what `start` puts off
         self._buffer: list[tuple[str, float, int]] = []
         self._sent = time.monotonic()
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Have the MLflow run created with the first points of training, as MLflow takes seconds to import.
-
-        An earlier copy of the same folder in the same store goes.
-        """
+        """Create the MLflow run, in place of an earlier copy of the same folder, with the points that there are."""
         if self.tracker.enabled:
-            self._opening = lambda: self._start(params, tags)
+            self._guarded(lambda: self._create(params, tags))
             for point in self.folder.metrics():
                 self.metrics({k: v for k, v in point.items() if k not in ("step", "epoch")}, int(point["step"]))
-
-    def opened(self) -> str:
-        """The run's id, for who needs it before there are points: it is created now. '' where nothing is kept."""
-        if self._opening is not None:
-            self._guarded(self._flush)
-        return self.run_id
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of a curve: step counts batches. Values that are NaN are left out."""
         self._buffer.extend((name, value, step) for name, value in values.items() if math.isfinite(value))
-        due = len(self._buffer) >= _FLUSH_POINTS or time.monotonic() - self._sent > _FLUSH_SECONDS
-        if step if self._opening is not None else due:
+        if time.monotonic() - self._sent > _FLUSH_SECONDS:
             self._guarded(self._flush)
 
     def artifacts(self, details: Mapping[str, Any]) -> None:
         """Final metrics, then the folder's files."""
         self.metrics(final_values(details), int(details["steps"]))
-        self._guarded(self._artifacts)
+        self._guarded(self._send_files)
 
     def finish(self, status: str) -> None:
         """Send what is buffered and close."""
         self._guarded(self._flush)
-        self._guarded(lambda: self._terminate(status))
+        if (client := self._client) is not None:
+            self._guarded(lambda: client.set_terminated(self.run_id, status=status))
 
-    # --- behind the guard -----------------------------------------------------------------------------------------
-
-    def _start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    def _create(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         if self._tolerant:  # a run, not an export
             self.tracker.mend()
         client = self.tracker.client()
         experiment = self.tracker.experiment(client, tags.get("experiment", EXPERIMENT))
-        note = self.folder.path / "mlflow.json"
+        note = self.folder.path / _NOTE
         earlier = _noted(note)
         if earlier is not None and earlier["uri"] == self.tracker.shown:
-            with self.tracker.guard():
-                _delete(client, earlier["run_id"])
+            _delete(client, earlier["run_id"])
         named = {"negbench.run": self.folder.run_id, "mlflow.runName": self.folder.run_id, **_origin(), **tags}
-        with self.tracker.guard():
-            run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
-            self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
-            write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
-            log_params(client, self.run_id, params)
+        run = client.create_run(experiment, tags=named, run_name=self.folder.run_id)
+        self.run_id, self._client = run.info.run_id, client  # a signal from here on ends it
+        write_json(note, {"uri": self.tracker.shown, "run_id": self.run_id, "tags": dict(tags)})
+        log_params(client, self.run_id, params)
 
     def _flush(self) -> None:
-        if self._opening is not None:
-            opening, self._opening = self._opening, None
-            opening()
-        if self._client is None:
-            self._buffer.clear()
-            return
-        if self._buffer:
-            with self.tracker.guard():
-                log_points(self._client, self.run_id, self._buffer)
-            self._buffer.clear()
+        if self._client is not None and self._buffer:
+            log_points(self._client, self.run_id, self._buffer)
+        self._buffer.clear()
         self._sent = time.monotonic()
 
-    def _artifacts(self) -> None:
-        if self._client is None:
-            return
+    def _send_files(self) -> None:
         for path in (self.folder.path / name for name in _ARTIFACTS):
-            if path.exists():
+            if self._client is not None and path.exists():
                 self._client.log_artifact(self.run_id, str(path))
-
-    def _terminate(self, status: str) -> None:
-        if self._client is not None:
-            with self.tracker.guard():
-                self._client.set_terminated(self.run_id, status=status)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         """Do it; where the store fails, keep why and stop logging: the folder has everything."""
@@ -525,37 +505,19 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
         client.log_batch(run_id, metrics=items[start : start + 1000])
 
 
-def final_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """result.json as flat metric names, which MLflow sorts: final/..., mined/..., regime_end/..., used/...
-
-    The baselines' scores stay in result.json, an artifact: in MLflow they would be half of the names, and come first.
-    """
-    values = {f"final/{name}": value for name, value in details["metrics"].items()}
-    values.update({f"mined/{name}": value for name, value in details["behaviour"].items()})
-    values.update({f"regime_end/{name}": value for name, value in details.get("regime", {}).items()})
-    values.update({f"used/{name}_seconds": value for name, value in details["seconds"].items()})
-    values.update({f"used/peak_memory_{name}_mib": value for name, value in details["peak_memory_mib"].items()})
-    values["used/negatives_seen"] = details["negatives_seen"]
-    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+def first_line(error: Exception) -> str:
+    """Kind and first line of an error of the store's, as they may be printed."""
+    text = str(error).strip().split("\n")[0]
+    return without_secrets(f"{type(error).__name__}: {text}")
 
 
 def _noted(note: Path) -> dict[str, Any] | None:
     """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
-    if not note.exists():
-        return None
     try:
-        value = read_json(note)
+        value = read_json(note) if note.exists() else None
     except NegbenchError:
         return None
-    if not isinstance(value, dict) or not value.keys() >= {"uri", "run_id"}:
-        return None
-    return {**value, "uri": without_secrets(str(value["uri"]))}  # versions before this wrote the password, too
-
-
-def first_line(error: Exception) -> str:
-    """Kind and first line of an error of the store's, as they may be printed."""
-    told = str(error).strip().split("\n")[0]
-    return without_secrets(f"{type(error).__name__}: {told}")
+    return value if isinstance(value, dict) and value.keys() >= {"uri", "run_id"} else None
 
 
 def _origin() -> dict[str, str]:
@@ -564,11 +526,17 @@ def _origin() -> dict[str, str]:
     return {"negbench.version": __version__, "mlflow.source.git.commit": git_commit(), "mlflow.source.name": "negbench"}
 
 
+def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> str:
+    tags = {"mlflow.parentRunId": parent, "negbench.kind": "summary", **_origin(), **summary.tags}
+    run_id = str(client.create_run(experiment, tags=tags, run_name=summary.name).info.run_id)
+    log_params(client, run_id, summary.params)
+    log_points(client, run_id, [(key, value, 0) for key, value in summary.metrics.items()])
+    client.set_terminated(run_id)
+    return run_id
+
+
 def _delete(client: MlflowClient, run_id: str) -> None:
     from mlflow.exceptions import MlflowException
 
-    try:
+    with suppress(MlflowException):  # somebody has deleted it
         client.delete_run(run_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise

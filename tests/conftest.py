@@ -408,3 +408,14 @@ def axe() -> Callable[..., list[str]]:
         return [f"{each['id']}: {each['help']}: {[node['target'] for node in each['nodes'][:5]]}" for each in found]
 
     return violations
+
+
+@pytest.fixture(scope="session")
+def standin() -> Any:
+    """`standin.py`: annotation files with stand-in pictures."""
+    spec = importlib.util.spec_from_file_location("standin", Path(__file__).with_name("standin.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -111,7 +111,9 @@ def test_a_class_of_ones_own_runs_by_its_file(
 
 
 def test_an_audit_of_objects_is_that_of_the_command(vector_sets: list[str], tmp_path: Path) -> None:
-    found = negbench.audit([negbench.make_strategy("qure")], queries=10, sets=vector_sets[:-4])
+    found = negbench.audit(
+        negbench.Audit(strategies=[negbench.make_strategy("qure")], queries=10, sets=vector_sets[:-4])
+    )
     sets = [part for text in vector_sets[:-4] for part in ("--set", text)]
     assert command(["audit", "--strategy", "qure", "--queries", "10", *sets, "--out", str(tmp_path)]) == 0
     (stored,) = json.loads((tmp_path / "audit.json").read_text())["audits"]

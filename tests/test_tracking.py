@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from negbench.cli.main import run as negbench
+from negbench.files import write_json
 from negbench.loop import record
 from negbench.loop.runs import Bench, RunResult, resume, run_config
-from negbench.runfolder import RunFolder
+from negbench.runfolder import RunFolder, final_values
 from negbench.systems.system import load_config
-from negbench.tracking import Tracker, default_uri, final_values
+from negbench.tracking import Tracker, default_uri
 
 
 def run(toy_sets: list[str], where: Path, uri: str | None = None) -> RunResult:
@@ -60,16 +63,33 @@ def test_the_copy_holds_what_the_folder_holds(tmp_path: Path, toy_sets: list[str
     assert found.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
 
 
-def test_exporting_again_replaces_the_copy(tmp_path: Path, toy_sets: list[str]) -> None:
-    result = run(toy_sets, tmp_path)
-    (before,) = runs_in(tmp_path)
-    assert negbench(["export", result.run_id, "--runs-dir", str(tmp_path)]) == 0
-    (after,) = runs_in(tmp_path)
-    client = MlflowClient(default_uri(tmp_path))
-    assert "curve.png" in {a.path for a in client.list_artifacts(after.info.run_id)}
-    assert after.info.run_id != before.info.run_id
+def test_ui_copies_what_the_store_lacks(
+    tmp_path: Path, toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "execve", lambda *_: None)
+    here, there = tmp_path / "here", tmp_path / "there"
+    result = run(toy_sets, here)
+    (before,) = runs_in(here)
+    assert negbench(["ui", "--runs-dir", str(here)]) == 0
+    assert [each.info.run_id for each in runs_in(here)] == [before.info.run_id]  # nothing is missing
+    shutil.copytree(result.path, there / result.run_id)  # from one runs folder into another
+    assert negbench(["ui", "--runs-dir", str(there)]) == 0
+    assert "copied 1 run that" in capsys.readouterr().out
+    (after,) = runs_in(there)
     assert after.data.metrics == before.data.metrics
     assert after.data.params == before.data.params
+    client = MlflowClient(default_uri(there))
+    client.delete_run(after.info.run_id)  # in MLflow's pages
+    assert Tracker.open(there).copy_missing() == []
+    client.restore_run(after.info.run_id)
+    client.update_run(after.info.run_id, status="FAILED")  # cut off
+    with RunFolder(there / result.run_id).lock():
+        assert Tracker.open(there).copy_missing() == []  # another process is making it
+    assert Tracker.open(there).copy_missing() == [result.run_id]
+    assert [each.info.status for each in runs_in(there)] == ["FINISHED"]
+    RunFolder(there / result.run_id).path.joinpath("result.json").unlink()  # not finished
+    write_json(there / result.run_id / "mlflow.json", {"uri": "elsewhere", "run_id": "1"})
+    assert Tracker.open(there).copy_missing() == []
 
 
 def test_an_interrupted_run_is_killed_and_resuming_leaves_one(
@@ -128,22 +148,18 @@ def test_eight_processes_start_on_an_empty_store(
     assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(8))
 
 
-def test_a_moved_folder_takes_its_copy_along(tmp_path: Path, toy_sets: list[str]) -> None:
+def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) -> None:
     before, after = tmp_path / "before", tmp_path / "a name [with] signs %"
     result = run(toy_sets, before)
-    (made,) = runs_in(before)
     before.rename(after)
-    tracker = Tracker.open(after)
-    tracker.client()
+    assert Tracker.open(after).copy_missing() == [result.run_id]
     (found,) = runs_in(after)
-    assert found.info.artifact_uri == made.info.artifact_uri.replace(before.as_uri(), after.as_uri())
+    assert found.info.artifact_uri.startswith((after / "artifacts").as_uri())
     client = MlflowClient(default_uri(after))
     assert "result.json" in {a.path for a in client.list_artifacts(found.info.run_id)}
-    tracker.export(RunFolder(after / result.run_id))  # in place of the copy, not beside it
-    (again,) = runs_in(after)
-    assert again.info.run_id != found.info.run_id
-    assert again.info.artifact_uri.startswith((after / "artifacts").as_uri())
+    assert (after / "mlflow-moved.db").exists()
     assert not before.exists()
+    assert Tracker.open(after).copy_missing() == []
 
 
 def test_an_address_is_of_the_named_experiment_or_of_the_newest_run(

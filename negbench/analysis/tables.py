@@ -13,7 +13,7 @@ from negbench.display import Grid
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from negbench.own.audit import Audit
+    from negbench.own.audit import AuditResult
 
 _BASELINES = {
     "untrained": "untrained model",
@@ -117,16 +117,16 @@ def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(shown)
 
 
-def audit_table(found: Audit) -> Grid:
+def audit_table(found: AuditResult) -> Grid:
     """`audit_frame` with what was looked at."""
-    options = found.options
     known = "by the data set's ground truth" if found.truth else "unknown: nothing beyond the target is known here"
     if found.judge:
         known += f"; judged: {found.judge}"
     queries = max((row.queries for row in found.rows), default=0)
     return Grid(
         audit_frame([vars(row) for row in found.rows]),
-        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {queries:,} queries, {options.draws} draws each",
+        f"audit: {found.backbone}, {found.model}, on {found.dataset}: {queries:,} queries, "
+        f"{found.options['draws']} draws each",
         f"false negatives {known}; band: rank percentile of the pool; diversity: 1 - mean cosine of the draws; "
         "fallbacks: queries with an empty pool",
         rest="--out",

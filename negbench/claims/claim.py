@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from negbench.claims.evidence import NEEDS
-from negbench.claims.measures import MEASURES, Measure, Unit
+from negbench.claims.measure import MEASURES, Measure, Unit
 from negbench.errors import NegbenchError, UnknownNameError
 from negbench.systems.system import systems
 

@@ -44,25 +44,25 @@ class Evidence:
     display: Display = field(default_factory=Display)
     _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
 
-    def run(self, setting: str, seed: int) -> Run:
+    def run(self, setting: str, seed: int) -> SettingRun:
         """One run. Raises Untestable where it is not there."""
         if seed not in self.runs.get(setting, {}):
             raise Untestable(f"there is no finished run of '{setting}' with seed {seed}")
-        return Run(self, setting, seed, self.runs[setting][seed])
+        return SettingRun(self, setting, seed, self.runs[setting][seed])
 
     def encoded(self, folder: RunFolder, split: str, dataset: Mapping[str, Any]) -> Encoded:
         """A run's model on a split, of another data set where a section is given; the last few are kept."""
         key = (folder.run_id, split, str(dict(dataset)))
         if key not in self._encoded:
             layers = [{"dataset": dict(dataset)}] if dataset else []
-            self._encoded[key] = encode_run(folder, layers, split, None, self.display)
+            self._encoded[key] = encode_run(folder, layers, split, self.display)
             while len(self._encoded) > _KEPT:
                 self._encoded.popitem(last=False)
         return self._encoded[key]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SettingRun:
     """One run as measures see it."""
 
     evidence: Evidence
@@ -108,7 +108,7 @@ class Run:
         section = judgements_of(self.folder.config.dataset.name, self.folder.config.dataset.options)
         return None if section is None else self.evidence.encoded(self.folder, "val", section)
 
-    def beside(self, setting: str) -> Run:
+    def beside(self, setting: str) -> SettingRun:
         """The run of another setting with the same seed."""
         return self.evidence.run(setting, self.seed)
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
-from negbench.claims.measures import Measure, Values
+from negbench.claims.measure import Measure, Measured
 from negbench.metrics.cirqrs import order_agreement
 from negbench.statistics import compare
 
@@ -25,7 +25,7 @@ _POWER = 0.8  # of the detectable difference
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ClaimEstimate:
     """A value, the interval around it, and the smallest true distance from a bound that would be seen with 80 %.
 
     `low`, `high` and `detectable` are nan where one seed says nothing of others.
@@ -43,7 +43,7 @@ class Answer:
 
     test: ClaimTest
     verdict: Verdict
-    estimate: Estimate | None = None
+    estimate: ClaimEstimate | None = None
     reason: str = ""
 
 
@@ -97,27 +97,27 @@ def _answer(
     return Answer(test, decide(test, estimate), estimate, _why(estimate))
 
 
-def decide(test: ClaimTest, estimate: Estimate) -> Verdict:
+def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
     """Confirmed or refuted where the whole interval meets the condition, else undecided."""
     if test.confirms.holds(estimate.low, estimate.high):
         return "confirmed"
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
 
 
-def _why(estimate: Estimate) -> str:
+def _why(estimate: ClaimEstimate) -> str:
     return "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
 
 
 # --- statistics --------------------------------------------------------------------------------------------------
 
 
-def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
     """The measure of one setting."""
     values, strata = _table(test.measure, test.settings[0], evidence, seeds)
     return estimate_of(values, np.zeros_like(values), strata, alpha)
 
 
-def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
     """The measure of the first setting minus that of the second, paired over seeds, and over queries where it can be.
 
     Raises:
@@ -132,7 +132,7 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha:
     return estimate_of(one, other, strata, alpha)
 
 
-def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> Estimate:
+def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
     """Rank correlation of two measures over the settings, seed by seed."""
     assert test.other is not None
     found = []
@@ -148,7 +148,7 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: floa
 STATISTICS = {"level": level, "difference": difference, "order": order}
 
 
-def _mean(values: Values) -> float:
+def _mean(values: Measured) -> float:
     if values.strata is None:
         return float(np.nanmean(values.values))
     return float(np.mean([np.nanmean(values.values[values.strata == name]) for name in np.unique(values.strata)]))
@@ -164,7 +164,7 @@ def _table(
     return np.stack([values.values for values in found]), found[0].strata
 
 
-def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: float) -> Estimate:
+def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: float) -> ClaimEstimate:
     """Mean of one minus other, and its interval of the level 1 - alpha.
 
     Args:
@@ -189,14 +189,14 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     groups = None if strata is None else strata[there]
     found = compare(one, other, generator=generator, strata=groups, margin=0, alpha=alpha)
-    return Estimate(found.difference, found.interval.low, found.interval.high, found.minimum_detectable)
+    return ClaimEstimate(found.difference, found.interval.low, found.interval.high, found.minimum_detectable)
 
 
-def _over_seeds(values: Array, alpha: float) -> Estimate:
+def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:
     count, mean = len(values), float(values.mean())
     if count < 2:
-        return Estimate(mean, float("nan"), float("nan"), float("nan"))
+        return ClaimEstimate(mean, float("nan"), float("nan"), float("nan"))
     error = float(values.std(ddof=1) / np.sqrt(count))
     half = float(stats.t.ppf(1 - alpha / 2, count - 1))
     power = float(stats.t.ppf(_POWER, count - 1))
-    return Estimate(mean, mean - half * error, mean + half * error, (half + power) * error)
+    return ClaimEstimate(mean, mean - half * error, mean + half * error, (half + power) * error)

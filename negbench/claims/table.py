@@ -1,4 +1,4 @@
-"""Findings for people and for other programs: a table of the terminal, claims.md, claims.csv and claims.json."""
+"""Findings for people and for other programs: a table for the terminal, claims.md and claims.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
@@ -53,14 +52,11 @@ def counts(findings: Sequence[Finding]) -> str:
 
 
 def write(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
-    """Write claims.md, claims.csv (a row each test) and claims.json; returns their paths."""
-    rows = [row for finding in findings for row in _rows(finding)]
-    paths = [folder / f"claims.{ending}" for ending in ("md", "csv", "json")]
+    """Write claims.md and claims.json; returns their paths."""
+    paths = [folder / "claims.md", folder / "claims.json"]
     with files.atomic_write(paths[0]) as file:
         file.write(_markdown(findings, about))
-    with files.atomic_write(paths[1]) as file:
-        pd.DataFrame(rows).to_csv(file, index=False)
-    files.write_json(paths[2], {"about": about, "claims": [_plain(finding) for finding in findings]})
+    files.write_json(paths[1], {"about": about, "claims": [_plain(finding) for finding in findings]})
     return paths
 
 
@@ -112,22 +108,10 @@ def _markdown(findings: Sequence[Finding], about: str) -> str:
     lines = [f"{about}; {counts(findings)}.", "", "| # | claim | source | published | verdict | because |"]
     lines.append("|---|---|---|---|---|---|")
     for finding in findings:
-        claim = finding.claim
-        cells = (
-            str(claim.number),
-            claim.words,
-            claim.source,
-            claim.published,
-            finding.verdict,
-            "<br>".join(because(finding)),
-        )
+        claim, reasons = finding.claim, "<br>".join(because(finding))
+        cells = (str(claim.number), claim.words, claim.source, claim.published, finding.verdict, reasons)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _rows(finding: Finding) -> list[dict[str, Any]]:
-    head = {"claim": finding.claim.number, "verdict": finding.verdict}
-    return [{**head, **_of_answer(answer)} for answer in finding.answers] or [{**head, "reason": finding.reason}]
 
 
 def _of_answer(answer: Answer) -> dict[str, Any]:

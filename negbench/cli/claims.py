@@ -2,87 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import command, options
+from negbench.command_options import Claims
 
 if TYPE_CHECKING:
-    from negbench.claims.work import ClaimsPlan
-    from negbench.executors import Executor
+    from pathlib import Path
+
+    from negbench.claims.planning import ClaimsPlan
     from negbench.grid.cells import Outcome
     from negbench.grid.comparison import ComparisonFolder
-    from negbench.runfolder import Overwrite
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
+    command.add(
+        app,
         "claims",
+        Claims,
+        claims,
         help="Test what the papers claim about negatives: each is confirmed, refuted, undecided or not testable here. "
-        "Computes the runs that are missing; the same command goes on where it stopped.",
-        epilog="Example: negbench claims --only 5,8,17 --seeds 3",
-    )(claims)
+        "Computes the runs that are missing. Rerun the command to resume.",
+        examples=["negbench claims --only 5,8,17 --seeds 3"],
+    )
 
 
-def claims(
-    only: Annotated[
-        str | None, typer.Option(help="Numbers of claims, or papers (qure, ...), by comma [default: all].")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the claims and their tests; compute nothing.")] = False,
-    compare: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Compute nothing: read the runs of this comparison that the claims need."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
-    ] = None,
-    backbone: options.Backbone = None,
-    dataset: options.Dataset = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = False,
-    name: Annotated[
-        str | None,
-        typer.Option(callback=options.folder_name, help="Folder and MLflow experiment [default: from the runs]."),
-    ] = None,
-    workers: options.Workers = None,
-    executor: options.Executor = "pool",
-    address: options.Address = None,
-    overwrite: options.OverwriteFlag = "failed",
-    recipe: Annotated[
-        Path | None,
-        typer.Option("--recipe", help="TOML file whose backbone, data set and training are used; the rest is not."),
-    ] = None,
-    sets: options.Sets = None,
-    plugin: options.Plugins = None,
-    runs_dir: options.RunsDir = None,
-    tracking_uri: options.TrackingUri = None,
-) -> dict[str, Any]:
+def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     """Plan, compute or read, judge, print."""
     from negbench import files
     from negbench.claims import table
     from negbench.claims.claim import chosen
-    from negbench.claims.work import findings
-    from negbench.commands.cells import executor_of, raise_failed
+    from negbench.claims.planning import findings
+    from negbench.commands.cells import raise_failed
 
-    console, asked = options.console(), chosen(only)
-    if list_:
-        console.print(table.listed(asked))
-        return {"claims": [asdict(claim) for claim in asked]}
-    rule = options.overwrite_of(overwrite)
-    base = _base(recipe, sets, plugin, backbone, options.dataset_layer(dataset, data_root, allow_missing))
-    runs = files.runs_dir(runs_dir)
-    plan = _plan(console, asked, base, seeds, compare, runs)
-    if compare is not None:
-        folder, outcomes = _read(compare, plan, runs)
-    else:
-        folder, outcomes = _compute(
-            console, plan, runs, name, executor_of(executor, address, workers, runs), rule, tracking_uri
-        )
+    asked, console = Claims.parsed(given), options.console()
+    if asked.listed:
+        named = chosen(asked.only)
+        console.print(table.listed(named))
+        return {"claims": [asdict(claim) for claim in named]}
+    runs = files.runs_dir(asked.runs_dir)
+    plan = _plan(asked, runs)
+    folder, outcomes = _compute(asked, plan, runs) if asked.compare is None else _read(asked.compare, plan, runs)
     with options.stages("judge") as display:
         found = findings(plan, outcomes, runs, display)
     console.print(table.shown(found))
@@ -95,70 +60,47 @@ def claims(
     return document
 
 
-def _base(
-    recipe: Path | None,
-    sets: list[str] | None,
-    plugin: list[Path] | None,
-    backbone: str | None,
-    dataset: dict[str, Any],
-) -> list[dict[str, Any]]:
-    """Layers of backbone, data set and training."""
-    from negbench.claims.work import held_layer
-    from negbench.config import read_recipe, set_layer
-
-    plugins = options.plugin_layer(plugin)  # first: another flag may name what they define
-    layers = [held_layer(read_recipe(recipe), f"--recipe {recipe}", strict=False)] if recipe else []
-    layers += [plugins, options.named("backbone", backbone), dataset]
-    return [*layers, *(held_layer(set_layer(text), f"--set {text}", strict=True) for text in sets or ())]
-
-
-def _plan(
-    console: Any, asked: Sequence[Any], base: list[dict[str, Any]], seeds: str | None, compare: str | None, runs: Path
-) -> ClaimsPlan:
-    from negbench.claims.work import plan_claims
+def _plan(asked: Claims, runs: Path) -> ClaimsPlan:
+    from negbench.claims.claim import chosen
+    from negbench.claims.planning import base_layers, plan_claims
     from negbench.grid.axes import parse_seeds
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import groups_of
 
-    numbers = parse_seeds(seeds or "3")
-    if compare is not None:
-        groups = groups_of(runs, compare)  # raises where there is no such comparison
-        if seeds is None:
-            numbers = tuple(sorted({run.config.seed for group in groups for run in group.runs}))
+    seeds, named, base = parse_seeds(asked.seeds or "3"), chosen(asked.only), base_layers(asked)
+    if asked.compare is not None:
+        groups = groups_of(runs, asked.compare)  # raises where there is no such comparison
+        if asked.seeds is None:
+            seeds = tuple(sorted({run.config.seed for group in groups for run in group.runs}))
     with options.stages("plan") as display:
-        plan = plan_claims(asked, base, numbers, runs, display, SCENES)
+        plan = plan_claims(named, base, seeds, runs, display, SCENES)
     options.notes(plan.remarks)
     return plan
 
 
 def _read(name: str, plan: ClaimsPlan, runs: Path) -> tuple[ComparisonFolder, list[Outcome]]:
     """The runs of a finished comparison."""
-    from negbench.claims.work import outcomes_in
+    from negbench.claims.planning import outcomes_in
     from negbench.grid.comparison import ComparisonFolder
 
     folder = ComparisonFolder(runs / name)
     return folder, outcomes_in(folder, plan.cells)
 
 
-def _compute(
-    console: Any,
-    plan: ClaimsPlan,
-    runs: Path,
-    name: str | None,
-    executor: Executor,
-    rule: Overwrite,
-    tracking_uri: str | None,
-) -> tuple[ComparisonFolder, list[Outcome]]:
-    """What is missing."""
-    from negbench.commands.cells import computed
+def _compute(asked: Claims, plan: ClaimsPlan, runs: Path) -> tuple[ComparisonFolder, list[Outcome]]:
+    """Compute the runs that are missing."""
+    from negbench.commands.cells import computed, executor_of
     from negbench.grid.comparison import ComparisonFolder, default_name
 
+    executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     distinct = {cell.hash: cell for cell in plan.cells}.values()
-    done = sum(cell.step(runs, rule) == "reuse" for cell in distinct)
-    console.print(
+    done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
+    options.console().print(
         f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), "
         f"{done} of them finished before",
         highlight=False,
     )
-    folder = ComparisonFolder(runs / (name or default_name(plan.cells).replace("compare-", "claims-")))
-    return folder, computed(folder, plan.cells, executor=executor, tracking_uri=tracking_uri, overwrite=rule)
+    folder = ComparisonFolder(runs / (asked.name or default_name(plan.cells).replace("compare-", "claims-")))
+    return folder, computed(
+        folder, plan.cells, executor=executor, tracking_uri=asked.tracking_uri, overwrite=asked.overwrite
+    )

@@ -60,7 +60,7 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
     kind = extra["cli"] or _flag_type(get_type_hints(model)[name])
     required, default = field.is_required(), field.default
     help = field.description or ""
-    if not required and default not in (None, False, True, (), "") and "[default" not in help:
+    if not (required or isinstance(default, bool) or default in (None, (), "") or "[default" in help):
         help = f"{help} [default: {default}]"
     missing = ... if required else None
     if extra["argument"]:

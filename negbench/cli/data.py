@@ -1,104 +1,133 @@
-"""`negbench data`: make and check data sets."""
+"""`negbench data`: make and check data sets, and store their features."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import command, options, output
+from negbench.command_options import EncodeData, SynthesizeData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
 
 SHOWN = 10  # problems of one kind on the terminal
 
-data_app = typer.Typer(help="Make and check data sets.", no_args_is_help=True, rich_markup_mode=None)
-
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
-    app.add_typer(data_app, name="data")
+    group = typer.Typer(
+        help="Make and check data sets, and store their features.", no_args_is_help=True, rich_markup_mode=None
+    )
+    command.add(
+        group,
+        "synthesize",
+        SynthesizeData,
+        synthesize,
+        help="Write a synthetic data set of any size: rendered garments with known ground truth.",
+    )
+    command.add(
+        group,
+        "verify",
+        VerifyData,
+        verify,
+        help="Check counts, images (missing, empty, undecodable, copies) and targets; exit code 1 where something is "
+        "wrong.",
+    )
+    command.add(
+        group,
+        "encode",
+        EncodeData,
+        encode,
+        help="Store a backbone's image features of a data set, once for all runs. Rerun the command to resume.",
+        examples=["negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8"],
+    )
+    app.add_typer(group, name="data")
 
 
-@data_app.command("synthesize")
-def synthesize(
-    out: Annotated[Path, typer.Option("--out", help="New folder, in FashionIQ's layout with relevance.json.")],
-    seed: Annotated[int, typer.Option(help="Fixes every pixel and word.", min=0)] = 0,
-    twins: Annotated[float, typer.Option(help="Mean number of relevant images per query.")] = 4.5,
-    train_images: Annotated[int, typer.Option(help="Per category.")] = 1000,
-    train_queries: Annotated[int, typer.Option(help="Per category.")] = 1000,
-    val_images: Annotated[int, typer.Option(help="Per category.")] = 600,
-    val_queries: Annotated[int, typer.Option(help="Per category.")] = 400,
-    near_misses: Annotated[
-        float | None, typer.Option(help="Mean number of images per query that miss one attribute [default: by chance].")
-    ] = None,
-    label_noise: Annotated[float, typer.Option(help="Share of train queries with a wrong target.")] = 0.0,
-) -> None:
-    """Write a synthetic data set of any size: rendered garments with known ground truth."""
+def synthesize(given: Mapping[str, Any]) -> None:
+    """Write the folder."""
     from rich.progress import Progress
 
     from negbench.datasets._synthesis import Spec
     from negbench.datasets._synthesis import synthesize as write
 
-    spec = Spec(seed, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
+    asked = SynthesizeData.parsed(given)
+    spec = Spec(**asked.model_dump(exclude={"out"}))
     with Progress(transient=True) as progress:
         task = progress.add_task("render", total=None)
-        write(out, spec, lambda done, total: progress.update(task, completed=done, total=total))
-    typer.echo(f"wrote {out}: use it with --dataset synthetic --data-root {out}")
+        write(asked.out, spec, lambda done, total: progress.update(task, completed=done, total=total))
+    typer.echo(f"wrote {asked.out}: use it with --dataset synthetic --data-root {asked.out}")
 
 
-@data_app.command("verify")
-def verify(
-    dataset: Annotated[str, typer.Argument(help="Data set, or triplets: FILE.jsonl, .csv, .parquet or hf:NAME.")],
-    data_root: options.DataRoot = None,
-    split: Annotated[
-        list[str] | None, typer.Option(help="Split to check, repeatable [default: train and val].")
-    ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Option of the data set.")
-    ] = None,
-    plugin: options.Plugins = None,
-    annotations: Annotated[bool, typer.Option("--annotations", help="Counts and targets alone, no images.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes that decode images; 0 decodes here.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="JSON file for everything found, with a manifest of hashes.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was found as JSON, without the manifest.")
-    ] = False,
-) -> None:
-    """Check counts, images (missing, empty, undecodable, copies) and targets; exit code 1 where something is wrong."""
-    import json
-
+def verify(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and print."""
     from rich.console import Console
     from rich.progress import Progress
 
     from negbench import files
     from negbench.config import parse_set
     from negbench.datasets.verify import verify as check
+    from negbench.layers import dataset_layer, plugin_layer
 
-    options.plugin_layer(plugin)
-    section = options.dataset_layer(dataset, data_root, False)["dataset"]
-    section |= {path[-1]: value for path, value in map(parse_set, sets or ())}
+    asked = VerifyData.parsed(given)
+    plugin_layer(asked.plugin)
+    section = dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)["dataset"]
+    section |= {path[-1]: value for path, value in map(parse_set, asked.sets)}
     console = Console(stderr=True)  # standard output is the report's
     with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("decode", total=None)
         found = check(
             section.pop("name"),
             section,
-            splits=tuple(split or ()),
-            images=not annotations,
-            workers=workers,
+            splits=asked.split,
+            images=not asked.annotations,
+            workers=asked.workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    if out is not None:
-        files.write_json(out, found.to_dict(manifest=True))
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(manifest=False), indent=2))
-    else:
-        _print(found, out)
+    if asked.out is not None:
+        files.write_json(asked.out, found.to_dict(manifest=True))
+    document = found.to_dict(manifest=False)
+    if not output.wants_json():
+        _print(found, asked.out)
     if found.problems:
+        if output.wants_json():
+            typer.echo(json.dumps(document, indent=2))
         raise typer.Exit(1)
+    return document
+
+
+def encode(given: Mapping[str, Any]) -> None:
+    """Store the features with progress, and print how many."""
+    from negbench.commands.cells import executor_of
+    from negbench.config import build_config, resolved
+    from negbench.data.scene import Scenes
+    from negbench.grid.encoding import EncodingPlan
+    from negbench.grid.encoding import encode as fill
+    from negbench.systems.system import with_system
+
+    asked = EncodeData.parsed(given)
+    whole, remarks = with_system([{"strategy": {"name": "all-corpus"}}, *asked.layers()], Scenes())  # any strategy
+    options.notes(remarks)
+    config = resolved(build_config([whole]))
+
+    def planned(plan: EncodingPlan) -> None:
+        if asked.verify:
+            typer.echo(f"{plan.damaged} damaged shards thrown away")
+        size = f"{plan.bytes / 2**20:,.1f} MiB"
+        typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
+
+    where = executor_of(asked.executor, asked.address, None)
+    with options.stages("") as display, display.stage("encode") as advance:
+        report = fill(config, asked.splits.split(","), where, verify=asked.verify, planned=planned, progress=advance)
+    typer.echo(
+        f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
+        f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"
+    )
 
 
 def _print(found: Verification, out: Path | None) -> None:

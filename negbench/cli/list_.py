@@ -4,52 +4,49 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from negbench.cli import options, output
+from negbench.cli import command, options, output
+from negbench.command_options import List, PluginKind
+from negbench.layers import plugin_layer
 
 if TYPE_CHECKING:
     from negbench.registry import Description, Option
 
+KINDS = get_args(PluginKind)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
+    command.add(
+        app,
         "list",
+        List,
+        list_,
         help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. NAME: options.",
-        epilog="Example: negbench list backbones precomputed",
-    )(list_)
+        examples=["negbench list backbones precomputed"],
+    )
 
 
-def list_(
-    kind: Annotated[
-        str | None, typer.Argument(help="strategies, losses, backbones, datasets, systems or recipes [default: all]")
-    ] = None,
-    name: Annotated[str | None, typer.Argument(help="One of them, of which every option is explained.")] = None,
-    plugin: options.Plugins = None,
-) -> dict[str, Any] | str:
+def list_(given: Mapping[str, Any]) -> dict[str, Any]:
     """Print the registry."""
-    from negbench.errors import UnknownNameError
-    from negbench.registry import KINDS
-
-    options.plugin_layer(plugin)
-    known = (*KINDS, "systems", "recipes")
-    if kind is not None and kind not in known:
-        raise UnknownNameError("kind of plug-in", kind, known)
-    found = {each: _documents(each, name) for each in (known if kind is None else (kind,))}
+    asked = List.parsed(given)
+    plugin_layer(asked.plugin)
+    found = {each: _documents(each, asked.name) for each in (KINDS if asked.kind is None else (asked.kind,))}
     if output.wants_json():
         return found
     show = {"systems": _systems, "recipes": _recipes}
     for number, each in enumerate(found):
-        if kind is None:
+        if asked.kind is None:
             typer.echo(f"{'' if number == 0 else chr(10)}{each}")
         if each in show:
-            show[each](name)
-        elif name is not None:
-            _one(each, name)
+            show[each](asked.name)
+        elif asked.name is not None:
+            _one(each, asked.name)
         else:
             _all(each)
     return found

@@ -52,18 +52,15 @@ _COMMANDS = (
     "claims",
     "study",
     "audit",
-    "advise",
     "report",
     "aggregate",
     "pack",
     "merge",
     "evaluate",
-    "encode",
     "mine",
     "list_",
     "data",
     "ui",
-    "export",
     "doctor",
 )
 

@@ -145,7 +145,7 @@ class RunResult:
 
     folder: RunFolder
     details: dict[str, Any]
-    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench export` writes it again
+    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench ui` copies it again
     reused: bool = False  # it was finished before
 
     @property

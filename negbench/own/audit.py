@@ -1,8 +1,8 @@
-"""What strategies would draw, without any training: false negatives, hardness, diversity, fallbacks, score curves.
+"""What strategies would draw, without any training: false negatives, hardness, diversity, fallbacks.
 
 A strategy is applied to the scores of one model, untrained or a run's, over a sample of the train queries. Whether an
-image is a false negative is known where the data set knows more relevant images than the target; elsewhere a judge, any
-backbone, calls an image one where it looks like the target.
+image is a false negative is known where the data set lists more relevant images than the target; elsewhere a judge, any
+backbone, calls an image a false negative where it looks like the target.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from negbench.contracts import Strategy
+from negbench.command_options import Audit, SubjectOptions
+from negbench.config import ResolvedConfig, build_config, is_score_file, resolved
+from negbench.contracts import Strategy, check_option
 from negbench.data.scene import Scenes, threads
-from negbench.display import Display
+from negbench.display import Display, notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.files import DamagedError, atomic_write, read_json, write_json
+from negbench.files import DamagedError, atomic_write, read_json, runs_dir, write_json
+from negbench.grid.axes import expand, label
 from negbench.grid.cells import Cell
 from negbench.mining.composite import slots_of
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
-from negbench.own.audit_curves import Curve, curves_of
 from negbench.own.audit_rows import AuditRow, batch_row, corpus_row
-from negbench.own.subject import AuditOptions, Judge, Subject, open_subject
-from negbench.registry import registry
+from negbench.own.subject import Judge, Subject, judge_of, open_subject
+from negbench.registry import constructor_of, option_defaults, registry
+from negbench.runfolder import RunFolder, find_run
+from negbench.systems.system import with_system
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,18 +40,17 @@ _GRID_QUERIES = 500  # a comparison's audit: a second a strategy at most
 
 
 @dataclass(frozen=True, repr=False)
-class Audit:
-    """An audit of one model on one split."""
+class AuditResult:
+    """What strategies would draw of one split as one model scores it."""
 
     backbone: str
     dataset: str  # identity
     model: str  # "untrained", or the run
     truth: bool  # whether the data set knows more relevant images than the target
     judge: str  # "" or the judge with its threshold
-    options: AuditOptions
+    options: dict[str, int]  # queries, draws, refresh, seed
     regime: dict[str, float]  # the sampled queries' card: `negbench.mining.regime.Regime.summary`
     rows: list[AuditRow]
-    curves: list[Curve]
     remarks: list[str]
 
     def plain(self) -> dict[str, Any]:
@@ -74,20 +74,87 @@ class Audit:
         return f"<h4>audit of {self.backbone}, {self.model}, on {self.dataset}</h4>{rows.to_html(index=False)}"
 
 
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def run_audit(asked: Audit) -> AuditResult:
+    """Load data and model, apply the strategies, write files where asked for; notes what had to be left out.
+
+    Raises:
+        NegbenchError: a user's mistake; see `open_subject`, `judge_of` and `audit`.
+    """
+    config, strategies, folder = configured(asked, asked.strategies, judge=asked.judge)
+    judged = config.mining.judge
+    cosine = judged is None or not is_score_file(judged)
+    check_option("--threshold", asked.threshold, not cosine or -1 <= asked.threshold <= 1, "a cosine, -1 to 1")
+    reads = {name for strategy in strategies.values() for name in planes_read(strategy, config.mining)}
+    with stages("audit") as display:
+        reads |= set() if judged is None else {"judge"}
+        subject = open_subject(config, asked.split, asked, display, folder, reads=reads)
+        judge = None if judged is None else judge_of(subject, asked.threshold)
+        with display.stage("mine"):
+            found = audit(subject, strategies, asked, judge=judge, skip_oracles=asked.strategies is None)
+    notes(found.remarks)
+    if asked.out is not None:
+        write_audits([found], asked.out)
+    return found
+
+
+def configured(
+    asked: SubjectOptions, strategies: Any, *, judge: str | None = None
+) -> tuple[ResolvedConfig, dict[str, Strategy], RunFolder | None]:
+    """The configuration that all strategies share, the strategies by label, and the run whose weights are taken.
+
+    Notes what the backbone or the data set does not support of a recipe's system.
+
+    Args:
+        asked: model, data set and seed.
+        strategies: names, tables or text as `negbench.grid.axes.expand` takes them; None: the run's, or all.
+        judge: of `mining.judge`; None: that of the configuration.
+
+    Raises:
+        NegbenchError: a user's mistake.
+    """
+    recipe, *flags = asked.layers()
+    recipe.pop("seed", None)  # that of its runs
+    layers = [recipe, *flags, {} if judge is None else {"mining": {"judge": judge}}]
+    folder = None if asked.run is None else find_run(runs_dir(asked.runs_dir), asked.run)
+    base: list[Any] = [{"seed": asked.seed}] if folder is None else [folder.config.model_dump(mode="json")]
+    given: list[Any] = [{}]
+    if strategies is not None or folder is None:
+        given = [{"strategy": section} for section in expand("strategies", strategies or "all")]
+    scenes = Scenes()
+    wholes = [with_system([*base, *layers, layer], scenes) for layer in given]
+    notes(dict.fromkeys(remark for _, remarks in wholes for remark in remarks))
+    configs = [resolved(build_config([whole])) for whole, _ in wholes]
+    found: dict[str, Strategy] = {}
+    for config in configs:
+        chosen = config.strategy
+        defaults = option_defaults(constructor_of("strategies", registry.get("strategies", chosen.name)))
+        name = label({"name": chosen.name, **chosen.options}, defaults)
+        if name in found:
+            raise OptionError(f"--strategy names {name} twice")
+        found[name] = registry.make("strategies", chosen.name, **chosen.options)
+    return configs[0], found, folder
+
+
+# --- strategies on a subject ---------------------------------------------------------------------------------------
+
+
 def audit(
     subject: Subject,
     strategies: Mapping[str, Strategy],
-    options: AuditOptions,
+    options: Audit,
     *,
     judge: Judge | None = None,
     skip_oracles: bool = False,
-) -> Audit:
+) -> AuditResult:
     """Apply strategies to a subject.
 
     Args:
         subject: of `open_subject`, with the same options.
         strategies: label -> strategy, either scope.
-        options: draws, refresh, curves, seed.
+        options: draws, refresh, seed.
         judge: adds the judged rates.
         skip_oracles: leave out, with a remark, the oracles where there is no ground truth, instead of OptionError.
 
@@ -97,17 +164,15 @@ def audit(
     """
     truth = subject.task.relevant is not None
     rows, remarks = [], []
-    pools: dict[str, NDArray[np.uint8]] = {}
     with threads(subject.config.compute.threads), tempfile.TemporaryDirectory() as folder:
         for number, (label, strategy) in enumerate(strategies.items()):
             if "target" not in (slots := slots_of(strategy)):
-                remarks.append(f"left out {label}: it corrupts the {slots[0]}, and an audit scores targets")
+                remarks.append(f"left out {label}: not auditable: it changes the {slots[0]}, not only the target")
                 continue
             try:
                 if strategy.scope == "corpus":
                     file = Path(folder) / f"{number}.bits"
                     rows.append(corpus_row(subject, label, strategy, options, judge, file))
-                    pools[label] = np.load(file)
                 else:
                     rows.append(batch_row(subject, label, strategy, options, judge))
             except OptionError as error:
@@ -116,35 +181,28 @@ def audit(
                 remarks.append(f"left out {label}: {error}")
         if not rows:
             raise OptionError("; ".join(remarks))
-        curves = curves_of(subject, pools, options)
         card = regime(subject.task, subject.val, sample=len(subject.rows))
-    return Audit(
+    return AuditResult(
         backbone=subject.config.backbone.name,
         dataset=subject.dataset.identity,
         model=subject.model,
         truth=truth,
         judge="" if judge is None else judge.name,
-        options=options,
+        options=options.model_dump(include={"queries", "draws", "refresh", "seed"}),
         regime=card.summary(),
         rows=rows,
-        curves=curves,
         remarks=[*subject.remarks, *remarks],
     )
 
 
-def write_audits(audits: Sequence[Audit], folder: Path, key: str = "") -> list[Path]:
-    """audit.csv (one row a strategy) and audit.json ({"key", "audits": [...]}, with the score curves).
-
-    Returns:
-        The two paths.
-    """
+def write_audits(audits: Sequence[AuditResult], folder: Path, key: str = "") -> None:
+    """Write audit.csv (one row a strategy) and audit.json ({"key", "audits": [...]})."""
     import pandas as pd
 
     table = folder / "audit.csv"
     with atomic_write(table) as file:
         file.write(pd.concat([found.frame() for found in audits]).to_csv(index=False))
     write_json(folder / "audit.json", {"key": key, "audits": [found.plain() for found in audits]})
-    return [table, folder / "audit.json"]
 
 
 def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: Scenes) -> list[str]:
@@ -169,10 +227,10 @@ def audit_cells(cells: Sequence[Cell], folder: Path, display: Display, scenes: S
     with suppress(DamagedError):  # it is made again
         if (folder / "audit.json").exists() and read_json(folder / "audit.json")["key"] == key:
             return []
-    found, remarks = list[Audit](), list[str]()
+    found, remarks = list[AuditResult](), list[str]()
     for members in members_of.values():
         first = members[0].config
-        options = AuditOptions(queries=_GRID_QUERIES, seed=first.seed)
+        options = Audit(queries=_GRID_QUERIES, seed=first.seed)
         chosen = {cell.labels["strategy"]: cell.config.strategy for cell in members}
         strategies = {
             label: registry.make("strategies", plugin.name, **plugin.options) for label, plugin in chosen.items()

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from negbench.command_options import Audit
 from negbench.contracts import ScoreView, Strategy, relevance
 from negbench.metrics.similarity import target_similarity
 from negbench.mining.checked import filtered
@@ -19,7 +20,7 @@ from negbench.mining.mine import mine
 from negbench.mining.mined import batch_statistics
 from negbench.mining.pool_file import unpacked
 from negbench.mining.task import MiningTask
-from negbench.own.subject import AuditOptions, Judge, Subject
+from negbench.own.subject import Judge, Subject, generator_of
 
 _BLOCK = 256  # queries judged at once
 
@@ -70,7 +71,7 @@ class AuditRow:
 
 
 def corpus_row(
-    subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None, file: Path
+    subject: Subject, label: str, strategy: Strategy, options: Audit, judge: Judge | None, file: Path
 ) -> AuditRow:
     """A corpus strategy's row; its packed pools go to `file`."""
     task = subject.task
@@ -79,7 +80,7 @@ def corpus_row(
         strategy,
         refresh=options.refresh,
         draws=options.draws,
-        generator=options.generator("draws"),
+        generator=generator_of(options, "draws"),
         pools=file,
     )
     summary = mined.summary()
@@ -149,10 +150,10 @@ def _judged(task: MiningTask, bits: NDArray[np.uint8], drawn: Tensor, judge: Jud
     return rates | _similarity(draws.flatten())
 
 
-def batch_row(subject: Subject, label: str, strategy: Strategy, options: AuditOptions, judge: Judge | None) -> AuditRow:
+def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, judge: Judge | None) -> AuditRow:
     """The sampled queries in random batches of the run's size; a last one with a single query is left out."""
     task, size = subject.task, int(subject.config.train.batch_size or 2)
-    order = torch.randperm(len(task.queries), generator=options.generator("batches"))
+    order = torch.randperm(len(task.queries), generator=generator_of(options, "batches"))
     found: list[dict[str, float]] = []
     sizes, spread, likeness = list[Tensor](), list[Tensor](), list[Tensor]()
     judged = ("judged_rate_pool", "judged_rate_draws")

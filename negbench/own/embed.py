@@ -1,4 +1,4 @@
-"""A folder's images and texts through an encoder, into the two files that backbone `precomputed` reads."""
+"""Embeds a folder's images and texts by an encoder, into the two files that backbone `precomputed` reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from negbench import display
-from negbench.contracts import Backbone, check_option
+from negbench.command_options import Embed
+from negbench.contracts import Backbone
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
 from negbench.own.init import NO_TRIPLETS, RECIPE, Found, load_split, shell, survey, toml
@@ -37,7 +38,7 @@ _METHODS = ("encode_image", "encode_text")
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedFolder:
     """What was written.
 
     Attributes:
@@ -65,26 +66,17 @@ class Embedded:
         return {"name": "triplets", "file": str(self.triplets)}
 
 
-def embed_folder(
-    folder: Path,
-    encoder: Any,
-    *,
-    batch_size: int = 32,
-    device: str | None = None,
-    gallery: Path | None = None,
-    overwrite: bool = False,
-) -> Embedded:
+def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    check_option("batch_size", batch_size, batch_size >= 1, "at least 1")
-    found = survey(folder)
-    files, texts = _named(found, gallery)
-    _check_room(found, overwrite)
-    used = _opened(encoder, device)
+    found, size = survey(asked.folder), asked.batch_size
+    files, texts = _named(found, asked.gallery)
+    _check_room(found, asked.overwrite)
+    used = _opened(asked.encoder, asked.device)
     with display.stages("embed") as shown, used.computing():
         with shown.stage("images", total=len(files)) as advance:
-            images = used.vectors("encode_image", _decoded(files, batch_size), advance)
+            images = used.vectors("encode_image", _decoded(files, size), advance)
         with shown.stage("texts", total=len(texts)) as advance:
-            parts = (texts[start : start + batch_size] for start in range(0, len(texts), batch_size))
+            parts = (texts[start : start + size] for start in range(0, len(texts), size))
             words = used.vectors("encode_text", ((part, part) for part in parts), advance)
     (found.folder / IMAGES).unlink(missing_ok=True)  # killed between the two files, it leaves no pair of two encoders
     with atomic_write(found.folder / TEXTS, "wb") as file:
@@ -92,12 +84,12 @@ def embed_folder(
     with atomic_write(found.folder / IMAGES, "wb") as file:
         np.savez(file, ids=np.array(list(files)), features=images.numpy())
     assert found.triplets is not None
-    return Embedded(
+    return EmbeddedFolder(
         found.folder / IMAGES, found.folder / TEXTS, tuple(images.shape), tuple(words.shape), found.triplets[0]
     )
 
 
-def next_steps(found: Embedded) -> list[str]:
+def next_steps(found: EmbeddedFolder) -> list[str]:
     """What to do with them: `negbench init`, or what to change in the recipe that it wrote before."""
     folder = found.images.parent
     if not (folder / RECIPE).exists():
@@ -162,19 +154,19 @@ def _decoded(files: dict[str, ImageFiles], size: int) -> Iterator[tuple[list[str
 
 @dataclass(frozen=True)
 class _Used:
-    """An encoder as it is asked.
+    """An encoder, and whom its errors are reported to.
 
     Attributes:
         encoder: has `encode_image` and `encode_text`.
         title: for errors.
         module: of the user's file that it is defined in, if it is.
-        told: whether its errors are told in one line; those of an object that was given in Python are its giver's.
+        given: as an object in Python, whose own errors are raised as they are; else they become one line.
     """
 
     encoder: Any
     title: str
     module: str = ""
-    told: bool = True
+    given: bool = False
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -225,14 +217,14 @@ class _Used:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """What goes wrong within is the encoder's."""
+        """Report errors of this block as the encoder's."""
         try:
             yield
         except NegbenchError:
             raise
         except Exception as error:
             memory = out_of_memory(error, "lower --batch-size")
-            if not self.told and memory is None:
+            if self.given and memory is None:
                 raise
             place = place_in(error, {self.module})
             line = f" in line {place[1]}" if place else ""
@@ -248,7 +240,7 @@ def _opened(given: Any, device: str | None) -> _Used:
     where = None if device is None else device_named(device)
     if not isinstance(given, str):
         name = getattr(given, "__name__", type(given).__name__)
-        return _moved(_with_methods(_Used(given, f"encoder {name}", told=False)), where)
+        return _moved(_with_methods(_Used(given, f"encoder {name}", given=True)), where)
     where = where or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, name = given.partition(":")
     file, _, attribute = given.rpartition(":")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
 _TABLES = (".jsonl", ".csv", ".parquet")
 _VECTORS = (".npz", ".parquet", ".safetensors")
 _NAMES = {"images": ("ids", "id"), "texts": ("texts", "text")}
-_FEW = 200  # val queries below which two strategies are hardly ever told apart
+_FEW = 200  # val queries below which most differences stay undecided
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 
@@ -71,7 +71,7 @@ class Found:
         triplets: the file of triplets, and what it holds.
         vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
         arrays: plain arrays, for `negbench mine` alone: queries, images, targets.
-        said: a line for each thing that was found.
+        present: a line for each thing that was found.
         missing: a line for each thing that is not there, or not right, with the mend.
     """
 
@@ -80,7 +80,7 @@ class Found:
     triplets: tuple[Path, TripletTable] | None = None
     vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
     arrays: dict[str, Path] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     train: int = 0  # queries
     val: int = 0
@@ -116,7 +116,7 @@ def survey(folder: Path) -> Found:
     found.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
     if found.images:
         kinds = ", ".join(f"{count:,} {ending}" for ending, count in found.images.most_common())
-        found.said.append(f"{found.images.total():,} images ({kinds})")
+        found.present.append(f"{found.images.total():,} images ({kinds})")
     for file in files:
         _table(found, file)
     for file in files:
@@ -141,7 +141,7 @@ def _table(found: Found, file: Path) -> None:
         )
         return
     if found.triplets is not None:
-        found.said.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
+        found.present.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
         return
     try:
         table = read_triplets(file)
@@ -151,7 +151,7 @@ def _table(found: Found, file: Path) -> None:
     found.triplets = file, table
     splits = Counter(row.split for row in table.rows if row.split)
     parts = ", ".join(f"{count:,} {name}" for name, count in splits.items())
-    found.said.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
+    found.present.append(f"{file.name}: {len(table.rows):,} triplets" + f" ({parts})" * bool(parts))
 
 
 def _columns(file: Path) -> set[str]:
@@ -184,11 +184,11 @@ def _vectors(found: Found, file: Path) -> None:
     if role is None or not keys:
         return
     if role in found.vectors:
-        found.said.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role][0].name}")
+        found.present.append(f"{file.name}: embeddings of {role}, too; the recipe takes {found.vectors[role][0].name}")
         return
     key = "features" if "features" in keys else min(keys)
     found.vectors[role] = file, key
-    found.said.append(f"{file.name}: embeddings of {role}" + f" ('{key}')" * (key != "features"))
+    found.present.append(f"{file.name}: embeddings of {role}" + f" ('{key}')" * (key != "features"))
 
 
 def _keys(file: Path) -> tuple[set[str], set[str]]:
@@ -211,7 +211,7 @@ def _keys(file: Path) -> tuple[set[str], set[str]]:
 
 
 def _arrays(found: Found, files: list[Path]) -> None:
-    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, told apart by names and shapes."""
+    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, recognised by names and shapes."""
     shapes = dict(_shapes(files))
     targets = [file for file, (shape, kind) in shapes.items() if len(shape) == 1 and kind in "iu"]
     floats = {file: shape for file, (shape, kind) in shapes.items() if len(shape) in (2, 3) and kind == "f"}
@@ -222,7 +222,7 @@ def _arrays(found: Found, files: list[Path]) -> None:
     if len(targets) == 1:
         found.arrays["targets"] = targets[0]
     for role, file in found.arrays.items():
-        found.said.append(f"{file.name}: {role} {list(shapes[file][0])}")
+        found.present.append(f"{file.name}: {role} {list(shapes[file][0])}")
     if found.arrays and len(found.arrays) < 3:
         lacking = ", ".join(role for role in ("queries", "images", "targets") if role not in found.arrays)
         found.missing.append(
@@ -275,14 +275,14 @@ def _check(found: Found) -> None:
     except NegbenchError as error:
         found.missing.append(str(error))
         return
-    found.said.append(f"{found.train:,} train and {found.val:,} val queries, {len(data[1].images):,} images in val")
+    found.present.append(f"{found.train:,} train and {found.val:,} val queries, {len(data[1].images):,} images in val")
     if not found.vectors:
-        found.said.append(
+        found.present.append(
             f"no embeddings: `negbench embed {shell(found.folder)} --encoder ...` makes them by an encoder of yours"
         )
     if found.val < _FEW:
-        found.said.append(
-            f"{found.val:,} val queries are few: intervals will be wide, and strategies seldom told apart; take five "
+        found.present.append(
+            f"{found.val:,} val queries are few: intervals will be wide, and most differences undecided; take five "
             "seeds at least"
         )
 
@@ -296,8 +296,8 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
             "datasets", "triplets", root=found.folder, file=file, split=split, images=images, **options
         )
     except DataError as error:
-        told = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
-        raise DataError(told) from error
+        text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
+        raise DataError(text) from error
     if not dataset.queries:
         raise DataError(f"{file.name}: there is no query in split {split}")
     return dataset
@@ -342,7 +342,7 @@ def recipe(found: Found) -> str:
     size = next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2)
     lines = [
         f"# {found.folder.name}, by `negbench init`:",
-        *(f"# - {line}" for line in found.said),
+        *(f"# - {line}" for line in found.present),
         "# A line that begins with '#' shows a default, or another choice. `negbench list KIND NAME` explains options.",
         "",
         "[dataset]",
@@ -409,8 +409,3 @@ def shell(path: Path) -> str:
     import shlex
 
     return shlex.quote(str(path))
-
-
-def document(found: Found, written: list[Path]) -> Mapping[str, Any]:
-    """For JSON."""
-    return {"found": found.said, "missing": found.missing, "written": written, "next": commands(found)}

@@ -8,7 +8,6 @@ for epoch in range(epochs):
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.config import parse_plugin
-from negbench.contracts import ScoreView, Strategy, check_option
+from negbench.contracts import Strategy, check_option
 from negbench.errors import OptionError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
-from negbench.mining.mined import NO_FALLBACK, Mined
+from negbench.mining.mined import Mined
 from negbench.mining.task import MiningTask
 from negbench.registry import registry
 
@@ -40,28 +39,25 @@ Rows = Sequence[Sequence[int]]  # of each query, columns of the images
 
 @dataclass(frozen=True)
 class Negatives:
-    """What `Miner.refresh` yields, on the CPU; a *column* is a row of the image embeddings.
+    """What `Miner.refresh` returns, on the CPU.
 
     Attributes:
-        negatives: [Q, draws] int64 columns, in the order of the draws.
-        weights: [Q, draws] float64, what each negative weighs in its query's pool, of 1 in all: its chance at the first
-            draw. None where every pool is uniform.
-        mined: all that is known of each query: pool size, band, false negatives, overlap, hardness, fallback.
+        mined: statistics of each query: pool size, band, false negatives, overlap, hardness, fallback.
         refresh: 0-based count of this refresh.
     """
 
-    negatives: Tensor
-    weights: Tensor | None
     mined: Mined
     refresh: int
 
     @property
+    def negatives(self) -> Tensor:
+        """[Q, draws] int64 rows of the image embeddings, in the order of the draws."""
+        return self.mined.negatives
+
+    @property
     def statistics(self) -> pd.DataFrame:
-        """One row per query, the fields of `negbench.mining.mine.Mined`; lists for `negatives`, `scores`, `weights`."""
-        frame = self.mined.frame()
-        if self.weights is not None:
-            frame.insert(2, "weights", self.weights.tolist())
-        return frame
+        """One row per query, the fields of `negbench.mining.mine.Mined`; lists for `negatives` and `scores`."""
+        return self.mined.frame()
 
     def summary(self) -> dict[str, float]:
         """Means over the queries and counts of fallbacks, for a log."""
@@ -71,8 +67,8 @@ class Negatives:
 class Miner:
     """Mines with one corpus strategy, refresh after refresh.
 
-    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts what was done; a miner that is
-    made with the count and the seed of another goes on where that one stopped, but for the overlap with its last pools.
+    Draws depend on (seed, count of the refresh, query, pool) alone. `refreshes` counts the refreshes so far: a new
+    miner with the count and the seed of another continues its draws, but does not know its last pools for the overlap.
 
     Args:
         strategy: registry key, with options as `qure:variant=release`, or an instance.
@@ -144,10 +140,9 @@ class Miner:
         task = self._task(query_embeddings, image_embeddings, targets, groups, excluded, relevant)
         shape = (len(task.queries), max(map(len, task.groups)))
         pools = Path(self._folder.name) / f"pools-{self.refreshes}.npy"
-        weighted = _Weighted(self.strategy)
         mined = mine(
             task,
-            weighted.strategy,
+            self.strategy,
             refresh=self.refreshes,
             draws=self.draws,
             generator=self._generator(),
@@ -159,12 +154,7 @@ class Miner:
             self._previous.unlink()
         self._previous, self._shape = pools, shape
         self.refreshes += 1
-        weights = None
-        if weighted.found:
-            weighted.gather(task, mined)
-            mine(task, weighted.strategy, refresh=self.refreshes - 1, draws=1, generator=self._generator())
-            weights = weighted.shares(mined)
-        return Negatives(mined.negatives, weights, mined, self.refreshes - 1)
+        return Negatives(mined, self.refreshes - 1)
 
     def _generator(self) -> torch.Generator:
         number = splitmix(torch.tensor(self.seed), torch.tensor(self.refreshes))
@@ -218,45 +208,6 @@ class Miner:
         if self._normalize and len(empty):
             raise OptionError(f"{name} row {int(empty[0])} is the zero vector, which has no direction: drop it")
         return normalize(tensor, dim=-1) if self._normalize else tensor
-
-
-class _Weighted:
-    """A strategy that notes whether its pools are weighted, and then what drawn images weigh in them."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._own = strategy
-        self.found = False
-        self.strategy = dataclasses.replace(strategy)
-        object.__setattr__(self.strategy, "pool", self._pool)  # shadows the method of this copy alone
-        self._order = torch.empty(0, dtype=torch.int64)
-        self._drawn: Tensor | None = None
-        self._weights: list[Tensor] = []
-
-    def gather(self, task: MiningTask, mined: Mined) -> None:
-        """From now on, keep what the drawn images weigh; mining asks for one group after the other, rows ascending."""
-        rows = [(task.group == number).nonzero().squeeze(1) for number in range(len(task.groups))]
-        local = torch.empty(len(task.candidates), dtype=torch.int64)  # where a column stands in its group's corpus
-        for columns in task.groups:
-            local[columns] = torch.arange(len(columns))
-        self._order = torch.cat(rows)
-        self._drawn = local[mined.negatives[self._order]]
-
-    def shares(self, mined: Mined) -> Tensor:
-        """[Q, draws], each query's pool weighing 1 in all; a fallback's pool is uniform."""
-        weights = torch.empty(mined.negatives.shape, dtype=torch.float64)
-        weights[self._order] = torch.cat(self._weights)
-        uniform = mined.fallback != NO_FALLBACK
-        weights[uniform] = 1 / mined.pool_size[uniform, None].double()
-        return weights
-
-    def _pool(self, view: ScoreView) -> Tensor:
-        answer = self._own.pool(view)
-        self.found = self.found or answer.is_floating_point()
-        if self._drawn is not None:
-            drawn, self._drawn = self._drawn[: len(answer)], self._drawn[len(answer) :]
-            weights = answer.double()
-            self._weights.append((weights.gather(1, drawn.to(weights.device)) / weights.sum(1, keepdim=True)).cpu())
-        return answer
 
 
 def _on_cpu(given: Any) -> Any:

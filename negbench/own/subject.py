@@ -1,4 +1,4 @@
-"""What is audited: a split as one model sees it, a sample of its queries, and a judge of what looks like the target."""
+"""What is audited: a split as one model scores it, a sample of its queries, and a judge of likeness to the target."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from negbench.command_options import Audit
 from negbench.config import ResolvedConfig
-from negbench.contracts import HoldsFeatures, PlaneName, check_option
+from negbench.contracts import HoldsFeatures, PlaneName
 from negbench.data.scene import Scene, Scenes, Splits, device_of, open_scene, threads, unfamiliar
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.display import Display
@@ -21,36 +22,9 @@ from negbench.runfolder import RunFolder
 from negbench.scoring.scorers import load_weights
 
 
-@dataclass(frozen=True)
-class AuditOptions:
-    """What is looked at.
-
-    Args:
-        queries: how many queries, drawn at random; 0 takes all.
-        draws: negatives drawn for each query, at least 2 (one has no diversity).
-        refresh: 0-based count of the refresh that strategies with a schedule (cirqrs) are told.
-        curves: queries whose score curve is kept.
-        seed: of the sample, the draws and the batches.
-
-    Raises:
-        OptionError: a value out of range.
-    """
-
-    queries: int = 1000
-    draws: int = 10
-    refresh: int = 0
-    curves: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_option("--queries", self.queries, self.queries == 0 or self.queries >= 2, "0 (all) or at least 2")
-        check_option("--draws", self.draws, self.draws >= 2, "at least 2")
-        for name in ("refresh", "curves", "seed"):
-            check_option(f"--{name}", getattr(self, name), getattr(self, name) >= 0, "at least 0")
-
-    def generator(self, purpose: str) -> torch.Generator:
-        """The stream of one purpose under `seed`."""
-        return stream(self.seed, f"audit {purpose}")
+def generator_of(options: Audit, purpose: str) -> torch.Generator:
+    """The stream of one purpose (sample, draws, batches) under the options' seed."""
+    return stream(options.seed, f"audit {purpose}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +60,7 @@ class Subject:
 def open_subject(
     config: ResolvedConfig,
     split: str,
-    options: AuditOptions,
+    options: Audit,
     display: Display,
     run: RunFolder | None = None,
     scenes: Scenes | None = None,
@@ -97,9 +71,9 @@ def open_subject(
     Args:
         config: resolved.
         split: whose queries and corpus.
-        options: how many queries.
+        options: how many queries, and the seed of the sample.
         display: shows the stages.
-        run: takes its trained weights; None leaves the backbone untrained.
+        run: finished run, whose trained weights are taken; None leaves the backbone untrained.
         scenes: shares what was loaded before.
         reads: planes that the strategies need, and the judge (`planes_read`).
 
@@ -123,7 +97,7 @@ def open_subject(
         with display.stage("evaluate", note="audit"):
             task = mining_task(backbone, scene, config.mining, reads=reads, offline=offline)
         count = min(options.queries or len(dataset.queries), len(dataset.queries))
-        order = torch.randperm(len(dataset.queries), generator=options.generator("sample"))
+        order = torch.randperm(len(dataset.queries), generator=generator_of(options, "sample"))
         rows = order[:count].sort().values
         images = images_of(task.candidates).cpu()
     own = run is not None and split == "train" and run.config.dataset == config.dataset
@@ -141,7 +115,7 @@ def open_subject(
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Who says that an image is as good as the target: a score above a threshold.
+    """Calls an image as good as the target where its score is above a threshold.
 
     Attributes:
         name: as printed.
@@ -159,5 +133,5 @@ class Judge:
 
 
 def judge_of(subject: Subject, threshold: float) -> Judge:
-    """The judge that the subject's configuration names (`mining.judge`), whose plane its task has to hold."""
+    """The judge that the subject's configuration names (`mining.judge`); the subject must have been opened with it."""
     return Judge(f"{subject.config.mining.judge} > {threshold:g}", subject.task.planes["judge"], threshold)

@@ -23,7 +23,8 @@ from negbench.grid.comparison import KEY, Group, groups_of
 from negbench.report.build import write_report
 from negbench.report.page import write_text
 from negbench.report.views import shown
-from negbench.tracking import Summary, Tracker, final_values
+from negbench.runfolder import final_values
+from negbench.tracking import SummaryRun, Tracker
 
 
 def finish(
@@ -153,7 +154,7 @@ def _shown(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
     return Grid(frame.drop(columns=constant), title, caption, rest=str(rest), words=(*KEY, "verdict", "beaten by"))
 
 
-def _summary(group: Group, rows: Sequence[VerdictRow]) -> Summary:
+def _summary(group: Group, rows: Sequence[VerdictRow]) -> SummaryRun:
     """Means and deviations of all that the cells logged at their end, the parameters that they share, the verdict."""
     logged = [final_values(result) for result in group.results]
     metrics: dict[str, float] = {"seeds": float(len(logged))}
@@ -176,4 +177,4 @@ def _summary(group: Group, rows: Sequence[VerdictRow]) -> Summary:
         tested |= {"high": row.diff_high, "effect_size": row.effect_size}
         tested |= {"minimum_detectable": row.minimum_detectable}
         metrics |= {key: value for key, value in tested.items() if math.isfinite(value)}
-    return Summary(f"mean: {name}", tags, shared, metrics)
+    return SummaryRun(f"mean: {name}", tags, shared, metrics)

@@ -24,7 +24,7 @@ from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, words_room
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.views import trials_shown
 from negbench.statistics import Interval
-from negbench.tracking import Summary, Tracker
+from negbench.tracking import SummaryRun, Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import Final, ListedPoint, finished, front, importance, listed_points
 
@@ -338,10 +338,10 @@ def _close_parent(
     tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written, seen)
 
 
-def _summary(book: Book, row: ListedPoint) -> Summary:
+def _summary(book: Book, row: ListedPoint) -> SummaryRun:
     metrics = {"mean/recall": row.summary.mean, "seeds": float(row.summary.seeds)}
     metrics |= {"interval/low": row.summary.interval.low, "interval/high": row.summary.interval.high}
     if row.test is not None:
         metrics |= {"difference": row.test.difference, "p_adjusted": row.test.p_adjusted}
     tags = {"study": book.name, "strategy": str(book.spec.base["strategy"]["name"]), "trial": str(row.trial)}
-    return Summary(f"mean: {_point_text(row.point, '=')}", tags, dict(row.point), metrics)
+    return SummaryRun(f"mean: {_point_text(row.point, '=')}", tags, dict(row.point), metrics)

@@ -12,7 +12,8 @@ from typing import Any
 from negbench.analysis.verdicts import VerdictRow
 from negbench.grid.comparison import Group
 from negbench.report.charts import PALETTE
-from negbench.tracking import Shown, final_values
+from negbench.runfolder import final_values
+from negbench.tracking import Shown
 
 CELLS, MEANS, GROUPED, TRIALS = "cells", "strategies", "grouped", "trials"
 _FALSE, _HARD = "mined/false_negative_rate_draws", "mined/hardness"

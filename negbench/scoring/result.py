@@ -20,7 +20,7 @@ PERCENT = "%"
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Scores:
     """Metrics of one model, or of stored ranks.
 
     Attributes:
@@ -48,7 +48,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Per-query ranks, from which any metric of ranks follows; attributes as `Result`'s."""
+    """Per-query ranks, from which any metric of ranks follows; attributes as `Scores`'."""
 
     title: str
     ranks: QueryRanks
@@ -63,13 +63,13 @@ class Ranked:
         title, remarks = f"{what} on {dataset.identity}", (*dataset.remarks, *remarks)
         return cls(title, ranks, dataset.summarise, dataset.card.main, remarks, dataset.partial)
 
-    def benchmark(self) -> Result:
+    def benchmark(self) -> Scores:
         """The data set's own metrics."""
         metrics = self.summarise(self.ranks)
         frame = self.ranks.to_frame()
-        return Result(self.title, metrics, frame, self.main, remarks=self.remarks, partial=self.partial)
+        return Scores(self.title, metrics, frame, self.main, remarks=self.remarks, partial=self.partial)
 
-    def relevant(self, cutoffs: Sequence[int]) -> Result:
+    def relevant(self, cutoffs: Sequence[int]) -> Scores:
         """How the images that answer without being the target rank (`negbench.metrics.relevant`), means over queries.
 
         Args:
@@ -96,12 +96,12 @@ class Ranked:
             metrics[f"suppression_at_{k}"] = suppression_at_k(ranks, k)
         for band in false_negatives_by_rank(ranks, sizes, sorted(cutoffs)):
             metrics[f"false_negative_rate {band.name}"] = band.rate
-        return Result(self.title, metrics, frame, None, remarks=self.remarks, partial=self.partial)
+        return Scores(self.title, metrics, frame, None, remarks=self.remarks, partial=self.partial)
 
 
-def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Result:
+def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:
     """Agreement of [Q, 2] scores of sets with people's choices."""
-    return Result(
+    return Scores(
         title=f"{what} on {dataset.identity}",
         metrics=dataset.judge(sets),
         queries=dataset.table(sets),

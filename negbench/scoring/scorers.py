@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 import torch
@@ -28,18 +27,16 @@ from negbench.data.scene import (
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
-from negbench.errors import NegbenchError, UnknownNameError, WeightsError
+from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
-from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
-from negbench.metrics.preference import Correlation
+from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table
 from negbench.metrics.rankings import top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-from negbench.scoring.result import Ranked, Result, judged
-from negbench.scoring.stored import Layers, check_sections, preferences_of, rankings_of, with_queries
+from negbench.scoring.result import Ranked, Scores, judged
+from negbench.scoring.stored import Layers, check_sections, preferences_of, read_rankings
 
-Scale = Literal["tau", "cosine"]  # of a score: divided by the scorer's temperature (CIRQRS eq. 1), or not
 _PAIRED = 256  # queries whose images are scored at once, each with its own
 
 
@@ -68,7 +65,7 @@ class Encoded:
         """Each query's k best images."""
         return evaluation.top_k(self.split, self.embeddings.queries, self.embeddings.candidates, k)
 
-    def judged(self) -> Result:
+    def judged(self) -> Scores:
         """Agreement with people's choices; DataError where the data set holds none."""
         preferences = preferences_of(self.dataset)
         sets = preferences.score_sets(evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates))
@@ -101,7 +98,6 @@ def encode_run(
     folder: RunFolder,
     layers: Layers,
     split: str,
-    queries: Path | None,
     display: Display,
     *,
     check: Callable[[Dataset], None] = Dataset.require_labels,
@@ -112,7 +108,6 @@ def encode_run(
         folder: a finished run's.
         layers: changes to the run's sections `dataset` and `compute`.
         split: name of the split.
-        queries: file of the query ids to keep (`read_queries`), or None for all.
         display: shows the stages.
         check: raises where the split does not do for what is wanted of it, before anything is encoded.
 
@@ -128,8 +123,7 @@ def encode_run(
         backbone = load_backbone(config.backbone, config.seed)
         load_weights(backbone, folder)
         provided = isinstance(backbone, HoldsFeatures)
-        whole = load_split(config.dataset, split, images=not provided)
-        dataset = whole if queries is None else with_queries(whole, queries)
+        dataset = load_split(config.dataset, split, images=not provided)
         check(dataset)
         device = device_of(config)
         backbone.to(device)
@@ -141,9 +135,9 @@ def encode_run(
     remarks: tuple[str, ...] = ()
     if config.dataset.name != folder.config.dataset.name:
         # FashionIQ's own queries, judged otherwise, are not zero-shot for a model of FashionIQ
-        zero_shot = "" if isinstance(whole, PreferenceFormat) else ": this is zero-shot"
+        zero_shot = "" if isinstance(dataset, PreferenceFormat) else ": this is zero-shot"
         remarks = (f"trained on {trained['train']}{zero_shot}",)
-    elif split == "val" and whole.identity != trained["val"]:
+    elif split == "val" and dataset.identity != trained["val"]:
         remarks = (f"the run itself was scored on {trained['val']}",)
     return Encoded(folder.run_id, scene.val, embeddings, float(backbone.temperature.detach()), remarks)
 
@@ -188,7 +182,7 @@ def scorer_layers(ranker: RunFolder, layers: Layers) -> Layers:
     return [{"dataset": _config(ranker.config, layers).dataset.model_dump(mode="json")}, *layers]
 
 
-def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int], scale: Scale = "tau") -> Result:
+def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int]) -> Scores:
     r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10, table 6).
 
     .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} \frac{s_{ij}}{\tau}
@@ -199,7 +193,6 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int], sca
         ranking: a run on the same split, or a ranking file that `read_rankings` takes.
         scorer: the model that scores.
         cutoffs: each k >= 1, how many images of each ranking; all of them where a gallery is smaller.
-        scale: "tau" as published, or "cosine": not divided, in [-1, 1].
 
     Returns:
         Metrics as `cirqrs_table` names them.
@@ -211,7 +204,7 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int], sca
     models = [scorer] if isinstance(ranking, Path) else [ranking, scorer]
     if isinstance(ranking, Path):
         name = str(ranking)
-        columns = top_of_rankings(dataset, rankings_of(ranking, dataset), max(cutoffs))
+        columns = top_of_rankings(dataset, read_rankings(ranking), max(cutoffs))
     else:
         name = ranking.run_id
         if ranking.dataset.identity != dataset.identity:
@@ -220,71 +213,19 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int], sca
                 f"{dataset.identity}: both must see the same queries and images"
             )
         columns = ranking.top(max(cutoffs)).columns
-    scores = scorer.relevance_of(columns) / (scorer.temperature if scale == "tau" else 1.0)
+    scores = scorer.relevance_of(columns) / scorer.temperature
     values = {k: cirqrs_at_k(scores, k) for k in cutoffs}
     groups = [query.group for query in dataset.queries]
     frame = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups})
     for k, value in values.items():
         frame[f"cirqrs_at_{k}"] = value.numpy()
     metrics = cirqrs_table(values, groups)
-    return Result(
+    return Scores(
         title=f"{name} on {dataset.identity}, scored by {scorer.run_id}",
         metrics=metrics,
         queries=frame,
         main=list(metrics)[-1],
-        unit=f"score / {scorer.temperature:.4g}" if scale == "tau" else "cosine",
+        unit=f"score / {scorer.temperature:.4g}",
         remarks=(*dataset.remarks, *(f"{model.run_id}: {remark}" for model in models for remark in model.remarks)),
         partial=dataset.partial,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """Runs of a comparison by CIRQRS, and whether another metric orders them alike.
-
-    Attributes:
-        runs: one row a run, best first: its id, labels and seed, CIRQRS of all cutoffs, the other metric.
-        other: name of the other metric.
-        agreement: CIRQRS metric -> its rank correlation with the other over the runs (`order_agreement`).
-        unit: of CIRQRS.
-    """
-
-    runs: pd.DataFrame
-    other: str
-    agreement: dict[str, Correlation]
-    unit: str
-
-
-def cirqrs_order(
-    labels: Mapping[str, Mapping[str, object]],
-    results: Mapping[str, Result],
-    others: Mapping[str, Mapping[str, float]],
-    other: str,
-) -> Order:
-    """CIRQRS of all runs of a comparison beside another metric of theirs (CIRQRS sec. 5.4).
-
-    Args:
-        labels: run id -> what tells it apart, e.g. strategy and seed.
-        results: run id -> what `cirqrs` gives of it, all by one scorer with the same cutoffs.
-        others: run id -> the run's own metrics.
-        other: the one of these to compare with.
-
-    Raises:
-        UnknownNameError: the runs have no such metric.
-    """
-    for metrics in others.values():
-        if other not in metrics:
-            raise UnknownNameError("metric", other, metrics)
-    first = next(iter(results.values()))
-    names = [name for name in first.metrics if name.rpartition("/")[0] in ("", "average")]
-    rows = [
-        {"run": run, **labels[run], **{name: result.metrics[name] for name in names}, other: others[run][other]}
-        for run, result in results.items()
-    ]
-    reference = {run: metrics[other] for run, metrics in others.items()}
-    agreement = {
-        name: order_agreement({run: result.metrics[name] for run, result in results.items()}, reference)
-        for name in names
-    }
-    frame = pd.DataFrame(rows).sort_values(names[-1], ascending=False, ignore_index=True)
-    return Order(frame, other, agreement, first.unit)

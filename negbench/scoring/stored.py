@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
-from negbench.scoring.result import Ranked, Result, judged
+from negbench.scoring.result import Ranked, Scores, judged
 from negbench.scoring.trec import read_trec
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
@@ -42,7 +40,7 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
                     raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
 
 
-def score_file(path: Path, layers: Layers, split: str, queries: Path | None, subset: Path | None) -> Ranked:
+def score_file(path: Path, layers: Layers, split: str) -> Ranked:
     """Stored ranks, or the ranks of a ready-made ranking.
 
     Args:
@@ -50,49 +48,37 @@ def score_file(path: Path, layers: Layers, split: str, queries: Path | None, sub
             {query id: [image ids]}, or a TREC run file.
         layers: the section `dataset`; may be empty for the ranks in a run's folder.
         split: of the data set, for rankings.
-        queries: file of the query ids to keep (`read_queries`), or None for all.
-        subset: ranking file for the ranks within each query's subset (CIRR).
 
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
     """
     if path.suffix == ".parquet":
-        if subset is not None:
-            raise OptionError(f"--subset-ranks: {path} holds the ranks within subsets already")
         check_sections(layers, ("dataset",))
         name = _dataset_of(path, merged(layers).get("dataset", {}).get("name"))
-        ranks = read_ranks(path)
-        if queries is not None:
-            ranks = ranks.select(_rows(read_queries(queries), ranks.query, queries))
-        return Ranked(f"{name}: {path}", ranks, registry.get("datasets", name).summarise)  # type: ignore[attr-defined]
-    dataset = _dataset(layers, split, queries, f"--ranks {path}: name the data set that it ranks with --dataset")
+        return Ranked(f"{name}: {path}", read_ranks(path), registry.get("datasets", name).summarise)  # type: ignore[attr-defined]
+    dataset = _dataset(layers, split, f"--ranks {path}: name the data set that it ranks with --dataset")
     dataset.require_labels()
-    rankings = _of_queries(read_rankings(path), dataset)
-    within = None if subset is None else _of_queries(read_rankings(subset), dataset)
-    remarks: tuple[str, ...] = ()
-    cut = count_cut_subsets(dataset, rankings) if within is None else 0
-    if cut:
-        remarks = (
-            f"{cut:,} rankings leave out part of their query's subset, and what is left out counts as last: subset "
-            "recall is a lower bound (--subset-ranks FILE gives it exactly)",
-        )
-    return Ranked.on(dataset, ranks_of_rankings(dataset, rankings, within), str(path), remarks)
+    rankings = read_rankings(path)
+    cut = count_cut_subsets(dataset, rankings)
+    remark = (
+        f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
+    )
+    return Ranked.on(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
 
 
-def judge_by_recall(layers: Layers, split: str, queries: Path | None) -> Result:
+def judge_by_recall(layers: Layers, split: str) -> Scores:
     """Judge the sets of a data set of preferences by whether they hold the target: needs neither model nor images.
 
     Args:
         layers: the section `dataset`.
         split: of the data set.
-        queries: file of the query ids to keep (`read_queries`), or None for all.
 
     Raises:
         DataError: a data set without preferences, or one that is not there.
         OptionError: no data set is named, or a wrong option.
     """
     unnamed = "--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq"
-    preferences = preferences_of(_dataset(layers, split, queries, unnamed))
+    preferences = preferences_of(_dataset(layers, split, unnamed))
     return judged(preferences, preferences.hits.double(), "recall-at-5")
 
 
@@ -101,11 +87,6 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
     if not isinstance(dataset, PreferenceFormat):
         raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq or hs-fashioniq")
     return dataset
-
-
-def rankings_of(path: Path, dataset: Dataset) -> dict[str, Ranking]:
-    """The rankings of a file; those of the queries that a part of a data set leaves out are dropped."""
-    return _of_queries(read_rankings(path), dataset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,65 +154,13 @@ def read_rankings(path: Path) -> dict[str, Ranking]:
     return value
 
 
-def read_queries(path: Path) -> list[str]:
-    """Query ids: a JSON list, or one a line; distinct.
-
-    Raises:
-        NegbenchError: a file that cannot be read, holds no id or holds one twice.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        values = json.loads(text) if text.lstrip().startswith("[") else text.split("\n")
-    except OSError as error:
-        raise NegbenchError(f"--queries {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise NegbenchError(f"--queries {path}: neither a JSON list nor UTF-8 text: {error}") from error
-    ids: list[str] = []
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise NegbenchError(f"--queries {path}: want query ids, got {ascii(value)[:60]}")
-        if str(value).strip():
-            ids.append(str(value).strip())
-    if not ids:
-        raise NegbenchError(f"--queries {path} names no query")
-    if len(set(ids)) != len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
-        raise NegbenchError(f"--queries {path}: query {twice!a} is there twice")
-    return ids
-
-
-def with_queries(dataset: Dataset, path: Path) -> Dataset:
-    """The data set with only the queries that a file names; its identity tells them."""
-    ids = read_queries(path)
-    rows = _rows(ids, [query.id for query in dataset.queries], path)
-    digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:8]
-    return dataset.with_queries(rows, f"{len(ids)} queries {digest}")
-
-
-def _rows(ids: Sequence[str], known: Sequence[str], path: Path) -> list[int]:
-    row = {name: index for index, name in enumerate(known)}
-    unknown = [name for name in ids if name not in row]
-    if unknown:
-        raise NegbenchError(
-            f"--queries {path}: unknown query {ascii(unknown[0])[:60]} ({len(unknown):,} of {len(ids):,} unknown)"
-        )
-    return [row[name] for name in ids]
-
-
-def _of_queries(rankings: Mapping[str, Ranking], dataset: Dataset) -> dict[str, Ranking]:
-    """Of a part of a data set its own queries' alone; of a whole one all, so that an unknown query is told."""
-    kept = {query.id for query in dataset.queries}
-    return {name: value for name, value in rankings.items() if not dataset.part or name in kept or name == "metric"}
-
-
-def _dataset(layers: Layers, split: str, queries: Path | None, unnamed: str) -> Dataset:
+def _dataset(layers: Layers, split: str, unnamed: str) -> Dataset:
     """The split that the layers name, without images; OptionError with the message `unnamed` where they name none."""
     check_sections(layers, ("dataset",))
     section = merged(layers).get("dataset", {})
     if "name" not in section:
         raise OptionError(unnamed)
-    dataset = load_split(PluginConfig(**section), split, images=False)
-    return dataset if queries is None else with_queries(dataset, queries)
+    return load_split(PluginConfig(**section), split, images=False)
 
 
 def _dataset_of(path: Path, given: str | None) -> str:

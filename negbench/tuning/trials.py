@@ -81,7 +81,6 @@ class Trials:
         params = {**resolved(configs[0]).flat(), **trial.params}
         with self._tracker.run(folder, params, self._job.tags(trial.number)) as log:
             trial.set_user_attr("config", space.plain(base, trial.params))
-            log.opened()
             return self._values(trial, configs, log)
 
     def _values(self, trial: optuna.Trial, configs: Sequence[RunConfig], log: RunLog) -> list[float]:

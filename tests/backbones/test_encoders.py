@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones import _open_clip
+from negbench.command_options import Embed
 from negbench.errors import OptionError
 from negbench.own.embed import embed_folder
 
@@ -125,7 +126,7 @@ def check(
     text: Callable[[str], Tensor],
 ) -> None:
     """What `spec` writes in batches of three is what the two make of one item at a time."""
-    found = embed_folder(folder, spec, batch_size=3, overwrite=True)
+    found = embed_folder(Embed(folder=folder, encoder=spec, batch_size=3, overwrite=True))
     with np.load(found.images) as images, np.load(found.texts) as texts, torch.no_grad():
         assert set(images["ids"]) == set(pictures())
         assert sorted(texts["texts"]) == sorted(TEXTS)
@@ -167,7 +168,7 @@ def test_a_name_of_the_hub_is_read_from_its_cache(folder: Path, clip: Path, tmp_
     (home / "refs" / "main").write_text(COMMIT, encoding="utf-8")
     written = []
     for spec in ("transformers:org/clip", f"transformers:org/clip@{COMMIT}", f"transformers:{clip}"):
-        written.append(embed_folder(folder, spec, overwrite=True).images.read_bytes())
+        written.append(embed_folder(Embed(folder=folder, encoder=spec, overwrite=True)).images.read_bytes())
     assert len(set(written)) == 1
 
 
@@ -271,7 +272,7 @@ def test_open_clip_prepares_images_as_its_folder_says(folder: Path, tmp_path: Pa
 )
 def test_what_is_not_there_is_one_line(folder: Path, spec: str, message: str) -> None:
     with pytest.raises(OptionError) as told:
-        embed_folder(folder, spec, overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=spec, overwrite=True))
     assert message in str(told.value)
     assert str(told.value).startswith(f"--encoder {spec}: ")
     assert "backbone." not in str(told.value)
@@ -282,17 +283,17 @@ def test_an_activation_that_weights_do_not_tell_is_asked_for(folder: Path, tmp_p
     file = tmp_path / "w.safetensors"
     save_file({"x": torch.zeros(1)}, file)
     with pytest.raises(OptionError, match=r"does not tell its activation: set activation=quick_gelu"):
-        embed_folder(folder, f"open_clip:{TWO[0]}:{file}", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"open_clip:{TWO[0]}:{file}", overwrite=True))
     with pytest.raises(OptionError, match=r"does not fit its architecture: missing"):
-        embed_folder(folder, f"open_clip:{TWO[0]}:{file}:activation=gelu", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"open_clip:{TWO[0]}:{file}:activation=gelu", overwrite=True))
 
 
 def test_a_model_of_texts_alone(folder: Path, bert: Path) -> None:
     pytest.importorskip("sentence_transformers")
     with pytest.raises(OptionError, match="a BertModel is no dual encoder"):
-        embed_folder(folder, f"transformers:{bert}", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"transformers:{bert}", overwrite=True))
     with pytest.raises(OptionError, match=r"encodes no images, but text alone: take one of both"):
-        embed_folder(folder, f"sentence-transformers:{bert}", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"sentence-transformers:{bert}", overwrite=True))
 
 
 def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) ->
     del tensors["visual_projection.weight"]
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(OptionError, match=r"do not fit CLIPModel: missing visual_projection\.weight"):
-        embed_folder(folder, f"transformers:{out}", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"transformers:{out}", overwrite=True))
     (out / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(OptionError, match=r"cannot be loaded: "):
-        embed_folder(folder, f"transformers:{out}", overwrite=True)
+        embed_folder(Embed(folder=folder, encoder=f"transformers:{out}", overwrite=True))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from negbench.claims import evidence as evidence_module
-from negbench.claims import measures
-from negbench.claims.evidence import Evidence, Run, Untestable
-from negbench.claims.measures import MEASURES, Measure
+from negbench.claims import measure as measures
+from negbench.claims.evidence import Evidence, SettingRun, Untestable
+from negbench.claims.measure import MEASURES, Measure
 from negbench.contracts import relevance
 from negbench.loop.runs import Bench, run_config
 from negbench.metrics.query_ranks import QueryRanks
@@ -25,7 +25,7 @@ from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
 
-def of(measure: Measure, run: Run) -> list[float]:
+def of(measure: Measure, run: SettingRun) -> list[float]:
     found = measure.of(run).values
     return [float(found)] if found.ndim == 0 else found.tolist()
 
@@ -34,7 +34,7 @@ def of(measure: Measure, run: Run) -> list[float]:
 
 
 @pytest.fixture
-def hand(tmp_path: Path) -> Run:
+def hand(tmp_path: Path) -> SettingRun:
     """A folder of five epochs and three refreshes, nobody's run."""
     main = [0.1, 0.3, 0.2, 0.5, 0.4]
     points = [{"step": 0, "epoch": -1, "val/r": 0.0}]
@@ -83,7 +83,7 @@ def curves(drops: np.ndarray) -> Curves:
     )
 
 
-def test_curves_by_hand(hand: Run) -> None:
+def test_curves_by_hand(hand: SettingRun) -> None:
     assert of(measures.Falls(), hand) == [pytest.approx(0.2)]
     assert of(measures.LateSlope(), hand) == [pytest.approx(-0.1)]
     # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; epochs 2 and 4 are refreshed
@@ -91,13 +91,13 @@ def test_curves_by_hand(hand: Run) -> None:
     assert of(measures.RecallAtRefresh(), hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
 
 
-def test_no_effect_of_a_refresh_without_quiet_epochs(hand: Run) -> None:
+def test_no_effect_of_a_refresh_without_quiet_epochs(hand: SettingRun) -> None:
     hand.result["refresh_epochs"] = [1, 2, 3, 4]
     with pytest.raises(Untestable, match="epochs between two refreshes"):
         of(measures.LossAtRefresh(), hand)
 
 
-def test_pools_by_hand(hand: Run) -> None:
+def test_pools_by_hand(hand: SettingRun) -> None:
     assert of(measures.PoolTrend(), hand) == pytest.approx([7.0, -1.5])
     assert of(measures.MinedStatistic("band_mean"), hand) == pytest.approx([0.2, math.nan], nan_ok=True)
     assert of(measures.DropsPlace("start"), hand) == pytest.approx([0.7, 0.5, math.nan], nan_ok=True)
@@ -113,7 +113,7 @@ def test_pools_by_hand(hand: Run) -> None:
         of(measures.MinedStatistic("band_mean"), hand)
 
 
-def test_ranks_by_hand(hand: Run) -> None:
+def test_ranks_by_hand(hand: SettingRun) -> None:
     assert of(measures.SubsetRecall(2), hand) == [1, 1, 0]  # the benchmark's own subsets
     assert of(measures.AveragePrecision(10), hand) == pytest.approx([2 / 3, (1 / 3) / 2, 1.0])
     assert measures.AveragePrecision(10).of(hand).strata.tolist() == ["x", "x", "y"]  # type: ignore[union-attr]
@@ -137,7 +137,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> Ev
     return Evidence(found)
 
 
-def scores_of(run: Run, split: str = "val") -> torch.Tensor:
+def scores_of(run: SettingRun, split: str = "val") -> torch.Tensor:
     """[Q, N] cosines, -2 outside the query's gallery."""
     encoded = run.encoded(split)
     scores = relevance(encoded.embeddings.queries, encoded.embeddings.candidates).double()
@@ -191,7 +191,7 @@ def test_cirqrs_by_loops(trained: Evidence) -> None:
         for k in (2, 7)
     }
     run = trained.run("in-batch", 0)
-    assert of(measures.Cirqrs("all-corpus", 2), run) == pytest.approx(means[2], abs=1e-6)
+    assert of(measures.CirqrsUnder("all-corpus", 2), run) == pytest.approx(means[2], abs=1e-6)
     fall = np.array(means[2]) - np.array(means[7])
     assert of(measures.CirqrsFall("all-corpus", 2, 7), run) == pytest.approx(fall.tolist(), abs=1e-6)
     assert measures.CirqrsFall("all-corpus").settings == ("all-corpus",)
@@ -259,32 +259,9 @@ def test_people_by_their_own_file(
 
 
 @pytest.fixture(scope="module")
-def judgements(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small hpfiq.json whose images are the toy set's own pictures under other names."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("standin", Path(__file__).parents[1] / "standin.py")
-    assert spec is not None
-    assert spec.loader is not None
-    standin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(standin)
+def judgements(tmp_path_factory: pytest.TempPathFactory, standin: Any) -> Path:
     root = tmp_path_factory.mktemp("people")
-    generator = np.random.default_rng(0)
-    entry: Mapping[str, list[object]] = {
-        key: []
-        for key in ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
-    }
-    for index in range(12):
-        order = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in generator.permutation(30)]
-        entry["ref_img_paths"].append(order[0])
-        entry["targ_img_paths"].append(order[1 + index % 3 * 5])  # in set 1, in set 2, in neither
-        entry["sentences"].append(f"is {index} darker")
-        for side in (0, 1):
-            members = {"img_path": order[1 + 5 * side : 6 + 5 * side], "user_score": "3"}
-            entry[f"retrieved_set{side + 1}"].append(members)
-        entry["preferred set"].append(str(1 + index % 2))
-    (root / "hpfiq.json").write_text(json.dumps({"user": {"set": entry}}))
-    standin.write_images(root / "image_data" / "shirt", [f"B{n:02d}" for n in range(30)])
+    standin.write_preferences(root, users=1, judgements=12, images=30)
     return root
 
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.cli.options import dataset_layer
 from negbench.config import plugin_section
+from negbench.layers import dataset_layer
 
 
 @pytest.fixture
@@ -85,20 +85,20 @@ def test_verify_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "manifest" not in found
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fashioniq"], "no folder given: set --data-root"),
-        (["fashionqi"], "did you mean 'fashioniq'?"),
-        (["none.csv"], "there is no file"),
-        (["synthetic", "--set", "seeed=1"], "did you mean 'seed'?"),
-    ],
-)
-def test_verify_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(["data", "verify", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
+VERIFY_MISTAKES: list[tuple[Any, ...]] = [
+    (["fashioniq"], "no folder given: set --data-root"),
+    (["fashionqi"], "did you mean 'fashioniq'?"),
+    (["none.csv"], "there is no file"),
+    (["synthetic", "--set", "seeed=1"], "did you mean 'seed'?"),
+]
+
+
+def test_verify_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in VERIFY_MISTAKES:
+        assert negbench(["data", "verify", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
 
 
 def test_a_run_on_one_s_own_triplets(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`negbench encode`: plan, fill once, go on."""
+"""`negbench data encode`: plan, fill once, go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_fills_the_store_once(
     toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    command = ["encode", "--dataset", "synthetic", "--data-root", str(toy_root)]
+    command = ["data", "encode", "--dataset", "synthetic", "--data-root", str(toy_root)]
     assert negbench([*command, "--splits", "val"]) == 0
     out = capsys.readouterr().out
     assert "48 images, 48 to encode, 0.0 MiB in" in out
@@ -31,7 +31,7 @@ def test_damage_is_found_and_mended(
     toy_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path))
-    command = ["encode", "--dataset", "synthetic", "--data-root", str(toy_root), "--splits", "val"]
+    command = ["data", "encode", "--dataset", "synthetic", "--data-root", str(toy_root), "--splits", "val"]
     assert negbench(command) == 0
     (shard,) = (tmp_path / "features").rglob("*.safetensors")
     data = bytearray(shard.read_bytes())
@@ -48,5 +48,5 @@ def test_damage_is_found_and_mended(
 
 def test_what_stores_nothing_is_one_line(toy_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = ["--set", "backbone.init=random", "--set", "backbone.size=toy", "--set", "backbone.frozen=false"]
-    assert negbench(["encode", "--backbone", "clip", "--data-root", str(toy_root), *sets]) == 2
+    assert negbench(["data", "encode", "--backbone", "clip", "--data-root", str(toy_root), *sets]) == 2
     assert "stores no features" in capsys.readouterr().err

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -31,18 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, toy_sets: list[str]) -> RunFol
 
 
 @pytest.fixture(scope="session")
-def standin() -> ModuleType:
-    path = Path(__file__).parents[1] / "standin.py"
-    spec = importlib.util.spec_from_file_location("standin", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def benchmarks(standin: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def benchmarks(standin: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Toy CIRR (val, test1) and CIRCO (val, test) with stand-in images, side by side."""
     root = tmp_path_factory.mktemp("benchmarks")
 
@@ -130,18 +117,6 @@ def test_a_run_scored_again_gives_its_own_ranks(run: RunFolder, call: Call, tmp_
     assert run.result["baselines"]["untrained"] != run.result["metrics"]
 
 
-def test_some_queries_of_a_run(run: RunFolder, call: Call, tmp_path: Path) -> None:
-    ids = list(run.ranks()["query"][:5])
-    (tmp_path / "some.txt").write_text("\n".join(ids) + "\n\n")
-    (tmp_path / "some.json").write_text(json.dumps(ids))
-    printed = call(run.path, "--queries", tmp_path / "some.txt", "--out", tmp_path / "part.parquet")
-    assert list(pd.read_parquet(tmp_path / "part.parquet")["query"]) == ids
-    again = call("--ranks", run.path / "ranks.parquet", "--queries", tmp_path / "some.json")
-    assert metrics_in(printed) == metrics_in(again)
-    assert "5 queries" in printed
-    assert "5 queries" in again
-
-
 def test_another_data_set_is_zero_shot(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
     place = ("--data-root", benchmarks, "--out", tmp_path / "ranks.parquet")
     printed = call(run.run_id, "--dataset", "cirr", *place)
@@ -184,8 +159,6 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     files = [json.loads((tmp_path / f"cirr-val-{m}.json").read_text()) for m in ("recall", "recall_subset")]
     data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
     assert shown(evaluate_rankings(data, *files)) == metrics_in(printed)
-    lists = ("--ranks", tmp_path / "cirr-val-recall.json", "--subset-ranks", tmp_path / "cirr-val-recall_subset.json")
-    assert metrics_in(call(*lists, *place)) == metrics_in(printed)
     assert metrics_in(call("--ranks", tmp_path / "run.trec", *place)) == metrics_in(printed)
     call(run.run_id, *place, "--trec", tmp_path / "run.json")  # as ranx writes it
     ranx, trec = json.loads((tmp_path / "run.json").read_text()), read_trec(tmp_path / "run.trec")
@@ -195,11 +168,9 @@ def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, ben
     lines = (tmp_path / "run.trec").read_text().splitlines()
     assert len(lines) == 20 * 59
     assert lines[0].split()[:2] + lines[0].split()[3:4] == ["0", "Q0", "1"]
-    alone = call(*lists[:2], *place)
-    assert "subset recall is a lower bound (--subset-ranks FILE gives it exactly)" in alone
-    (tmp_path / "some").write_text("3\n11\n")
-    assert "2 queries" in call(*lists, *place, "--queries", tmp_path / "some")
-    (tmp_path / "more.json").write_text(json.dumps(json.loads(lists[1].read_text()) | {"77": []}))
+    ranked = tmp_path / "cirr-val-recall.json"
+    assert "subset recall is a lower bound" in call("--ranks", ranked, *place)
+    (tmp_path / "more.json").write_text(json.dumps(json.loads(ranked.read_text()) | {"77": []}))
     assert "unknown query '77' in the rankings" in call("--ranks", tmp_path / "more.json", *place, code=2)
 
 
@@ -228,12 +199,10 @@ def test_weights_that_do_not_fit(run: RunFolder, call: Call, tmp_path: Path) -> 
 
 def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
     place = ("--data-root", benchmarks)
-    (tmp_path / "one").write_text("3\n")
     for arguments, message in (
         ((), "name a run to score, or give --ranks FILE"),
         ((run.run_id, "--ranks", "x.json"), "one of the two"),
         (("--ranks", "x.json", "--trec", "y"), "--submission and --trec need a run"),
-        ((run.run_id, "--subset-ranks", "x.json"), "--subset-ranks goes with --ranks"),
         (("no-such-run",), "there is no run 'no-such-run'"),
         ((run.run_id, "--dataset=cirr", "--split=test1", *place), "the labels of cirr test1 are closed"),
         ((run.run_id, "--submission", tmp_path), "synthetic has no test server"),
@@ -242,11 +211,6 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         ((run.run_id, "--set", "dataset.nothing=1"), "unknown option 'nothing'"),
         ((run.run_id, "--dataset", "cirrr"), "did you mean 'cirr'?"),
         ((run.run_id, "--split", "test"), "split must be train or val"),
-        ((run.run_id, "--queries", tmp_path / "one"), "unknown query '3' (1 of 1 unknown)"),
-        (
-            (run.run_id, "--dataset=cirr", *place, "--queries", tmp_path / "one", "--submission", tmp_path),
-            "a submission needs every query and image, but only 1 queries",
-        ),
     ):
         assert message in call(*arguments, code=2), arguments
 
@@ -319,18 +283,3 @@ def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -
     assert "name the data set that it ranks" in call("--ranks", written("f.json", "{}"), code=2)
     error = call("--ranks", tmp_path / "f.json", *place, "--set", "compute.device=cpu", code=2)
     assert "only dataset can be set" in error
-
-
-def test_files_that_name_no_queries(run: RunFolder, call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "queries"
-    for content, message in (
-        (b"", "names no query"),
-        (b"a\nb\na\n", "query 'a' is there twice"),
-        (b'["a", 3.5]', "want query ids, got 3.5"),
-        (b'["a"', "neither a JSON list nor UTF-8 text"),
-        (b"\xff\xff", "neither a JSON list nor UTF-8 text"),
-        (b"a\nb", "unknown query 'a' (2 of 2 unknown)"),
-    ):
-        path.write_bytes(content)
-        assert message in call("--ranks", run.path / "ranks.parquet", "--queries", path, code=2), content
-    assert "--queries" in call(run.run_id, "--queries", tmp_path / "absent", code=2)

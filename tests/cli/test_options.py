@@ -78,7 +78,7 @@ def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[
         (["--executor", "ray"], "this needs ray: pip install 'negbench[ray]'"),
     ],
 )
-@pytest.mark.parametrize("command", ["compare", "swap", "encode"])
+@pytest.mark.parametrize("command", ["compare", "swap"])
 def test_where_tasks_run_is_checked(
     command: str,
     flags: list[str],

@@ -13,6 +13,7 @@ import torch
 from negbench.api import make_strategy
 from negbench.backbones.precomputed import Precomputed
 from negbench.backbones.vectors import Vectors
+from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.data import scene
 from negbench.data.scene import Scenes, trained_state
@@ -22,7 +23,7 @@ from negbench.grid.cells import SCENES, plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.own.audit import audit
-from negbench.own.subject import AuditOptions, open_subject
+from negbench.own.subject import open_subject
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config
@@ -228,7 +229,7 @@ def test_the_audit_leaves_out_what_the_run_leaves_out(vector_sets: list[str], tm
     found = {}
     for given in (False, True):
         (config,) = configs(vector_sets, "in-batch", f"mining.{option}={str(given).lower()}", "train.batch_size=24")
-        options = AuditOptions(queries=0, draws=2, curves=0)
+        options = Audit(queries=0, draws=2)
         subject = open_subject(resolved(config), "train", options, Display())
         found[given] = audit(subject, {"in-batch": make_strategy("in-batch")}, options).rows[0]
     run = run_config(config, Bench.open(tmp_path, "none"))

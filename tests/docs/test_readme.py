@@ -131,4 +131,4 @@ def test_report_and_ui_of_a_comparison_named_as_in_the_readme(
 def test_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if ["doctor"] in OURS:
-        assert negbench(["doctor", "--no-trial"]) == 0
+        assert negbench(["doctor"]) == 0

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from negbench.api import make_strategy
+from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
 from negbench.loop.runs import Bench, RunResult, run_config
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
-from negbench.own.subject import AuditOptions, open_subject
+from negbench.own.subject import open_subject
+from negbench.runfolder import final_values
 from negbench.systems.system import load_config
-from negbench.tracking import final_values
 
 FIELDS = list(Regime.__dataclass_fields__)
 
@@ -53,7 +54,7 @@ def test_the_cards_are_of_the_model_as_it_is(strategy: str, toy_sets: list[str],
     epochs = [0, 2] if strategy == "qure" else [0, 1, 2, 3]
     assert [card["epoch"] for card in result["regime_by_refresh"]] == epochs
     assert result["regime"]["epoch"] == 4
-    options = AuditOptions(queries=0)
+    options = Audit(queries=0)
     ended = audit(
         open_subject(resolved(found.folder.config), "train", options, Display(), found.folder),
         {"all": make_strategy("all-corpus")},
@@ -81,7 +82,7 @@ def test_val_is_ranked_by_the_model_of_the_card_however_often_it_is_scored(toy_s
 
 
 def test_an_untrained_audit_knows_no_gap(toy_sets: list[str]) -> None:
-    options = AuditOptions(queries=20)
+    options = Audit(queries=20)
     config = resolved(config_of("qure", toy_sets))
     card = audit(
         open_subject(config, "train", options, Display()), {"all": make_strategy("all-corpus")}, options

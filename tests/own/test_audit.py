@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
+from negbench.command_options import Audit
 from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import Scope, ScoreView, Strategy, relevance
 from negbench.display import Display
@@ -26,11 +28,11 @@ from negbench.mining.mine import mine
 from negbench.mining.planes import EmbeddedPlane
 from negbench.own.audit import audit, write_audits
 from negbench.own.audit_rows import diversity
-from negbench.own.subject import AuditOptions, Judge, Subject, judge_of, open_subject
+from negbench.own.subject import Judge, Subject, generator_of, judge_of, open_subject
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
-OPTIONS = AuditOptions(queries=20, draws=6, curves=2)
+OPTIONS = Audit(queries=20, draws=6)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert row.judged_rate_pool == pytest.approx(sum(judged) / 20)
     assert 0 < row.judged_rate_pool < 1
     assert found.truth
-    whole = audit(subject, {"top": make_strategy("top-k", k=5)}, AuditOptions(queries=20, draws=5)).rows[0]
+    whole = audit(subject, {"top": make_strategy("top-k", k=5)}, Audit(queries=20, draws=5)).rows[0]
     assert whole.hardness == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws of five: each once
     assert whole.false_negative_rate_draws == pytest.approx(sum(false) / 20)
     assert math.isnan(whole.judged_rate_pool)
@@ -160,30 +162,12 @@ def test_fallbacks_and_empty_rows_are_counted(subject: Subject) -> None:
     assert batch.empty == 20
 
 
-def test_curves_place_target_and_pools(subject: Subject) -> None:
-    found = audit(subject, {"top": make_strategy("top-k", k=5), "after": make_strategy("after-target", k=4)}, OPTIONS)
-    assert len(found.curves) == 2
-    ids = {subject.dataset.queries[row].id: number for number, row in enumerate(subject.rows.tolist())}
-    for curve in found.curves:
-        scores, columns, target, relevant = loops(subject, ids[curve.query])
-        assert curve.scores == sorted(curve.scores, reverse=True)
-        assert curve.ranks == list(range(1, len(columns) + 1))
-        rank = 1 + int((scores > scores[columns == target]).sum())
-        assert curve.target_rank == rank
-        assert len(curve.relevant_ranks) == len(relevant & set(columns.tolist())) - 1
-        first = 2 if rank == 1 else 1
-        assert curve.pools["top"] == (first, 5 if rank > 5 else 6, 5)
-        last = min(rank + 4, len(columns))
-        below = (last, last - rank) if rank < len(columns) else (len(columns) - 1, len(columns) - 1)  # else all others
-        assert curve.pools["after"][1:] == below
-
-
 def test_audits_are_reproducible_and_know_their_seed(subject: Subject, config: RunConfig) -> None:
     strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
     first, again = (audit(subject, strategies, OPTIONS).plain() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
     before = torch.get_rng_state()
-    other = audit(subject, strategies, AuditOptions(queries=20, draws=6, curves=2, seed=1)).plain()
+    other = audit(subject, strategies, Audit(queries=20, draws=6, seed=1)).plain()
     assert torch.equal(before, torch.get_rng_state())
     assert json.dumps(other["rows"]) != json.dumps(first["rows"])
 
@@ -219,7 +203,7 @@ def test_another_backbone_judges(config: RunConfig) -> None:
 def test_a_file_judges_what_it_holds(config: RunConfig, subject: Subject, tmp_path: Path) -> None:
     """Draws that the file does not score are not judged wrong, and have no part in the mean."""
     top = {"top": make_strategy("top-k", k=5)}
-    drawn = mine(subject.task, top["top"], refresh=0, draws=6, generator=OPTIONS.generator("draws")).negatives
+    drawn = mine(subject.task, top["top"], refresh=0, draws=6, generator=generator_of(OPTIONS, "draws")).negatives
     data = subject.dataset
     first, image = data.queries[int(subject.rows[0])].id, data.images[int(drawn[0, 0])]
     (tmp_path / "j.trec").write_text(f"{first} Q0 {image} 1 7.5 me\n")
@@ -230,19 +214,6 @@ def test_a_file_judges_what_it_holds(config: RunConfig, subject: Subject, tmp_pa
     assert row.judged_rate_draws == pytest.approx(int((drawn[0] == drawn[0, 0]).sum()) / 6 / 20)
     assert row.similarity_mean == row.similarity_q50 == 7.5
     assert audit(seen, top, OPTIONS, judge=judge_of(seen, 8.0)).rows[0].judged_rate_pool == 0
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"queries": 1}, "--queries must be 0 .all. or at least 2"),
-        ({"draws": 1}, "--draws must be at least 2"),
-        ({"curves": -1}, "--curves must be at least 0"),
-    ],
-)
-def test_options_are_checked(option: dict[str, int], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        AuditOptions(**option)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -265,8 +236,6 @@ def test_the_command_prints_and_writes(toy_sets: list[str], tmp_path: Path, caps
     stored = json.loads((out / "audit.json").read_text())["audits"][0]
     assert stored["judge"] == "tiny:weights=random > 0.8"
     assert [row["strategy"] for row in stored["rows"]] == table["strategy"].tolist()
-    assert len(stored["curves"]) == 3
-    assert (out / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_run_s_weights_are_audited(
@@ -279,10 +248,10 @@ def test_a_run_s_weights_are_audited(
     stored = json.loads((tmp_path / "out" / "audit.json").read_text())["audits"][0]
     assert stored["model"] == result.run_id
     assert [row["strategy"] for row in stored["rows"]] == ["after-target(k=7)"]
-    untrained = open_subject(resolved(config), "train", AuditOptions(), Display())
-    trained = open_subject(resolved(config), "train", AuditOptions(), Display(), RunFolder(result.path))
+    untrained = open_subject(resolved(config), "train", Audit(), Display())
+    trained = open_subject(resolved(config), "train", Audit(), Display(), RunFolder(result.path))
     assert not torch.equal(untrained.task.queries, trained.task.queries)
-    want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, AuditOptions())
+    want = audit(trained, {"after-target(k=7)": make_strategy("after-target", k=7)}, Audit())
     assert stored["rows"][0]["hardness"] == want.rows[0].hardness
     assert stored["regime"] == want.regime
     assert stored["regime"]["fit_gap"] == result.details["regime"]["fit_gap"]
@@ -293,26 +262,25 @@ def test_a_run_s_weights_are_audited(
     assert "leave --backbone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--strategy", "topk"], "did you mean 'top-k'"),
-        (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
-        (["--judge", "tiny", "--threshold", "2"], "--threshold must be a cosine"),
-        (["--judge", "tinny"], "did you mean 'tiny'"),
-        (["--judge", "tiny,clip"], "unknown backbone 'tiny,clip'"),
-        (["--draws", "0"], "--draws must be at least 2"),
-        (["--run", "nothing"], "there is no run 'nothing'"),
-    ],
-)
-def test_mistakes_are_one_line(
-    toy_sets: list[str], flags: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    sets = [] if "--run" in flags else toy_sets
-    assert negbench(command(sets, *flags, "--runs-dir", str(tmp_path))) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    (["--strategy", "topk"], "did you mean 'top-k'"),
+    (["--strategy", "top-k,top-k:k=100"], "names top-k twice"),
+    (["--judge", "tiny", "--threshold", "2"], "--threshold must be a cosine"),
+    (["--judge", "tinny"], "did you mean 'tiny'"),
+    (["--judge", "tiny,clip"], "unknown backbone 'tiny,clip'"),
+    (["--draws", "0"], "--draws 0: input should be greater than or equal to 2"),
+    (["--queries", "1"], "--queries 1: must be 0 (all) or at least 2"),
+    (["--run", "nothing"], "there is no run 'nothing'"),
+]
+
+
+def test_mistakes_are_one_line(toy_sets: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for flags, message in MISTAKES_ARE_ONE_LINE:
+        sets = [] if "--run" in flags else toy_sets
+        assert negbench(command(sets, *flags, "--runs-dir", str(tmp_path))) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:
@@ -327,7 +295,7 @@ def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:
     strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
     corpus, batch = audit(subject, strategies, OPTIONS, judge=judge).rows
     drawn = mine(
-        subject.task, strategies["all"], refresh=0, draws=OPTIONS.draws, generator=OPTIONS.generator("draws")
+        subject.task, strategies["all"], refresh=0, draws=OPTIONS.draws, generator=generator_of(OPTIONS, "draws")
     ).negatives
     cosines = [
         float(subject.images[int(subject.task.target[q])] @ subject.images[int(column)])

@@ -8,21 +8,26 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from negbench.commands.audit import configured
-from negbench.config import set_layer
+from negbench.command_options import Audit, Mine
 from negbench.display import Display
 from negbench.errors import OptionError
-from negbench.own.mine import check_out, mine_dataset, write_negatives
-from negbench.own.subject import AuditOptions, open_subject
+from negbench.own.audit import configured
+from negbench.own.negatives import write_negatives
+from negbench.own.subject import open_subject
 
 
-def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[str]) -> None:
-    config, strategies = configured(
-        "top-k:k=1", None, [set_layer(text) for text in (*vector_sets, "mining.exclude_reference=true")], seed=3
+def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[str], tmp_path: Path) -> None:
+    asked = Mine(
+        strategy="top-k:k=1",
+        out=tmp_path / "n.parquet",
+        dataset="vectors",
+        sets=(*vector_sets, "mining.exclude_reference=true"),
+        draws=2,
+        seed=5,
     )
-    (strategy,) = strategies.values()
-    found = mine_dataset(config, strategy, draws=2, seed=5)
-    subject = open_subject(config, "train", AuditOptions(queries=0), Display())
+    found = write_negatives(asked)
+    config, _, _ = configured(asked, asked.strategy)
+    subject = open_subject(config, "train", Audit(queries=0), Display())
     task, data = subject.task, subject.dataset
     assert task.excluded is not None
     for row, query in enumerate(data.queries):
@@ -40,18 +45,13 @@ def test_the_highest_scored_negative_of_each_query_is_named(vector_sets: list[st
         assert line["target_rank"] == 1 + sum(
             score >= float((task.candidates[task.target[row]] @ task.queries[row]).max()) for score in scores.values()
         )
-    assert found.model == "untrained"
+    assert found.source.endswith("(untrained)")
     assert found.summary["pool_size"] == 1
 
-
-def test_files_hold_the_same(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"query": ["a", "b"], "negatives": [["ü", "y"], ["z", "y"]], "hardness": [0.5, float("nan")]})
-    for name in ("n.parquet", "n.jsonl"):
-        check_out(tmp_path / name)
-        write_negatives(frame, tmp_path / name)
+    read = pd.read_parquet(asked.out)
+    assert [list(row) for row in read["negatives"]] == found.frame["negatives"].tolist()
+    write_negatives(asked.model_copy(update={"out": tmp_path / "n.jsonl"}))
     lines = [json.loads(line) for line in (tmp_path / "n.jsonl").read_text(encoding="utf-8").splitlines()]
-    read = pd.read_parquet(tmp_path / "n.parquet")
-    assert [line["negatives"] for line in lines] == [list(row) for row in read["negatives"]] == [["ü", "y"], ["z", "y"]]
-    assert lines[1]["hardness"] is None
-    with pytest.raises(OptionError, match=r"\.parquet or \.jsonl"):
-        check_out(tmp_path / "n.csv")
+    assert [line["negatives"] for line in lines] == found.frame["negatives"].tolist()
+    with pytest.raises(OptionError, match=r"--out .*\.parquet or \.jsonl"):
+        Mine.parsed({"strategy": "qure", "out": tmp_path / "n.csv", "dataset": "vectors"})

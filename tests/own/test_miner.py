@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import negbench
-from negbench.contracts import ScoreView
 from negbench.errors import NegbenchError
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
@@ -103,34 +102,6 @@ def test_dot_products_are_taken_as_they_are() -> None:
     torch.testing.assert_close(found.mined.scores[:, 0], scores.amax(1))
 
 
-def test_weights_are_shares_of_the_querys_pool() -> None:
-    queries, images, targets = _world()
-    groups = torch.arange(N) % 3
-    strategy = registry.make("strategies", "simans", a=40.0, k=6)
-    found = Miner(strategy, draws=5).refresh(queries, images, targets, groups=groups)
-    scores = _unit(queries) @ _unit(images).T
-    assert found.weights is not None
-    for i in range(Q):
-        columns = (groups == groups[targets[i]]).nonzero()[:, 0]
-        target = (columns == targets[i]).nonzero()[0]
-        pool = strategy.pool(ScoreView(scores[i, columns][None], target))[0]
-        want = {int(c): float(w / pool.sum()) for c, w in zip(columns, pool, strict=True)}
-        got = dict(zip(found.negatives[i].tolist(), found.weights[i].tolist(), strict=True))
-        assert got == pytest.approx({c: want[c] for c in got}, rel=1e-4)
-    assert found.statistics["weights"].map(len).eq(5).all()
-    assert Miner("top-k").refresh(queries, images, targets).weights is None
-
-
-def test_a_fallback_weighs_evenly() -> None:
-    queries, images, targets = _world()
-    far = Miner("distance-weighted:limit=0.6", draws=2).refresh(queries, images, targets)
-    fell = far.mined.fallback != 0
-    assert far.weights is not None
-    assert fell.any()
-    assert torch.equal(far.weights[fell], (1 / far.mined.pool_size[fell].double())[:, None].expand(-1, 2))
-    assert far.weights.isfinite().all()
-
-
 def test_state() -> None:
     queries, images, targets = _world()
     first = Miner("top-k:k=8", draws=2, seed=3)
@@ -191,46 +162,46 @@ def _with_nan(values: Tensor) -> Tensor:
 _QUERIES, _IMAGES, _TARGETS = _world()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
-        ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
-        ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
-        ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
-        ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
-        ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
-        ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
-        ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
-        ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
-        ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
-        ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
-        ({"groups": np.zeros(3)}, r"groups must be one label for each of the 40 images, got \(3,\)"),
-        ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
-        ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
-        ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),
-        ({"groups": np.arange(N)}, r"query \d+: no image of its corpus"),
-    ],
-)
-def test_mistakes_are_one_line(changes: dict[str, Any], message: str) -> None:
-    given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
-    with pytest.raises(NegbenchError, match=message) as caught:
-        Miner("top-k").refresh(**given)
-    assert "\n" not in str(caught.value)
+MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
+    ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
+    ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
+    ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
+    ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
+    ({"image_embeddings": _IMAGES.long()}, r"image_embeddings must be floats.*int64"),
+    ({"query_embeddings": _QUERIES[:0]}, r"query_embeddings must be floats.*\(0, 8\)"),
+    ({"targets": _TARGETS[:4]}, r"targets must be 30 whole numbers, got \(4,\) int64"),
+    ({"targets": _TARGETS.float()}, r"targets must be 30 whole numbers, got \(30,\) float32"),
+    ({"targets": _TARGETS + N * (torch.arange(Q) == 2)}, r"targets: query 2 names image \d+, but there are 40"),
+    ({"targets": _TARGETS * 0 - 1}, "targets: query 0 names image -1, but there are 40"),
+    ({"groups": np.zeros(3)}, r"groups must be one label for each of the 40 images, got \(3,\)"),
+    ({"excluded": [[1]]}, "excluded must have a row for each of the 30 queries, got 1"),
+    ({"excluded": [[1], [99], *[[]] * 28]}, "excluded: query 1 names an image outside 0 ... 39"),
+    ({"relevant": [[-1], *[[]] * 29]}, "relevant: query 0 names an image outside 0 ... 39"),
+    ({"groups": np.arange(N)}, r"query \d+: no image of its corpus"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"strategy": "qrue"}, "did you mean 'qure'"),
-        ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
-        ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
-        ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
-        ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
-        ({"strategy": "top-k", "seed": -1}, "seed must be"),
-        ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
-    ],
-)
-def test_bad_options_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(NegbenchError, match=message):
-        Miner(**options)
+def test_mistakes_are_one_line() -> None:
+    for changes, message in MISTAKES_ARE_ONE_LINE:
+        given = {"query_embeddings": _QUERIES, "image_embeddings": _IMAGES, "targets": _TARGETS, **changes}
+        with pytest.raises(NegbenchError, match=message) as caught:
+            Miner("top-k").refresh(**given)
+        assert "\n" not in str(caught.value)
+
+
+BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    ({"strategy": "qrue"}, "did you mean 'qure'"),
+    ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, got 0"),
+    ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),
+    ({"strategy": "in-batch"}, "InBatch chooses among the members of a batch"),
+    ({"strategy": "top-k", "draws": 0}, "draws must be at least 1, got 0"),
+    ({"strategy": "top-k", "seed": -1}, "seed must be"),
+    ({"strategy": "top-k", "refreshes": -1}, "refreshes must be at least 0, got -1"),
+]
+
+
+def test_bad_options_are_one_line() -> None:
+    for options, message in BAD_OPTIONS_ARE_ONE_LINE:
+        with pytest.raises(NegbenchError, match=message):
+            Miner(**options)

@@ -10,8 +10,7 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.errors import without_secrets
-from negbench.files import read_json, write_json
-from negbench.runfolder import RunFolder
+from negbench.files import read_json
 from negbench.tracking import Tracker
 
 SECRET = "hunter2-Geheimnis"
@@ -97,8 +96,7 @@ def test_no_file_of_any_command_holds_it(
         ["run", "--strategy", "qure", *sets, *place],
         ["report", "c", "--runs-dir", "runs"],
         [*study, *sets, *place],
-        ["export", "qure", *place],
-        ["doctor", "--no-trial", *place],
+        ["doctor", *place],
     ):
         assert negbench(command) == 0, (command, capfd.readouterr().err)
     out, err = capfd.readouterr()
@@ -131,31 +129,13 @@ def test_a_store_that_fails_is_named_without_it(
     ]
     assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
     assert negbench([*grid, *sets, *place]) == 0
-    for command in (["export", "qure"], ["ui"], ["doctor", "--no-trial"]):
+    for command in (["ui"], ["doctor"]):
         assert negbench([*command, *place]) == 2
     out, err = capfd.readouterr()
     assert "http://127.0.0.1:9 fails (" in err
     assert "Traceback" not in err
     assert SECRET not in out + err
     assert found_in(tmp_path) == []
-
-
-def test_what_an_older_version_remembered_is_found_again(
-    elsewhere: Path, vector_sets: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A note with the password names the same copy, which is replaced; the note loses it."""
-    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
-    place = ["--runs-dir", "runs", "--tracking-uri", URI]
-    assert negbench(["run", "--strategy", "qure", *sets, *place]) == 0
-    folder = RunFolder(next((elsewhere / "runs").glob("qure-*")))
-    note = folder.path / "mlflow.json"
-    before = read_json(note)
-    write_json(note, {**before, "uri": URI})
-    assert negbench(["export", "qure", *place]) == 0
-    assert read_json(note)["run_id"] != before["run_id"]
-    assert SECRET not in note.read_text(encoding="utf-8")
-    client = Tracker.open(elsewhere / "runs", URI).client()
-    assert [each.info.run_id for each in client.search_runs(["1"])] == [read_json(note)["run_id"]]
 
 
 def test_the_pages_are_served_here_alone_and_no_list_of_processes_shows_it(

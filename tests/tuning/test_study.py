@@ -29,7 +29,7 @@ from negbench.report.page import write_page
 from negbench.report.study import study_page
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tracking import Pruned, Summary, Tracker, default_uri
+from negbench.tracking import Pruned, SummaryRun, Tracker, default_uri
 from negbench.tuning.book import Book, open_book
 from negbench.tuning.final import finished, front, listed_points
 from negbench.tuning.serve import open_study, run_study
@@ -390,7 +390,7 @@ RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
 def test_a_table_is_printed_and_logged(
     toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logged: dict[str, Summary] = {}
+    logged: dict[str, SummaryRun] = {}
 
     def close(self: Tracker, note: Path, name: str, summaries: Any, artifacts: Any, shown: Any) -> None:
         logged.update({summary.tags["trial"]: summary for summary in summaries})

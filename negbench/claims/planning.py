@@ -1,4 +1,4 @@
-"""From claims to cells, and from finished cells to findings."""
+"""Plans the runs that claims need, and judges the claims by the finished ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from negbench.claims.claim import Claim, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
+from negbench.command_options import Claims
 from negbench.config import ResolvedConfig, build_config
 from negbench.data.scene import Scenes
 from negbench.display import Display
@@ -48,21 +49,23 @@ class ClaimsPlan:
     remarks: list[str] = field(default_factory=list)
 
 
-def held_layer(layer: Layer, source: str, *, strict: bool) -> dict[str, Any]:
-    """What a layer says of backbone, data set and training, which the claims leave open.
-
-    Args:
-        layer: of a recipe or a flag.
-        source: named in errors.
-        strict: whether anything else is an error (`--set`), or left out (a recipe's strategy and schedule).
+def base_layers(asked: Claims) -> list[Layer]:
+    """Layers of backbone, data set and training, which the claims leave open; the rest of a recipe is left out.
 
     Raises:
-        OptionError: something else, where strict.
+        OptionError: `--set` of anything else.
     """
-    others = [key for key in layer if key not in HELD]
-    others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
-    if others and strict:
-        raise OptionError(f"{source}: claims fix {others[0]} themselves; set {', '.join(HELD[:-1])} only")
+    recipe, *flags = asked.layers()
+    for layer in flags:
+        others = [key for key in layer if key not in HELD]
+        others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
+        if others:
+            raise OptionError(f"claims fix {others[0]} themselves; set {', '.join(HELD[:-1])} only")
+    return [held_layer(recipe), *flags]
+
+
+def held_layer(layer: Layer) -> dict[str, Any]:
+    """What a layer sets of backbone, data set and training."""
     kept = {key: value for key, value in layer.items() if key in HELD}
     if "train" in kept:
         kept["train"] = {key: value for key, value in kept["train"].items() if key != "num_negatives"}
@@ -76,7 +79,7 @@ def plan_claims(
 
     Args:
         claims: to be judged.
-        base: layers of backbone, data set and training (`held_layer`).
+        base: of `base_layers`.
         seeds: of every setting.
         runs: runs folder.
         display: shows the progress.
@@ -113,7 +116,7 @@ def layers_of(name: str, base: Sequence[Layer], scenes: Scenes) -> tuple[list[La
 
 
 def outcomes_in(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[Outcome]:
-    """Those of the cells that a comparison holds finished, found by their hash.
+    """The cells that are finished in a comparison, found by their hash.
 
     Raises:
         NegbenchError: there is no such comparison.

@@ -1,4 +1,4 @@
-"""What tests measure of a run: one value, or one for each query. The formulas stand in `negbench.metrics`."""
+"""Measures of a run: one value, or one for each query. `negbench.metrics` has the formulas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from negbench.claims.evidence import Run, Untestable
+from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.cirqrs import cirqrs_at_k
 from negbench.metrics.epochs import event_effect, fluctuation, late_slope, slope
@@ -41,7 +41,7 @@ POINTS = Unit("points", 100)
 PERCENT = Unit("%", 100)
 
 
-class Values(NamedTuple):
+class Measured(NamedTuple):
     """`values` [] or [Q] float64, nan where a query has none; `strata` [Q] groups whose means are averaged, or None."""
 
     values: NDArray[np.float64]
@@ -55,7 +55,7 @@ class Measure(ABC):
     unit: ClassVar[Unit]
 
     @abstractmethod
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """Its values of one run."""
 
     @property
@@ -69,13 +69,13 @@ class Measure(ABC):
         return f"{name} ({', '.join(shown)})" if shown else name
 
 
-def _plain(values: ArrayLike | Tensor) -> Values:
-    return Values(np.asarray(values, dtype=np.float64))
+def _plain(values: ArrayLike | Tensor) -> Measured:
+    return Measured(np.asarray(values, dtype=np.float64))
 
 
-def _by_group(values: Tensor, ranks: QueryRanks) -> Values:
+def _by_group(values: Tensor, ranks: QueryRanks) -> Measured:
     """The mean of the groups' means counts, where there are several."""
-    return Values(values.double().numpy(), np.array(ranks.group) if len(ranks.groups) > 1 else None)
+    return Measured(values.double().numpy(), np.array(ranks.group) if len(ranks.groups) > 1 else None)
 
 
 # --- retrieval ---------------------------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ class Recall(Measure):
 
     unit = POINTS
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         main = run.result["main_metric"]
         found = values_of([run.folder], [main])
         if main not in found:
             raise Untestable(f"the main metric {main} is no mean over queries")
-        return Values(found[main].values[0], found[main].strata)
+        return Measured(found[main].values[0], found[main].strata)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class AveragePrecision(Measure):
     unit = POINTS
     k: int = 10
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         return _by_group(average_precision_at_k(run.ranks.relevant_ranks, self.k), run.ranks)
 
@@ -115,7 +115,7 @@ class SubsetRecall(Measure):
     unit = POINTS
     k: int = 1
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         if run.ranks.subset_rank is not None:
             return _plain(hits_at_k(run.ranks.subset_rank, self.k))
@@ -136,7 +136,7 @@ class SubsetRecall(Measure):
 # --- curves and pools --------------------------------------------------------------------------------------------
 
 
-def _main_curve(run: Run) -> tuple[list[int], list[float]]:
+def _main_curve(run: SettingRun) -> tuple[list[int], list[float]]:
     return run.series(f"{run.folder.manifest['dataset']['scored']}/{run.result['main_metric']}")
 
 
@@ -146,7 +146,7 @@ class Falls(Measure):
 
     unit = POINTS
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         return _plain(fluctuation(_main_curve(run)[1]))
 
@@ -157,7 +157,7 @@ class LateSlope(Measure):
 
     unit = Unit("points an epoch", 100)
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         epochs, values = _main_curve(run)
         return _plain(late_slope(values, epochs))
@@ -169,7 +169,7 @@ class RecallAtRefresh(Measure):
 
     unit = POINTS
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         return _at_refresh(run, _main_curve(run))
 
@@ -180,12 +180,12 @@ class LossAtRefresh(Measure):
 
     unit = Unit("of loss")
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         return _at_refresh(run, run.series("train/loss"))
 
 
-def _at_refresh(run: Run, series: tuple[list[int], list[float]]) -> Values:
+def _at_refresh(run: SettingRun, series: tuple[list[int], list[float]]) -> Measured:
     epochs, values = series
     whole = epochs == list(range(len(epochs)))
     found = event_effect(values, run.result["refresh_epochs"]) if whole else float("nan")
@@ -200,12 +200,12 @@ class PoolTrend(Measure):
 
     unit = Unit("images a refresh")
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         sizes = [frame["pool_size"].to_numpy() for frame in run.mined()]
         if len(sizes) < 2:
             raise Untestable(f"'{run.setting}' defines its pools once here: more of train.epochs")
-        return Values(slope(np.stack(sizes)))
+        return Measured(slope(np.stack(sizes)))
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ class MinedStatistic(Measure):
     unit = PERCENT
     column: str
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
-        return Values(np.stack([frame[self.column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
+        return Measured(np.stack([frame[self.column].to_numpy(dtype=np.float64) for frame in run.mined()]).mean(0))
 
 
 @dataclass(frozen=True)
@@ -235,10 +235,10 @@ class DropsPlace(Measure):
     unit = PERCENT
     moment: str = "start"
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[S], of the sampled queries."""
         curves = run.curves(self.moment)
-        return Values(curves.shares(curves.drops).mean(1))
+        return Measured(curves.shares(curves.drops).mean(1))
 
 
 @dataclass(frozen=True)
@@ -247,15 +247,15 @@ class DropsRise(Measure):
 
     unit = PERCENT
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[S], of the sampled queries."""
-        return Values(DropsPlace("start").of(run).values - DropsPlace("warm").of(run).values)
+        return Measured(DropsPlace("start").of(run).values - DropsPlace("warm").of(run).values)
 
 
 # --- false negatives ---------------------------------------------------------------------------------------------
 
 
-def _known(run: Run, split: str) -> QueryRanks:
+def _known(run: SettingRun, split: str) -> QueryRanks:
     ranks = run.ranks if split == "val" else run.encoded(split).ranked().ranks
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise Untestable(f"only the targets of {split} are known to be relevant")
@@ -270,7 +270,7 @@ class Suppression(Measure):
     k: int = 10
     split: str = "train"
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         ranks = _known(run, self.split)
         return _plain(hits_at_k(ranks.target_rank, self.k) - other_recall_at_k(ranks.relevant_ranks, self.k))
@@ -289,7 +289,7 @@ class FalseNegatives(Measure):
     band: str
     split: str = "train"
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         ranks = _known(run, self.split)
         bands = false_negatives_by_rank(ranks.relevant_ranks, ranks.gallery_size)
@@ -308,7 +308,7 @@ class SemanticSeparation(Measure):
 
     unit = Unit("cosine")
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """One value."""
         encoded = run.encoded("val")
         queries = encoded.dataset.queries
@@ -320,7 +320,7 @@ class SemanticSeparation(Measure):
 
 
 @dataclass(frozen=True)
-class Cirqrs(Measure):
+class CirqrsUnder(Measure):
     """CIRQRS@k under the run of another setting, per query."""
 
     unit = Unit("cosine")
@@ -332,22 +332,22 @@ class Cirqrs(Measure):
         """The scorer."""
         return (self.scorer,)
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
         columns = run.encoded("val").top(self.k).columns
         return _plain(cirqrs_at_k(run.beside(self.scorer).encoded("val").relevance_of(columns), self.k))
 
 
 @dataclass(frozen=True)
-class CirqrsFall(Cirqrs):
+class CirqrsFall(CirqrsUnder):
     """CIRQRS@k minus CIRQRS@last, per query."""
 
     last: int = 50
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[Q]."""
-        near, far = (Cirqrs(self.scorer, k).of(run).values for k in (self.k, self.last))
-        return Values(near - far)
+        near, far = (CirqrsUnder(self.scorer, k).of(run).values for k in (self.k, self.last))
+        return Measured(near - far)
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class Preference(Measure):
 
     unit = POINTS
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[judgements]."""
         return _plain(agreement(*_judged(_people(run))))
 
@@ -383,7 +383,7 @@ class AgreementOverRecall(Measure):
         """The rankers."""
         return self.rankers
 
-    def of(self, run: Run) -> Values:
+    def of(self, run: SettingRun) -> Measured:
         """[judgements]."""
         if run.people() is None:
             scores, hits, first = self._simulated(run)
@@ -392,7 +392,7 @@ class AgreementOverRecall(Measure):
             hits = preferences_of(_people(run).dataset).hits
         return _plain(agreement(scores, first) - agreement(hits.double(), first))
 
-    def _simulated(self, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+    def _simulated(self, run: SettingRun) -> tuple[Tensor, Tensor, Tensor]:
         """[Q, 2] scores of the sets, [Q, 2] whether they hold the target, [Q] whether the first was chosen."""
         sets = torch.stack([run.beside(name).encoded("val").top(SET_SIZE).columns for name in self.rankers], 1)
         encoded = run.encoded("val")
@@ -405,7 +405,7 @@ class AgreementOverRecall(Measure):
         return scores, (sets == data.target_columns[:, None, None]).any(-1), first
 
 
-def _people(run: Run) -> Encoded:
+def _people(run: SettingRun) -> Encoded:
     found = run.people()
     if found is None:
         raise Untestable("nobody has judged sets of this data set's images")
@@ -434,7 +434,7 @@ MEASURES: dict[str, type[Measure]] = {
     "suppression": Suppression,
     "false-negatives": FalseNegatives,
     "semantic-separation": SemanticSeparation,
-    "cirqrs": Cirqrs,
+    "cirqrs": CirqrsUnder,
     "cirqrs-fall": CirqrsFall,
     "preference": Preference,
     "agreement-over-recall": AgreementOverRecall,

@@ -1,0 +1,289 @@
+"""Options of the smaller commands: data, doctor, claims, audit, mine, evaluate, ui, list; see `negbench.options`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from negbench.config import recipe_settings, set_layer
+from negbench.layers import dataset_layer, named, plugin_layer
+from negbench.options import (
+    DataOptions,
+    FolderName,
+    Options,
+    OverwriteOptions,
+    PluginOptions,
+    RunsOptions,
+    SetOptions,
+    SettingsOptions,
+    TrackedOptions,
+    WorkerOptions,
+    option,
+)
+
+MOVES_SCORES = False
+
+PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
+
+
+class DatasetOptions(SetOptions, DataOptions):
+    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+
+    dataset: Any = option(None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """The flags as layers of a configuration, the lowest first; registers `plugin`."""
+        plugins = plugin_layer(self.plugin)  # first: another flag may name what its files define
+        data = dataset_layer(self.dataset, self.data_root, self.allow_missing)
+        return [plugins, data, *map(set_layer, self.sets)]
+
+
+class ModelOptions(DatasetOptions, SettingsOptions):
+    """A backbone, likewise, and a data set."""
+
+    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """The recipe and the flags as layers of a configuration, the lowest first; registers `plugin`."""
+        plugins, data, *sets = super().layers()
+        return [recipe_settings(self.recipe), plugins, data, named("backbone", self.backbone), *sets]
+
+
+# --- start ---------------------------------------------------------------------------------------------------------
+
+
+class Init(Options):
+    """Options of `negbench init`."""
+
+    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl, .csv or .parquet.", argument=True)
+
+
+class Embed(Options):
+    """Options of `negbench embed`, which embeds every image and text that the triplets of a folder name.
+
+    In Python, `encoder` may be an object with `encode_image(images)`, a list of n RGB PIL images -> [n, C] (or
+    [n, L, C], L vectors an image), and `encode_text(texts)`, a list of n strings -> [n, C_t]; tensors or arrays of
+    floats. A `torch.nn.Module` is in evaluation mode meanwhile; without `device`, an object is not moved.
+    """
+
+    folder: Path = option(..., "Folder with images and a .jsonl, .csv or .parquet of triplets.", argument=True)
+    encoder: Any = option(
+        ...,
+        "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; sentence-transformers:NAME; NAME is a hub's "
+        "or a folder. Or your own, FILE.py:NAME: what has encode_image(list of RGB PIL images) and encode_text(list of "
+        "strings), both to [n, C], or makes that without arguments.",
+        cli=str,
+        metavar="SPEC",
+    )
+    batch_size: int = option(32, "Images or texts at a time.", ge=1)
+    device: str | None = option(None, "Where: cpu, cuda, ... [default: CUDA where there is a device].")
+    gallery: Path | None = option(None, "Embed these, too: one image a line.", metavar="FILE")
+    overwrite: bool = option(False, "Compute anew what is there.")
+
+
+class SynthesizeData(Options):
+    """Options of `negbench data synthesize`."""
+
+    out: Path = option(..., "New folder, in FashionIQ's layout with relevance.json.")
+    seed: int = option(0, "Fixes every pixel and word.", ge=0)
+    twins: float = option(4.5, "Mean number of relevant images per query.")
+    train_images: int = option(1000, "Per category.")
+    train_queries: int = option(1000, "Per category.")
+    val_images: int = option(600, "Per category.")
+    val_queries: int = option(400, "Per category.")
+    near_misses: float | None = option(
+        None, "Mean number of images per query that miss one attribute [default: by chance]."
+    )
+    label_noise: float = option(0.0, "Share of train queries with a wrong target.")
+
+
+class VerifyData(PluginOptions, DataOptions):
+    """Options of `negbench data verify`."""
+
+    dataset: str = option(..., "Data set, or triplets: FILE.jsonl, .csv, .parquet or hf:NAME.", argument=True)
+    split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
+    sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
+    annotations: bool = option(False, "Counts and targets alone, no images.")
+    workers: int = option(0, "Processes that decode images; 0 decodes here.", ge=0)
+    out: Path | None = option(None, "JSON file for everything found, with a manifest of hashes.")
+
+
+class EncodeData(ModelOptions, WorkerOptions):
+    """Options of `negbench data encode`."""
+
+    splits: str = option("train,val", "Splits of the data set, by comma.")
+    verify: bool = option(False, "Read what is stored first; encode anew what is damaged.")
+
+
+class Doctor(TrackedOptions):
+    """Options of `negbench doctor`."""
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+
+
+class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+    """Options of `negbench claims`."""
+
+    only: str | None = option(None, "Numbers of claims, or papers (qure, ...), by comma [default: all].")
+    listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
+    compare: str | None = option(
+        None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
+    )
+    seeds: str | None = option(None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
+
+
+# --- negatives -----------------------------------------------------------------------------------------------------
+
+
+class SubjectOptions(ModelOptions, RunsOptions):
+    """A split as a model scores it: an untrained backbone, or a finished run."""
+
+    run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
+    split: str = option("train", "Whose queries and corpus.")
+    refresh: int = option(0, "Refresh count that strategies with a schedule get, from 0.", ge=0)
+    seed: int = option(0, "Of draws and samples, and of untrained weights.", ge=0)
+
+    @model_validator(mode="after")
+    def _one_backbone(self) -> Self:
+        if self.run is not None and (self.backbone is not None or any(s.startswith("backbone") for s in self.sets)):
+            raise ValueError("takes the run's own backbone: leave --backbone and --set backbone... out")
+        return self
+
+
+class Audit(SubjectOptions):
+    """Options of `negbench audit`: what strategies would draw, without training."""
+
+    strategies: Any = option(
+        None,
+        "'all' (that need no guide and go with any loss), or names by comma; options as top-k:k=50 "
+        "[default: all, or the run's].",
+        flags=("--strategy",),
+        cli=str,
+    )
+    judge: str | None = option(
+        None,
+        "Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
+        metavar="BACKBONE[:OPTION=VALUE]|FILE",
+    )
+    threshold: float = option(0.9, "Cosine to the target (or score) above which it does so.")
+    queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
+    draws: int = option(10, "Negatives drawn for each query.", ge=2)
+    out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
+
+    @field_validator("queries")
+    @classmethod
+    def _several(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("must be 0 (all) or at least 2")
+        return value
+
+
+class Mine(SubjectOptions):
+    """Options of `negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
+
+    strategy: str = option(..., "Corpus strategy; options as qure:variant=release.")
+    out: Path = option(..., "One row a query: negatives, statistics; .parquet or .jsonl.", metavar="FILE")
+    queries: Path | None = option(None, "[Q, D] floats.", metavar="FILE.npy")
+    images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
+    targets: Path | None = option(
+        None,
+        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet or .csv, which may hold "
+        "`excluded` and `relevant` too: lists of rows (in .csv parted by blanks).",
+        metavar="FILE",
+    )
+    groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
+    draws: int = option(1, "Negatives of each query.", ge=1)
+    dot: bool = option(False, "Score files by dot products, not by cosines.")
+    device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
+
+    @field_validator("out")
+    @classmethod
+    def _written(cls, value: Path) -> Path:
+        if value.suffix not in (".parquet", ".jsonl"):
+            raise ValueError("want a name that ends in .parquet or .jsonl")
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        files = {f"--{name}": getattr(self, name) for name in ("queries", "images", "targets")}
+        given = [flag for flag, file in files.items() if file is not None]
+        lacking = [flag for flag, file in files.items() if file is None]
+        other = any(each is not None for each in (self.run, self.backbone, self.dataset, self.data_root, self.recipe))
+        if given and other:
+            raise ValueError(f"{given[0]} gives embeddings: leave out --run, --backbone, --dataset and --recipe")
+        if not given and not other:
+            raise ValueError("give --queries, --images and --targets, or a data set: --run, --dataset or --recipe")
+        if given and lacking:
+            raise ValueError(f"{', '.join(lacking)} must be given, too")
+        return self
+
+
+# --- inspect -------------------------------------------------------------------------------------------------------
+
+
+class Evaluate(DatasetOptions, RunsOptions):
+    """Options of `negbench evaluate`: a run on any data set, or stored ranks and rankings without a model."""
+
+    run: str | None = option(None, "Run, by id or a part of it that only one has, or its folder.", argument=True)
+    ranks: Path | None = option(
+        None,
+        "Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
+        metavar="FILE",
+    )
+    split: str = option("val", "Split of the data set.")
+    metric: Literal["cirqrs", "relevant"] | None = option(
+        None,
+        "cirqrs: mean score, under the run that --scorer names, of each query's first k. relevant: how relevant images "
+        "that are not the target rank.",
+    )
+    scorer: str | None = option(None, "Run that scores for cirqrs; or recall-at-5, to judge hp-fashioniq by targets.")
+    k: tuple[int, ...] = option((10, 50), "With --metric: cutoffs, by comma [default: 10,50].", cli=str)
+    out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
+    submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
+    trec: Path | None = option(None, "Write the 1000 best images as a TREC run (.json: for ranx).", metavar="FILE")
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def _cutoffs(cls, value: Any) -> tuple[int, ...]:
+        parts = str(value).split(",") if isinstance(value, str | int) else list(map(str, value))
+        found = tuple(int(part) for part in parts if part.strip().isdecimal() and int(part) > 0)
+        if not found or len(set(found)) != len(parts):
+            raise ValueError("must be whole numbers >= 1 with commas between, each once")
+        return found
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        lists = self.submission is not None or self.trec is not None
+        if self.metric == "cirqrs" and self.scorer in (None, "recall-at-5"):
+            raise ValueError("--metric cirqrs needs --scorer RUN: the run whose model scores what is ranked first")
+        if lists and (self.run is None or self.metric is not None):
+            raise ValueError("--submission and --trec need a run's own scores: no --ranks, --scorer or --metric cirqrs")
+        if self.scorer == "recall-at-5":
+            if any(each is not None for each in (self.run, self.ranks, self.metric)):
+                raise ValueError("--scorer recall-at-5 stands alone: leave out the run, --ranks and --metric")
+        elif self.scorer is not None and self.metric != "cirqrs":
+            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs; alone only recall-at-5 does")
+        elif (self.run is None) == (self.ranks is None):
+            raise ValueError("name a run to score, or give --ranks FILE: one of the two")
+        return self
+
+
+class Ui(TrackedOptions):
+    """Options of `negbench ui`."""
+
+    name: str | None = option(None, "Comparison, study, ... to open [default: what was computed last].", argument=True)
+    port: int = option(5000, "Port on 127.0.0.1.", ge=1, le=65535)
+    workers: int = option(1, "Server processes; one is enough for one person.", ge=1)
+
+
+class List(PluginOptions):
+    """Options of `negbench list`."""
+
+    kind: PluginKind | None = option(
+        None, "strategies, losses, backbones, datasets, systems or recipes [default: all]", argument=True
+    )
+    name: str | None = option(None, "One of them, of which every option is explained.", argument=True)

@@ -1,0 +1,114 @@
+"""What `negbench doctor` checks: versions, devices, folders, stored files, runs and their MLflow store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from negbench.command_options import Doctor
+from negbench.errors import NegbenchError
+from negbench.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
+from negbench.loop.record import versions
+from negbench.runfolder import RunFolder
+from negbench.tracking import Tracker, first_line
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A line of a check-up: the part that it is about, and whether it is a problem."""
+
+    part: str
+    text: str
+    problem: bool = False
+
+
+def examine(asked: Doctor) -> Iterator[Remark]:
+    """Check one part after the other, and clear what killed processes left."""
+    runs = runs_dir(asked.runs_dir)
+    parts: dict[str, Callable[[], Iterator[tuple[str, bool]]]] = {
+        "versions": _versions,
+        "device": _devices,
+        "runs": lambda: _runs(runs),
+        "data": _data,
+        "mlflow": lambda: _store(runs, asked.tracking_uri),
+    }
+    for part, check in parts.items():
+        try:
+            for text, problem in check():
+                yield Remark(part, text, problem)
+        except NegbenchError as error:
+            yield Remark(part, str(error), True)
+
+
+def _versions() -> Iterator[tuple[str, bool]]:
+    yield ", ".join(f"{name} {number}" for name, number in versions().items()), False
+
+
+def _devices() -> Iterator[tuple[str, bool]]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield f"CPU, {cores} cores, {torch.get_num_threads()} threads; float32", False
+    for number in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(number)
+        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        name = torch.cuda.get_device_name(number)
+        yield f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; train.precision=auto is {precision}", False
+
+
+def _room(folder: Path) -> tuple[str, bool]:
+    """Whether the folder, or the one that it will be made in, can be written, and its free space."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        return f"{folder} cannot be written", True
+    return f"{folder}: {free / 2**30:.1f} GiB free", free < 2**30
+
+
+def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
+    """Runs by status, leftovers, damaged files."""
+    yield _room(runs)
+    sealed = sorted({path.parent for path in runs.rglob(SUMS)}) if runs.exists() else []
+    counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
+    if counts:
+        yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
+    removed = [path for place in (runs, *sealed) for path in sweep(place)]
+    if removed:
+        yield f"{len(removed)} half-written files of killed processes removed", False
+    for place in sealed:
+        for name in damaged_in(place):
+            yield f"{place / name} is damaged; the command that reads it says what to do", True
+
+
+def _data() -> Iterator[tuple[str, bool]]:
+    """The folder of data sets, and the cache with stored features."""
+    if root := os.environ.get("NEGBENCH_DATA"):
+        there = Path(root).is_dir()
+        yield f"NEGBENCH_DATA is {root}" + ", which is no folder" * (not there), not there
+    cache = cache_dir()
+    yield _room(cache)
+    shards = list((cache / "features").glob("*/*.safetensors"))
+    if shards:
+        size = sum(path.stat().st_size for path in shards) / 2**20
+        keys = len({path.parent for path in shards})
+        yield f"features of {keys} backbones, {size:,.0f} MiB; `negbench data encode --verify` checks them", False
+
+
+def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
+    """Whether the store answers; ends what killed processes left running there."""
+    tracker = Tracker.open(runs, uri)
+    if not tracker.enabled or (uri is None and not (runs / "mlflow.db").exists()):
+        yield "no store yet" if tracker.enabled else "no copy is kept", False
+        return
+    try:
+        mended = tracker.mend()
+    except Exception as error:  # of whatever kind the store's driver raises
+        yield f"{tracker.shown} does not answer: {first_line(error)}", True
+        return
+    yield f"{tracker.shown} answers", False
+    if mended:
+        yield f"ended there, as their process is gone: {', '.join(mended)}", False

@@ -1,0 +1,161 @@
+"""Negatives for a trainer of one's own, written to a file: from embeddings in files, or of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from negbench.command_options import Audit, Mine
+from negbench.data.scene import threads
+from negbench.display import notes, stages
+from negbench.errors import DataError, OptionError
+from negbench.files import atomic_write
+from negbench.layers import plugin_layer
+from negbench.mining.mine import mine
+from negbench.mining.planes import planes_read
+from negbench.own.audit import configured
+from negbench.own.miner import Miner
+from negbench.own.subject import generator_of, open_subject
+from negbench.room import device_named
+
+_LISTS = ("excluded", "relevant")
+
+
+@dataclass(frozen=True)
+class MinedNegatives:
+    """What was mined: a row a query, and means over the queries.
+
+    `frame` holds the target, the negatives (a list each) and the fields of `negbench.mining.mine.Mined`; of a data set
+    also query, reference and text, and ids in the place of rows. `source` names the data set and the model.
+    """
+
+    frame: pd.DataFrame
+    summary: dict[str, float]
+    source: str = ""
+
+
+def write_negatives(asked: Mine) -> MinedNegatives:
+    """Mine as asked and write the table: .parquet, or .jsonl with an object a query.
+
+    Raises:
+        NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
+    """
+    found = _of_dataset(asked) if asked.queries is None else _of_files(asked)
+    if asked.out.suffix == ".parquet":
+        with atomic_write(asked.out, "wb") as file:
+            found.frame.to_parquet(file, index=False)
+    else:
+        with atomic_write(asked.out) as file:
+            found.frame.to_json(file, orient="records", lines=True, force_ascii=False)
+    return found
+
+
+def _of_dataset(asked: Mine) -> MinedNegatives:
+    """Apply a corpus strategy to a split as one model scores it."""
+    config, strategies, folder = configured(asked, asked.strategy)
+    if len(strategies) > 1:
+        raise OptionError(f"--strategy {asked.strategy}: name one strategy")
+    (strategy,) = strategies.values()
+    if strategy.scope != "corpus":
+        raise OptionError(f"{type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead")
+    every = Audit(queries=0, seed=asked.seed)
+    with stages("mine") as display:
+        reads = planes_read(strategy, config.mining)
+        subject = open_subject(config, asked.split, every, display, folder, reads=reads)
+        notes(subject.remarks)
+        queries, images = subject.dataset.queries, subject.dataset.images
+        with threads(config.compute.threads), display.stage("mine", total=len(queries)) as advance:
+            mined = mine(
+                subject.task,
+                strategy,
+                refresh=asked.refresh,
+                draws=asked.draws,
+                generator=generator_of(every, "draws"),
+                progress=advance,
+            )
+    names = {
+        "query": [query.id for query in queries],
+        "reference": [query.reference for query in queries],
+        "text": [query.text for query in queries],
+        "target": [query.target for query in queries],
+        "negatives": [[images[column] for column in row] for row in mined.negatives.tolist()],
+    }
+    frame = pd.DataFrame(names).join(mined.frame().drop(columns="negatives"))
+    source = f"{asked.split} of {config.dataset.name}, scored by {config.backbone.name} ({subject.model})"
+    return MinedNegatives(frame, mined.summary(), source)
+
+
+# --- embeddings in files -------------------------------------------------------------------------------------------
+
+
+def _of_files(asked: Mine) -> MinedNegatives:
+    """Mine from arrays."""
+    plugin_layer(asked.plugin)
+    assert asked.queries is not None
+    assert asked.images is not None
+    assert asked.targets is not None
+    miner = Miner(
+        asked.strategy,
+        draws=asked.draws,
+        seed=asked.seed,
+        refreshes=asked.refresh,
+        normalize=not asked.dot,
+        device=device_named(asked.device),
+    )
+    table = _targets(asked.targets)
+    known: dict[str, Any] = {name: table[name].tolist() for name in _LISTS if name in table}
+    with stages("mine") as display, display.stage("mine", total=len(table)) as advance:
+        found = miner.refresh(
+            _array("--queries", asked.queries),
+            _array("--images", asked.images),
+            table["target"].to_numpy(),
+            groups=None if asked.groups is None else _array("--groups", asked.groups),
+            **known,
+            progress=advance,
+        )
+    frame = found.statistics
+    frame.insert(0, "target", table["target"].to_numpy())
+    return MinedNegatives(frame, found.summary())
+
+
+def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
+    """What a .npy file holds; nothing in it is executed."""
+    try:
+        found = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{flag} {file}: cannot be read as .npy: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise DataError(f"{flag} {file}: holds several arrays; want one, in a .npy file")
+    return found
+
+
+def _targets(file: Path) -> pd.DataFrame:
+    """Column `target`, and of a table `excluded` and `relevant` as lists where it has them."""
+    try:
+        if file.suffix == ".parquet":
+            table = pd.read_parquet(file)
+        elif file.suffix == ".csv":
+            table = pd.read_csv(file)
+        else:
+            table = pd.DataFrame({"target": _array("--targets", file)})
+        if "target" not in table:
+            raise ValueError(f"no column 'target' among {', '.join(map(str, table.columns))}")
+        for name in _LISTS:
+            if name in table:
+                table[name] = [_listed(cell) for cell in table[name]]
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"--targets {file}: cannot be read: {error}") from error
+    return table
+
+
+def _listed(cell: Any) -> list[int]:
+    """A list of rows: as parquet holds it, or numbers parted by blanks; empty where the cell is."""
+    if isinstance(cell, str):
+        return [int(word) for word in cell.split()]
+    if cell is None or (isinstance(cell, float) and cell != cell):
+        return []
+    return [int(cell)] if isinstance(cell, int | float) else [int(value) for value in cell]
