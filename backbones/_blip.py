@@ -50,7 +50,7 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
 @dataclass(frozen=True)
-class Options:
+class BlipOptionsBase:
     """Options that both families have, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
@@ -110,7 +110,7 @@ class BlipFamily(Composed):
     temp: nn.Parameter
     dropout_calls: Tensor
 
-    def __init__(self, sizes: Sizes, options: Options) -> None:
+    def __init__(self, sizes: Sizes, options: BlipOptionsBase) -> None:
         super().__init__()
         self.sizes = sizes
         self.image_size = sizes.image_size
@@ -147,7 +147,7 @@ class BlipFamily(Composed):
         tokenizer: str | None,
         init: Init,
         size: str,
-        options: Options,
+        options: BlipOptionsBase,
         text: Text,
     ) -> Self:
         """What `load` does in every family, and what it raises.
@@ -174,7 +174,7 @@ class BlipFamily(Composed):
         return backbone
 
     @classmethod
-    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: Options) -> tuple[Self, Origin]:
+    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptionsBase) -> tuple[Self, Origin]:
         assert source.path is not None
         state, told = cls._read_lavis(source, config)
         skeleton = cls(told.skeleton(), options)
@@ -184,7 +184,7 @@ class BlipFamily(Composed):
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
-    def _from_transformers(cls, source: Source, options: Options) -> tuple[Self, Origin]:
+    def _from_transformers(cls, source: Source, options: BlipOptionsBase) -> tuple[Self, Origin]:
         import transformers
 
         path = hub_folder(source, cls.advice) if source.path is None else source.path

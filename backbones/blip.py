@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, Options, Precision, Text
+from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision, Text
 from negbench.backbones._captions import built_in_vocabulary, identity_caption, process_caption
 from negbench.backbones._composed import Init, check_choice
 from negbench.backbones._fusion import unit
@@ -48,7 +48,7 @@ _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_head
 
 
 @dataclass(frozen=True)
-class BlipOptions(Options):
+class BlipOptions(BlipOptionsBase):
     """Options of BLIP, see `Blip.load`."""
 
     captions: Captions = "blip_caption"

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, Options, Precision, Text
+from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision, Text
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import Init, check_choice
 from negbench.backbones._fusion import unit
@@ -56,7 +56,7 @@ _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit
 
 
 @dataclass(frozen=True)
-class Blip2Options(Options):
+class Blip2Options(BlipOptionsBase):
     """Options of BLIP-2, see `Blip2.load`."""
 
     pooling: Pooling = "query"

@@ -48,7 +48,7 @@ GAMMA = 0.001  # HyCoLe's learning rate ratio of the encoders
 
 
 @dataclass(frozen=True)
-class Options:
+class ClipOptions:
     """Options that do not say which weights, checked; the meaning of each stands at `Clip.load`."""
 
     fusion: FusionKind
@@ -104,7 +104,7 @@ class Clip(TwoTowers):
     }
 
     def __init__(
-        self, clip: Any, tokenizer: Any, blueprint: Blueprint, transform: Preprocess, options: Options
+        self, clip: Any, tokenizer: Any, blueprint: Blueprint, transform: Preprocess, options: ClipOptions
     ) -> None:
         super().__init__()
         self.clip: Any = clip
@@ -196,7 +196,9 @@ class Clip(TwoTowers):
         check_choice("backbone.init", init, Init)
         check_choice("backbone.size", size, Size)
         check_choice("backbone.activation", activation, Activation)
-        options = Options(fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed)
+        options = ClipOptions(
+            fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed
+        )
         if init == "random":
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             blueprint = random_blueprint(model, size == "toy", activation, seed)

@@ -189,9 +189,11 @@ class _Asked:
 def _check(out: Path | None, submission: Path | None, trec: Path | None) -> Callable[[Dataset], None]:
     """What the split must offer, told before anything is encoded: labels, unless only lists are wanted."""
 
+    from negbench.datasets._submission import submittable
+
     def check(dataset: Dataset) -> None:
         if submission is not None:
-            dataset.check_submission()
+            submittable(dataset)
         if out is not None or (submission is None and trec is None):
             dataset.require_labels()
 
