@@ -188,7 +188,6 @@ class _Asked:
 
 def _check(out: Path | None, submission: Path | None, trec: Path | None) -> Callable[[Dataset], None]:
     """What the split must offer, told before anything is encoded: labels, unless only lists are wanted."""
-
     from negbench.datasets._submission import submittable
 
     def check(dataset: Dataset) -> None:

@@ -1,4 +1,4 @@
-"""What a data set plug-in writes and may rely on: `load`, `metrics`, `loaded`; ranking and scoring come from `Galleries`.
+"""What the author of a data set writes and may rely on; columns, ranks and scores come from `_galleries.Galleries`.
 
 A data set is one file, `negbench/datasets/NAME.py`: a constant `PAPER`, a `DatasetCard`, and one public subclass of
 `Dataset` that offers `load` and `metrics`. `load` reads annotation files (`_read.Reader` reports their flaws in one

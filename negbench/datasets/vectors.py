@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
 from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_codes
-from negbench.datasets._synthesis import GENERATOR, SPLITS, WorldPart, Spec, plan
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Spec, WorldPart, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of

@@ -33,10 +33,10 @@ from negbench.errors import NegbenchError, UnknownNameError, WeightsError
 from negbench.files import atomic_write
 from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
 from negbench.metrics.preference import Correlation
-from negbench.scoring.rankings import top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
+from negbench.scoring.rankings import top_of_rankings
 from negbench.scoring.result import Ranked, Result, judged
 from negbench.scoring.stored import Layers, check_sections, preferences_of, rankings_of, with_queries
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from negbench.cli.explain import options_of
 from negbench.cli.main import run as negbench
-from negbench.registry import KINDS, options_of, registry
+from negbench.registry import KINDS, registry
 
 
 @pytest.mark.parametrize("kind", KINDS)
