@@ -143,9 +143,20 @@ class TwoTowers(Composed):
 
     Attributes:
         fusion: of the embeddings; a text may stand in the image's place (HyCoLe's text composition).
+        log_temperature: of the learned temperature, 0.07 at first (`start_temperature`).
     """
 
     fusion: Fusion
+    log_temperature: nn.Parameter
+
+    def start_temperature(self) -> None:
+        """Make `log_temperature`."""
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
+
+    @property
+    def temperature(self) -> Tensor:
+        """Learned temperature from 0.07 on, see `bounded`."""
+        return bounded(self.log_temperature.exp())
 
     @abstractmethod
     def _reference(self, features: Tensor) -> Tensor:
@@ -229,9 +240,8 @@ class GivenFeatures(TwoTowers):
         self.image_projection = _projection(inputs[0], width, generator)
         self.text_projection = _projection(inputs[1], width, generator)
         self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
-        self.stackable = self.fusion.stackable
         self.attributes = None
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
+        self.start_temperature()
 
     def preprocess(self, image: Image) -> Tensor:
         """Raises NegbenchError: there is no encoder that could take pixels."""
@@ -244,11 +254,6 @@ class GivenFeatures(TwoTowers):
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, L, D], unit norm."""
         return unit(self.image_projection(features.float()))
-
-    @property
-    def temperature(self) -> Tensor:
-        """Learned temperature from 0.07 on, see `bounded`."""
-        return bounded(self.log_temperature.exp())
 
     def _reference(self, features: Tensor) -> Tensor:
         return unit(self.image_projection(features.float()).mean(1))

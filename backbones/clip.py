@@ -30,7 +30,6 @@ from negbench.backbones._open_clip import (
     load_into,
     make_tokenizer,
     random_blueprint,
-    resized,
     side_of,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
@@ -158,7 +157,6 @@ class Clip(TwoTowers):
         grad_checkpointing: bool = False,
         pad: Pad = "target",
         target_ratio: float = 1.25,
-        image_size: int | None = None,
         attribute_weights: bool | float = False,
         seed: int = 0,
     ) -> Self:
@@ -183,7 +181,6 @@ class Clip(TwoTowers):
             grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
             pad: of images, see `Preprocess`, as CIR models prepare them: `resize_mode` of the weights is left aside.
             target_ratio: of the target padding.
-            image_size: pixels, of open_clip's own ViT; None: the model's.
             attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
                 is 0.1.
             seed: of random weights, and of the initial weights of fusion and sub-queries.
@@ -209,8 +206,6 @@ class Clip(TwoTowers):
         clip = build(blueprint.config, seed)
         if blueprint.state is not None:
             load_into(clip, blueprint.state, blueprint.label)
-        if image_size is not None and image_size != side_of(clip):
-            clip = resized(clip, blueprint.config, image_size)
         transform = Preprocess(pad, target_ratio, side_of(clip), **blueprint.pixels)
         return cls(clip, tokenizer, blueprint, transform, options)
 

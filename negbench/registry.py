@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import re
 import sys
 import typing
@@ -246,20 +247,13 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
 
     try:
         config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
-        return TypeAdapter(hint, config=config).validate_json(_as_json(value), strict=True)
+        text = json.dumps(str(value) if isinstance(value, Path) else value)
+        return TypeAdapter(hint, config=config).validate_json(text, strict=True)
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"]
             raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the constructor checks it
-
-
-def _as_json(value: Any) -> str:
-    import json
-
-    if isinstance(value, Path):
-        value = str(value)
-    return json.dumps(value)
 
 
 # --- discovery ---------------------------------------------------------------------------------------------------
