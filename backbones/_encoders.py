@@ -16,10 +16,10 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from negbench.backbones._open_clip import build, find, load_into, make_tokenizer
+from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer
 from negbench.backbones._preprocess import _eight_bit
 from negbench.backbones._weights import fetch, hub_name, quiet, refuse
-from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 
 _MOST_TOKENS = 100_000  # a tokenizer that names more has no limit
 _BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # of the weights in a hub repository: configuration, vocabulary
@@ -49,8 +49,7 @@ def load(library: str, name: str, device: torch.device) -> Encoder:
     Args:
         library: one of `LIBRARIES`.
         name: for open_clip MODEL, MODEL:PRETRAINED or hf-hub:ORG/NAME[@REVISION], then :OPTION=VALUE of model, weights
-            and activation, which are backbone `clip`'s, as errors call them; for the others a folder, or
-            ORG/NAME[@REVISION] of the hub.
+            and activation, which are backbone `clip`'s; for the others a folder, or ORG/NAME[@REVISION] of the hub.
         device: where it computes.
 
     Raises:
@@ -85,11 +84,14 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
     from open_clip import image_transform
 
     options = {"model": None, "weights": "openai", "activation": "auto"} | _open_clip_options(name)
-    blueprint = find(options["model"], options["weights"], options["activation"])
-    tokenizer = make_tokenizer(blueprint)
-    model: Any = build(blueprint.config, 0)
-    assert blueprint.state is not None  # only random weights have none
-    load_into(model, blueprint.state, blueprint.label)
+    try:
+        blueprint = find(options["model"], options["weights"], options["activation"])
+        tokenizer = make_tokenizer(blueprint)
+        model: Any = build(blueprint.config, 0)
+        assert blueprint.state is not None  # only random weights have none
+        load_into(model, blueprint.state, blueprint.label)
+    except NegbenchError as error:  # an encoder has the same options by their plain names
+        raise WeightsError(str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("backbone.", "")) from error
     shown = {"resize_mode": blueprint.resize, **blueprint.pixels}
     return _OpenClip(model, tokenizer, image_transform(model.visual.image_size, is_train=False, **shown), device)
 

@@ -416,10 +416,11 @@ def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=files))
-    found = fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], beside=("*.json",))
+    found = fetch("org/name", ["a.safetensors", "b.bin", "c.bin"], "mend", beside=("*.json",))
     assert found == tmp_path / "b.bin"
     assert asked == [["b.bin", "*.json"]]
-    assert fetch("org/name", ["a.safetensors"]) == "it has no a.safetensors"
+    with pytest.raises(WeightsError, match=r"nor to be fetched \(it has no a.safetensors\): mend"):
+        fetch("org/name", ["a.safetensors"], "mend")
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

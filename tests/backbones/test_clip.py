@@ -136,20 +136,6 @@ def test_crossed_compositions_equal_single_ones_in_every_chunk(fusion: str, attr
     torch.testing.assert_close(norms, torch.ones_like(norms))
 
 
-def test_an_image_size_interpolates_the_positions_as_open_clip_does(tmp_path: Path) -> None:
-    file = tensors(tmp_path / "clip.pt", weights())
-    clip = Clip.load(model="ViT-Toy", weights=str(file), activation="gelu", image_size=64)
-    theirs = open_clip.create_model("ViT-Toy", pretrained=str(file), force_image_size=64).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(
-            clip.candidates(clip.image_features(pixels(2, 64)))[:, 0],
-            theirs.encode_image(pixels(2, 64), normalize=True),
-        )
-    assert clip.identity.preprocessing == "target-pad 1.25, bicubic 64, mean/std clip"
-    with pytest.raises(OptionError, match=r"image_size must be a multiple of the patch size 16, got 50"):
-        Clip.load(model="ViT-Toy", weights=str(file), activation="gelu", image_size=50)
-
-
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
@@ -524,7 +510,7 @@ def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path: Path) ->
         return Clip.load(**{"model": "ViT-Toy", "weights": "openai", **options}).feature_key
 
     assert key() == key(fusion="combiner", seed=9) == key(attribute_weights=True)
-    assert len({key(), key(pad="square"), key(target_ratio=1.5), key(image_size=64)}) == 4
+    assert len({key(), key(pad="square"), key(target_ratio=1.5)}) == 3
 
 
 def test_preprocessing_is_small_to_pickle_and_takes_any_mode() -> None:
