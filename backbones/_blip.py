@@ -39,7 +39,7 @@ from negbench.backbones._lavis import (
     sizes_of_pretrained,
 )
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import Advice, Source, hub_folder, parse_weights, read_pretrained, vocabulary_source
+from negbench.backbones._weights import Advice, Source, fetch, parse_weights, read_pretrained, vocabulary_source
 from negbench.contracts import DEFAULT_TEMPERATURE, check_option
 from negbench.errors import OptionError, WeightsError
 
@@ -50,7 +50,7 @@ INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
 @dataclass(frozen=True)
-class Options:
+class BlipOptionsBase:
     """Options that both families have, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
@@ -105,12 +105,14 @@ class BlipFamily(Composed):
     random_sizes: ClassVar[Mapping[str, Sizes]]  # option `size` -> sizes of random weights
     their_class: ClassVar[str]  # of transformers, whose folders and hub ids are read
     own_names: ClassVar[tuple[tuple[str, str], ...]] = ()  # beginnings of their tensors' names, and of ours
+    added_tokens: ClassVar[tuple[str, ...]]  # that LAVIS adds to BERT's vocabulary
+    unused_tokens: ClassVar[int] = 0  # of these, the last ones, which never occur: their embeddings may lack
     sizes: Sizes
     vision_model: nn.Module
     temp: nn.Parameter
     dropout_calls: Tensor
 
-    def __init__(self, sizes: Sizes, options: Options) -> None:
+    def __init__(self, sizes: Sizes, options: BlipOptionsBase) -> None:
         super().__init__()
         self.sizes = sizes
         self.image_size = sizes.image_size
@@ -147,12 +149,11 @@ class BlipFamily(Composed):
         tokenizer: str | None,
         init: Init,
         size: str,
-        options: Options,
-        text: Text,
+        options: BlipOptionsBase,
     ) -> Self:
         """What `load` does in every family, and what it raises.
 
-        Args: those of `load`, all but the ones named here in `options`; `text` is how the family reads captions.
+        Args: those of `load`, all but the ones named here in `options`.
         """
         check_choice("backbone.init", init, Init)
         check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
@@ -170,11 +171,11 @@ class BlipFamily(Composed):
                 raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
             else:
                 backbone, origin = cls._from_transformers(source, options)
-        backbone._complete(tokenizer, origin, text)
+        backbone._complete(tokenizer, origin)
         return backbone
 
     @classmethod
-    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: Options) -> tuple[Self, Origin]:
+    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptionsBase) -> tuple[Self, Origin]:
         assert source.path is not None
         state, told = cls._read_lavis(source, config)
         skeleton = cls(told.skeleton(), options)
@@ -184,10 +185,15 @@ class BlipFamily(Composed):
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
-    def _from_transformers(cls, source: Source, options: Options) -> tuple[Self, Origin]:
+    def _from_transformers(cls, source: Source, options: BlipOptionsBase) -> tuple[Self, Origin]:
         import transformers
 
-        path = hub_folder(source, cls.advice) if source.path is None else source.path
+        path = source.path
+        if path is None:
+            beside = ("*.json", "*.txt")
+            path = fetch(
+                source.hub_id, ["*.safetensors"], cls.advice.mend, beside=beside, revision=source.revision
+            ).parent
         config, state = read_pretrained(getattr(transformers, cls.their_class), path)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
         for name, tensor in state.items():
@@ -200,12 +206,10 @@ class BlipFamily(Composed):
         revision = path.name if source.kind == "hub" else "local"
         return backbone, Origin(source.label, revision, path if path.is_dir() else path.parent)
 
-    def _complete(self, tokenizer: str | None, origin: Origin, text: Text) -> None:
+    def _complete(self, tokenizer: str | None, origin: Origin) -> None:
         """After the parameters are filled: tokenizer, sub-queries, what is frozen, and the hashes of it all."""
         sizes, options = self.sizes, self.options
-        self._tokenizer = make_caption_tokenizer(
-            tokenizer, origin, text, self.advice, rows=sizes.vocab_size, max_length=sizes.max_txt_len
-        )
+        self._tokenizer = self._caption_tokenizer(tokenizer, origin)
         self.register_buffer("dropout_calls", torch.zeros((), dtype=torch.int64))
         generator = torch.Generator().manual_seed(options.seed)
         self.attributes = make_attributes(options.attribute_weights, sizes.embed_dim, sizes.text_width, generator)
@@ -238,6 +242,41 @@ class BlipFamily(Composed):
             **character,
         )
         self.eval()
+
+    def _caption_tokenizer(self, given: str | None, origin: Origin) -> CaptionTokenizer:
+        """Tokenizer of the option `tokenizer`, else of the vocabulary beside the weights, else bert-base-uncased of the
+        hub; for random weights, of whatever size, the vocabulary made in code.
+
+        Raises:
+            WeightsError: no vocabulary, or one that does not fit the word embeddings.
+        """
+        if given is None and origin.folder is None:
+            name, vocabulary = BUILT_IN, built_in_vocabulary()
+        else:
+            file = vocabulary_file(vocabulary_source(given, origin.folder, self.advice))
+            name, vocabulary = file.name, read_vocabulary(file)
+        tokenizer = make_tokenizer(
+            vocabulary,
+            added=self.added_tokens,
+            max_length=self.sizes.max_txt_len,
+            processor=self._process_caption,
+            name=name,
+        )
+        rows = self.sizes.vocab_size
+        # no row of random weights means anything yet: more of them than words do no harm
+        enough = len(tokenizer) - self.unused_tokens <= rows
+        if not enough or (rows > len(tokenizer) and origin.folder is not None):
+            raise WeightsError(
+                f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(self.added_tokens)}, the weights "
+                f"have embeddings for {rows}: give the vocabulary that they were trained with as "
+                "backbone.tokenizer=FILE"
+            )
+        return tokenizer
+
+    @property
+    def _process_caption(self) -> Callable[[str], str]:
+        """Applied to every caption first; pickles."""
+        return process_caption
 
     # --- images -----------------------------------------------------------------------------------------------------
 
@@ -300,55 +339,6 @@ class BlipFamily(Composed):
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(seed)
             yield
-
-
-@dataclass(frozen=True)
-class Text:
-    """How a family reads text.
-
-    Args:
-        added: tokens that LAVIS adds to BERT's vocabulary; the last ones may lack a row of the embeddings if they are
-            in `unused`.
-        unused: of these, those that never occur.
-        processor: of every caption.
-    """
-
-    added: tuple[str, ...]
-    unused: tuple[str, ...] = ()
-    processor: Callable[[str], str] = process_caption
-
-
-def make_caption_tokenizer(
-    given: str | None, origin: Origin, text: Text, advice: Advice, *, rows: int, max_length: int
-) -> CaptionTokenizer:
-    """Tokenizer of a backbone whose word embeddings have `rows` rows.
-
-    Args:
-        given: the option `tokenizer`; None takes the vocabulary beside the weights, else bert-base-uncased of the hub,
-            and for random weights, of whatever size, the one made in code.
-        origin: of the weights.
-        text: of the family.
-        advice: for error lines.
-        rows: of the word embeddings.
-        max_length: of every tokenised row.
-
-    Raises:
-        WeightsError: no vocabulary, or one that does not fit the embeddings.
-    """
-    if given is None and origin.folder is None:
-        name, vocabulary = BUILT_IN, built_in_vocabulary()
-    else:
-        file = vocabulary_file(vocabulary_source(given, origin.folder, advice))
-        name, vocabulary = file.name, read_vocabulary(file)
-    tokenizer = make_tokenizer(vocabulary, added=text.added, max_length=max_length, processor=text.processor, name=name)
-    least = len(tokenizer) - len(text.unused)
-    # no row of random weights means anything yet: more of them than words do no harm
-    if not least <= rows or (rows > len(tokenizer) and origin.folder is not None):
-        raise WeightsError(
-            f"the tokenizer {name} has {len(tokenizer)} tokens with {' and '.join(text.added)}, the weights have "
-            f"embeddings for {rows}: give the vocabulary that they were trained with as backbone.tokenizer=FILE"
-        )
-    return tokenizer
 
 
 def randomise(module: nn.Module, seed: int) -> None:

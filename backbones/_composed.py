@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import AttributeWeights
-from negbench.backbones._fusion import Fusion, FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.backbones._fusion import Fusion
 from negbench.backbones._hashing import count_parameters, module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
-from negbench.errors import NegbenchError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 Init = Literal["pretrained", "random"]
 
@@ -143,9 +142,20 @@ class TwoTowers(Composed):
 
     Attributes:
         fusion: of the embeddings; a text may stand in the image's place (HyCoLe's text composition).
+        log_temperature: of the learned temperature, 0.07 at first (`start_temperature`).
     """
 
     fusion: Fusion
+    log_temperature: nn.Parameter
+
+    def start_temperature(self) -> None:
+        """Make `log_temperature`."""
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
+
+    @property
+    def temperature(self) -> Tensor:
+        """Learned temperature from 0.07 on, see `bounded`."""
+        return bounded(self.log_temperature.exp())
 
     @abstractmethod
     def _reference(self, features: Tensor) -> Tensor:
@@ -196,67 +206,3 @@ class TwoTowers(Composed):
             groups.append({"params": [p for p in own if p.ndim > 1], "lr": lr * rate, "weight_decay": weight_decay})
             groups.append({"params": [p for p in own if p.ndim <= 1], "lr": lr * rate, "weight_decay": 0.0})
         return [group for group in groups if group["params"]]
-
-
-class GivenFeatures(TwoTowers):
-    """Features that are there by id, several rows an image; a projection of each side and the fusion are trained.
-
-    From an image's L rows x and a text's row y, n() making unit norm: candidates n(W_i x_l); query n(fusion(n(mean over
-    l of W_i x_l), n(W_t y))). A subclass writes `features_of`, `tokenize` and `_text`.
-
-    Args:
-        inputs: widths C of the images' and the texts' features.
-        width: D of the shared space. A projection between equal widths begins as the identity, any other as an
-            orthogonal map.
-        fusion: "gated", "sum" or "combiner".
-        fusion_init: of "gated".
-        generator: the initial weights' only source of randomness.
-        hidden: width of the fusion's hidden layer; 0 for none.
-    """
-
-    def __init__(
-        self,
-        inputs: tuple[int, int],
-        width: int,
-        fusion: FusionKind,
-        fusion_init: FusionInit,
-        generator: torch.Generator,
-        hidden: int = 0,
-    ) -> None:
-        super().__init__()
-        self.image_projection = _projection(inputs[0], width, generator)
-        self.text_projection = _projection(inputs[1], width, generator)
-        self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
-        self.stackable = self.fusion.stackable
-        self.attributes = None
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
-
-    def preprocess(self, image: Image) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
-        raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: it takes features by id")
-
-    def image_features(self, pixels: Tensor) -> Tensor:
-        """Raises NegbenchError: there is no encoder that could take pixels."""
-        raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: use features_of(ids)")
-
-    def candidates(self, features: Tensor) -> Tensor:
-        """[B, L, C] -> [B, L, D], unit norm."""
-        return unit(self.image_projection(features.float()))
-
-    @property
-    def temperature(self) -> Tensor:
-        """Learned temperature from 0.07 on, see `bounded`."""
-        return bounded(self.log_temperature.exp())
-
-    def _reference(self, features: Tensor) -> Tensor:
-        return unit(self.image_projection(features.float()).mean(1))
-
-
-def _projection(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Linear map that keeps the given geometry as far as the widths allow, so that untrained scores mean something."""
-    layer: nn.Linear = make_linear(inputs, outputs, generator, bias=False)
-    if inputs == outputs:
-        nn.init.eye_(layer.weight)
-    else:
-        nn.init.orthogonal_(layer.weight, generator=generator)
-    return layer

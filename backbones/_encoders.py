@@ -63,11 +63,6 @@ def load(library: str, name: str, device: torch.device) -> Encoder:
 # --- open_clip -----------------------------------------------------------------------------------------------------
 
 _OPTIONS = ("model", "weights", "activation")
-_SPELLINGS = (  # how the backbone is told something, and how an encoder is
-    (r"backbone\.weights=(\S+) backbone\.model=(\S+) backbone\.activation=(\w+)", r"open_clip:\2:\1:activation=\3"),
-    (r"backbone\.weights=", "open_clip:"),
-    (r"backbone\.", ""),
-)
 
 
 class _OpenClip:
@@ -89,12 +84,14 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
     from open_clip import image_transform
 
     options = {"model": None, "weights": "openai", "activation": "auto"} | _open_clip_options(name)
-    with _told_of_encoders():
+    try:
         blueprint = find(options["model"], options["weights"], options["activation"])
         tokenizer = make_tokenizer(blueprint)
         model: Any = build(blueprint.config, 0)
         assert blueprint.state is not None  # only random weights have none
         load_into(model, blueprint.state, blueprint.label)
+    except NegbenchError as error:  # an encoder has the same options by their plain names
+        raise WeightsError(str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("backbone.", "")) from error
     shown = {"resize_mode": blueprint.resize, **blueprint.pixels}
     return _OpenClip(model, tokenizer, image_transform(model.visual.image_size, is_train=False, **shown), device)
 
@@ -119,18 +116,6 @@ def _open_clip_options(name: str) -> dict[str, Any]:
     if found.get("activation", "auto") not in ("auto", "quick_gelu", "gelu"):
         raise UnknownNameError("activation", found["activation"], ("quick_gelu", "gelu"))
     return found
-
-
-@contextmanager
-def _told_of_encoders() -> Iterator[None]:
-    """Errors about options of backbone `clip`, as those of an encoder, which has the same by the same names."""
-    try:
-        yield
-    except NegbenchError as error:
-        text = str(error).replace(f"; {WITHOUT_WEIGHTS}", "")
-        for clip, encoder in _SPELLINGS:
-            text = re.sub(clip, encoder, text)
-        raise WeightsError(text) from error
 
 
 # --- transformers --------------------------------------------------------------------------------------------------
@@ -239,14 +224,9 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
     hub = hub_name(name)
     if hub is None:
         raise WeightsError("there is no such folder, and a name of the hub is ORG/NAME[@REVISION]")
-    file = fetch(hub[0], wanted, beside=(*_BESIDE, "*.safetensors"), revision=hub[1])
-    if isinstance(file, Path):
-        return file.parent
     at = f" --revision {hub[1]}" if hub[1] else ""
-    raise WeightsError(
-        f"{name} is neither in the local cache nor to be fetched ({file}): `hf download {hub[0]}{at}`, or put its "
-        f"files into FOLDER and give {library}:FOLDER"
-    )
+    mend = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
+    return fetch(hub[0], wanted, mend, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -131,7 +131,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     names = [_safe(filename), filename] if filename else list(_WEIGHT_FILES)
     told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
     mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
-    file = hub_file(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
+    file = fetch(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
     return Blueprint(
         name, config, hub_id, file.parent.name, read_state(file), _pixels(known), {"tag": tag}, _resize(known)
     )
@@ -172,8 +172,8 @@ def _of_hub(model: str | None, weights: str, activation: Activation) -> Blueprin
     hub_id, _, revision = weights.removeprefix(_HUB).partition("@")
     at = f" --revision {revision}" if revision else ""
     mend = f"`hf download {hub_id}{at}`, or put its files into FOLDER and give backbone.weights=FOLDER"
-    config = hub_file(hub_id, [_CONFIG_FILE], f"{mend}; {WITHOUT_WEIGHTS}", revision or None)
-    hub_file(hub_id, _WEIGHT_FILES, f"{mend}; {WITHOUT_WEIGHTS}", revision or None)
+    config = fetch(hub_id, [_CONFIG_FILE], f"{mend}; {WITHOUT_WEIGHTS}", revision=revision or None)
+    fetch(hub_id, _WEIGHT_FILES, f"{mend}; {WITHOUT_WEIGHTS}", revision=revision or None)
     return _of_folder(model, config.parent, activation, hub_id, config.parent.name)
 
 
@@ -230,18 +230,6 @@ def _safe(filename: str) -> str:
     return str(Path(filename).with_suffix(".safetensors"))
 
 
-def hub_file(hub_id: str, names: Sequence[str], mend: str, revision: str | None = None) -> Path:
-    """First of `names` in a hub repository, see `fetch`.
-
-    Raises:
-        WeightsError: neither in the cache nor to be fetched; `mend` is its second half.
-    """
-    file = fetch(hub_id, names, revision=revision)
-    if isinstance(file, Path):
-        return file
-    raise WeightsError(f"{names[0]} of {hub_id} is neither in the local cache nor to be fetched ({file}): {mend}")
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or ["?"])[0]
 
@@ -281,7 +269,7 @@ def build(config: dict[str, Any], seed: int) -> nn.Module:
     custom = config.pop("custom_text", False) or "hf_model_name" in text
     if "hf_model_name" in text:
         hub_id = text["hf_model_name"]
-        text["hf_model_name"] = str(hub_file(hub_id, ["config.json"], f"`hf download {hub_id}`").parent)
+        text["hf_model_name"] = str(fetch(hub_id, ["config.json"], f"`hf download {hub_id}`").parent)
         text["hf_model_pretrained"] = False
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
@@ -314,27 +302,6 @@ def load_into(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     model.load_state_dict(state)
 
 
-def resized(model: nn.Module, config: dict[str, Any], size: int) -> nn.Module:
-    """The same weights at another image size, position embeddings interpolated as open_clip does.
-
-    Raises:
-        OptionError: a tower other than open_clip's own ViT, or a size that its patches do not divide.
-    """
-    from open_clip.model import resize_pos_embed
-
-    patch = config["vision_cfg"].get("patch_size", 16)
-    if not hasattr(model.visual, "grid_size"):
-        raise OptionError(f"backbone.image_size {size}: only open_clip's own ViT can be resized")
-    if size < patch or size % patch:
-        raise OptionError(f"backbone.image_size must be a multiple of the patch size {patch}, got {size}")
-    config = {**config, "vision_cfg": {**config["vision_cfg"], "image_size": size}}
-    larger = build(config, 0)
-    state = model.state_dict()
-    resize_pos_embed(state, larger)
-    larger.load_state_dict(state)
-    return larger
-
-
 def side_of(model: Any) -> int:
     """Pixels of a side. Raises WeightsError where the tower wants no square."""
     size: Any = model.visual.image_size
@@ -359,7 +326,7 @@ def make_tokenizer(blueprint: Blueprint) -> Any:
     if not hub_id:
         return _byte_pairs(length, tuple(sorted(options.items())))
     for name in ("tokenizer_config.json", "tokenizer.json"):
-        folder = hub_file(hub_id, [name], f"{blueprint.name} needs this tokenizer: `hf download {hub_id}`").parent
+        folder = fetch(hub_id, [name], f"{blueprint.name} needs this tokenizer: `hf download {hub_id}`").parent
     try:
         return HFTokenizer(str(folder), context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
     except Exception as error:  # transformers and tokenizers raise what they like

@@ -129,31 +129,22 @@ def check_fit(what: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tenso
     )
 
 
-def hub_folder(source: Source, advice: Advice) -> Path:
-    """Folder of a hub id's files: from the local cache if they are there, else fetched once.
-
-    Raises:
-        WeightsError: neither in the cache nor to be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
-    """
-    file = fetch(source.hub_id, ["*.safetensors"], beside=("*.json", "*.txt"), revision=source.revision)
-    if isinstance(file, Path):
-        return file.parent
-    name = source.hub_id + (f"@{source.revision}" if source.revision else "")
-    raise WeightsError(
-        f"backbone.weights {name!r} are neither in the local cache nor to be fetched ({file}): {advice.mend}"
-    )
-
-
-def fetch(hub_id: str, names: Sequence[str], *, beside: Sequence[str] = (), revision: str | None = None) -> Path | str:
-    """A file of a hub repository, in its folder with others; or, in words, why there is none.
+def fetch(
+    hub_id: str, names: Sequence[str], mend: str, *, beside: Sequence[str] = (), revision: str | None = None
+) -> Path:
+    """A file of a hub repository, in its folder with others.
 
     The local cache is asked first, so that nothing waits for a network that is not there or not wanted.
 
     Args:
         hub_id: ORG/NAME.
         names: patterns, the preferred one first; the first that the repository has is taken.
+        mend: second half of the error line: what to download, and where to put it.
         beside: patterns of what is fetched with it.
         revision: None is the newest.
+
+    Raises:
+        WeightsError: neither in the cache nor to be fetched (no network, HF_HUB_OFFLINE, no such id or revision).
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -166,19 +157,21 @@ def fetch(hub_id: str, names: Sequence[str], *, beside: Sequence[str] = (), revi
         cached = None
     if cached is not None:
         return cached
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
+    why = "HF_HUB_OFFLINE is set"
     try:
-        # one plain request first: the download itself would go on retrying where there is no network
-        info = HfApi().model_info(hub_id, revision=revision, timeout=10)
-        there = [file.rfilename for file in info.siblings or ()]
-        chosen = next((name for name in names if fnmatch.filter(there, name)), None)
-        if chosen is None:
-            return f"it has no {' or '.join(names)}"
-        folder = snapshot_download(hub_id, revision=revision, allow_patterns=[chosen, *beside])
-        return first(folder, [chosen]) or f"{chosen} did not come"
+        if not constants.HF_HUB_OFFLINE:
+            # one plain request first: the download itself would go on retrying where there is no network
+            info = HfApi().model_info(hub_id, revision=revision, timeout=10)
+            there = [file.rfilename for file in info.siblings or ()]
+            why = f"it has no {' or '.join(names)}"
+            chosen = [name for name in names if fnmatch.filter(there, name)][:1]
+            folder = snapshot_download(hub_id, revision=revision, allow_patterns=[*chosen, *beside]) if chosen else ""
+            if chosen and (file := first(folder, chosen)):
+                return file
     except Exception as error:
-        return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"
+        why = f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0]}"
+    name = hub_id + (f"@{revision}" if revision else "")
+    raise WeightsError(f"{names[0]} of {name} is neither in the local cache nor to be fetched ({why}): {mend}")
 
 
 def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice) -> Path:
@@ -191,16 +184,12 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
         return Path(tokenizer).expanduser()
     if beside is not None and any((beside / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return beside
-    why = ""
-    for hub_id in ("bert-base-uncased", BERT):
-        file = fetch(hub_id, ["vocab.txt"])
-        if isinstance(file, Path):
-            return file
-        why = file
-    raise WeightsError(
-        f"{advice.backbone} needs a tokenizer ({why}): fetch the vocab.txt of {BERT} and put it"
-        f"{f' into {beside}' if beside else ' into FOLDER'}, or give backbone.tokenizer=FILE"
-    )
+    place = beside or "FOLDER"
+    mend = f"{advice.backbone} needs a tokenizer: put this file into {place}, or give backbone.tokenizer=FILE"
+    try:
+        return fetch("bert-base-uncased", ["vocab.txt"], mend)
+    except WeightsError:
+        return fetch(BERT, ["vocab.txt"], mend)
 
 
 def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor]]:

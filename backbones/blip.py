@@ -8,14 +8,14 @@ training only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, Options, Precision, Text
+from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision
 from negbench.backbones._captions import built_in_vocabulary, identity_caption, process_caption
 from negbench.backbones._composed import Init, check_choice
 from negbench.backbones._fusion import unit
@@ -48,7 +48,7 @@ _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_head
 
 
 @dataclass(frozen=True)
-class BlipOptions(Options):
+class BlipOptions(BlipOptionsBase):
     """Options of BLIP, see `Blip.load`."""
 
     captions: Captions = "blip_caption"
@@ -75,6 +75,7 @@ class Blip(BlipFamily):
     published = BlipSizes()
     random_sizes: ClassVar = {"toy": _TOY, "base": published, "large": _LARGE}
     their_class = "BlipForImageTextRetrieval"
+    added_tokens = _ADDED
 
     def __init__(self, sizes: BlipSizes, options: BlipOptions) -> None:
         super().__init__(sizes, options)
@@ -128,8 +129,7 @@ class Blip(BlipFamily):
             OptionError: an option out of range, or one that `init` has no use for.
         """
         options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
-        text = Text(_ADDED, processor=process_caption if captions == "blip_caption" else identity_caption)
-        return cls.loaded(weights, config, tokenizer, init, size, options, text)
+        return cls.loaded(weights, config, tokenizer, init, size, options)
 
     @staticmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, BlipSizes]:
@@ -150,6 +150,10 @@ class Blip(BlipFamily):
             "activation": "gelu",
             "details": {"captions": self.options.captions, "freeze_images": self.frozen_images},
         }
+
+    @property
+    def _process_caption(self) -> Callable[[str], str]:
+        return process_caption if self.options.captions == "blip_caption" else identity_caption
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, 1, D], unit norm: the projected [CLS] token."""

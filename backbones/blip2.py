@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, Options, Precision, Text
+from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import Init, check_choice
 from negbench.backbones._fusion import unit
@@ -35,8 +35,6 @@ Size = Literal["toy", "vit_l", "vit_g"]
 Pooling = Literal["query", "text"]
 
 _POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
-# "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) serve as well
-_TEXT = Text(added=("[DEC]",), unused=("[DEC]",))
 _TOY = Blip2Sizes(
     image_size=56,
     vit_hidden_size=32,
@@ -56,7 +54,7 @@ _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit
 
 
 @dataclass(frozen=True)
-class Blip2Options(Options):
+class Blip2Options(BlipOptionsBase):
     """Options of BLIP-2, see `Blip2.load`."""
 
     pooling: Pooling = "query"
@@ -88,6 +86,8 @@ class Blip2(BlipFamily):
     published = Blip2Sizes()
     random_sizes: ClassVar = {"toy": _TOY, "vit_l": _VIT_L, "vit_g": published}
     their_class = "Blip2ForImageTextRetrieval"
+    # "[DEC]" starts generated text and never occurs here, so weights without a row for it (30522) serve as well
+    added_tokens, unused_tokens = ("[DEC]",), 1
     own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
     def __init__(self, sizes: Blip2Sizes, options: Blip2Options) -> None:
@@ -145,7 +145,7 @@ class Blip2(BlipFamily):
             OptionError: an option out of range, or one that `init` has no use for.
         """
         options = Blip2Options(precision, target_ratio, attribute_weights, seed, pooling)
-        return cls.loaded(weights, config, tokenizer, init, size, options, _TEXT)
+        return cls.loaded(weights, config, tokenizer, init, size, options)
 
     @staticmethod
     def _read_lavis(source: Source, config: Mapping[str, Any]) -> tuple[State, Blip2Sizes]:

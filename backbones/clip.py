@@ -30,7 +30,6 @@ from negbench.backbones._open_clip import (
     load_into,
     make_tokenizer,
     random_blueprint,
-    resized,
     side_of,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
@@ -48,7 +47,7 @@ GAMMA = 0.001  # HyCoLe's learning rate ratio of the encoders
 
 
 @dataclass(frozen=True)
-class Options:
+class ClipOptions:
     """Options that do not say which weights, checked; the meaning of each stands at `Clip.load`."""
 
     fusion: FusionKind
@@ -104,7 +103,7 @@ class Clip(TwoTowers):
     }
 
     def __init__(
-        self, clip: Any, tokenizer: Any, blueprint: Blueprint, transform: Preprocess, options: Options
+        self, clip: Any, tokenizer: Any, blueprint: Blueprint, transform: Preprocess, options: ClipOptions
     ) -> None:
         super().__init__()
         self.clip: Any = clip
@@ -158,7 +157,6 @@ class Clip(TwoTowers):
         grad_checkpointing: bool = False,
         pad: Pad = "target",
         target_ratio: float = 1.25,
-        image_size: int | None = None,
         attribute_weights: bool | float = False,
         seed: int = 0,
     ) -> Self:
@@ -183,7 +181,6 @@ class Clip(TwoTowers):
             grad_checkpointing: recompute the encoders' activations in the backward pass. Fine-tuning only.
             pad: of images, see `Preprocess`, as CIR models prepare them: `resize_mode` of the weights is left aside.
             target_ratio: of the target padding.
-            image_size: pixels, of open_clip's own ViT; None: the model's.
             attribute_weights: add DQE-CIR's colour and shape sub-queries; a number > 0 is their initial weight, true
                 is 0.1.
             seed: of random weights, and of the initial weights of fusion and sub-queries.
@@ -196,7 +193,9 @@ class Clip(TwoTowers):
         check_choice("backbone.init", init, Init)
         check_choice("backbone.size", size, Size)
         check_choice("backbone.activation", activation, Activation)
-        options = Options(fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed)
+        options = ClipOptions(
+            fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed
+        )
         if init == "random":
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             blueprint = random_blueprint(model, size == "toy", activation, seed)
@@ -207,8 +206,6 @@ class Clip(TwoTowers):
         clip = build(blueprint.config, seed)
         if blueprint.state is not None:
             load_into(clip, blueprint.state, blueprint.label)
-        if image_size is not None and image_size != side_of(clip):
-            clip = resized(clip, blueprint.config, image_size)
         transform = Preprocess(pad, target_ratio, side_of(clip), **blueprint.pixels)
         return cls(clip, tokenizer, blueprint, transform, options)
 

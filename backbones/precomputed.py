@@ -10,7 +10,7 @@ the images' embeddings, one those of every text that the run uses, spelled as th
   the metadata entry `ids` (`texts`), a JSON list.
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
-trained on top of them: `_composed.GivenFeatures`, with HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
+trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from negbench.backbones._composed import GivenFeatures
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import check_option
 from negbench.errors import DataError, OptionError

@@ -8,7 +8,6 @@ and, on demand, the attribute weights.
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import TwoTowers, bounded, check_seed
+from negbench.backbones._composed import TwoTowers, check_seed
 from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import DEFAULT_TEMPERATURE
 from negbench.errors import WeightsError
 
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
@@ -187,10 +185,9 @@ class Tiny(TwoTowers):
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
         self.fusion = make_fusion(fusion, WIDTH, generator, fusion_init)
-        self.stackable = self.fusion.stackable
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
         self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
+        self.start_temperature()
         self._feature_key = key_sha256(
             {
                 "backbone": "tiny",
@@ -244,11 +241,6 @@ class Tiny(TwoTowers):
             path = SHIPPED if weights == "shipped" else Path(weights)
             encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
         return cls(encoders, name, fusion, fusion_init, attribute_weights, seed)
-
-    @property
-    def temperature(self) -> Tensor:
-        """Learned temperature from 0.07 on, see `bounded`."""
-        return bounded(self.log_temperature.exp())
 
     @torch.no_grad()
     def image_features(self, pixels: Tensor) -> Tensor:

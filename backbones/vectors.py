@@ -9,7 +9,7 @@ so that the tokens of an image are as many noisy views of its attributes, and no
 text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t and e is `alignment`.
 Words that name no value (hints such as "darker", or what the captions never say) have vectors of their own. All that is
 frozen. Trained on top: a projection of each side, the fusion with its hidden layer, the temperature and, on demand,
-DQE-CIR's attribute weights (see `_composed.GivenFeatures`).
+DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from negbench.backbones._attributes import attribute_masks, make_attributes
-from negbench.backbones._composed import GivenFeatures, check_seed
+from negbench.backbones._composed import check_seed
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import check_option
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values

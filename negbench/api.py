@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negbench import files, options
-from negbench.config import by_run, recipe_settings, set_layer
-from negbench import files
 from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.errors import OptionError
@@ -30,12 +28,9 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
     from negbench.loop.runs import RunResult
-    from negbench.own.audit import Audit
-    from negbench.own.embed import Embedded
-    from negbench.report.loaded import Comparison, StudyResult
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
-    from negbench.report.loaded import Comparison, Study
+    from negbench.report.loaded import Comparison, StudyResult
     from negbench.runfolder import Overwrite
 
 Named = str | Mapping[str, Any]

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import re
 import sys
 import typing
@@ -69,7 +70,6 @@ class Description:
     name: str
     summary: str
     paper: str
-    ranges: Mapping[str, str]  # field -> "default; low..high (log)" or "default; a|b|c"
     origin: str
 
 
@@ -224,81 +224,6 @@ def option_defaults(constructor: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a plug-in, for a user to read."""
-
-    name: str
-    type: str
-    default: str
-    range: str  # "10..1000 log", or empty
-    text: str  # what the docstrings say of it
-
-
-def options_of(kind: str, name: str) -> list[Option]:
-    """Every option of a plug-in, which is imported for it."""
-    cls = registry.get(kind, name)
-    constructor = constructor_of(kind, cls)
-    hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
-    fields = kind in ("strategies", "losses")
-    ranges = importlib.import_module("negbench.contracts").tunable_ranges(cls) if fields else {}
-    # the class that defines the option may be a base; for losses and strategies every class documents its own fields
-    documents = [
-        inspect.getdoc(constructor),
-        *(inspect.getdoc(each.load) for each in cls.__mro__ if hasattr(each, "load")),
-        *(inspect.getdoc(each) for each in cls.__mro__),
-        sys.modules[cls.__module__].__doc__,
-    ]
-    texts = [found for document in documents for found in (_documented(document or ""),) if found]
-    return [
-        Option(
-            option,
-            _type_text(hints.get(option, Any)),
-            "none" if default is None else str(default),
-            _span_text(ranges.get(option)),
-            next((each[option] for each in texts if option in each), ""),
-        )
-        for option, default in option_defaults(constructor).items()
-    ]
-
-
-def _type_text(hint: Any) -> str:
-    """'int', 'float or none', '"paper" or "release"'."""
-    parts = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(map(str, parts))
-    if parts and type(None) in parts:
-        return " or ".join([*(_type_text(part) for part in parts if part is not type(None)), "none"])
-    return getattr(hint, "__name__", str(hint)) if not parts else str(hint).replace("typing.", "")
-
-
-def _span_text(span: Any) -> str:
-    if span is None:
-        return ""
-    return "|".join(map(str, span.choices)) or f"{span.low}..{span.high}{' log' if span.log else ''}"
-
-
-def _documented(document: str) -> dict[str, str]:
-    """Name -> text of a docstring's section "Args:"; several names may share a line: 'root, split: ...'."""
-    found: dict[str, str] = {}
-    names: list[str] = []
-    inside, margin = False, 0
-    for line in inspect.cleandoc(document).splitlines():
-        depth = len(line) - len(line.lstrip())
-        if not line.strip() or depth == 0:
-            inside = line.strip() in ("Args:", "Attributes:") or (inside and not line.strip())
-            margin, names = 0, []
-            continue
-        margin = margin or depth
-        head, colon, rest = line.strip().partition(": ")
-        if inside and depth == margin and colon:
-            names = [name.strip() for name in head.split(",")]
-            found.update(dict.fromkeys(names, rest))
-        elif inside and depth > margin:
-            found.update({name: f"{found[name]} {line.strip()}" for name in names})
-    return found
-
-
 def checked_options(
     kind: str, name: str, constructor: Callable[..., Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -322,20 +247,13 @@ def _coerced(where: str, value: Any, hint: Any) -> Any:
 
     try:
         config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
-        return TypeAdapter(hint, config=config).validate_json(_as_json(value), strict=True)
+        text = json.dumps(str(value) if isinstance(value, Path) else value)
+        return TypeAdapter(hint, config=config).validate_json(text, strict=True)
     except (TypeError, ValueError) as error:
         if isinstance(error, ValidationError):
             problem = error.errors()[0]["msg"]
             raise OptionError(f"{where} = {quoted(value)}: {problem[0].lower()}{problem[1:]}") from error
         return value  # an object (a Path, a module) that JSON cannot carry: the constructor checks it
-
-
-def _as_json(value: Any) -> str:
-    import json
-
-    if isinstance(value, Path):
-        value = str(value)
-    return json.dumps(value)
 
 
 # --- discovery ---------------------------------------------------------------------------------------------------
@@ -458,34 +376,6 @@ def _describe(plugin: Plugin) -> Description:
     try:
         tree = syntax.parse(plugin.source())
     except NegbenchError as error:
-        return Description(plugin.name, str(error), "", {}, plugin.origin)
+        return Description(plugin.name, str(error), "", plugin.origin)
     summary = (ast.get_docstring(tree) or "").split("\n", 1)[0]
-    ranges: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            for statement in node.body:
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    text = _range_text(statement.value)
-                    if text:
-                        ranges[statement.target.id] = text
-    return Description(plugin.name, summary, str(syntax.constant(tree, "PAPER") or ""), ranges, plugin.origin)
-
-
-def _range_text(value: ast.expr | None) -> str:
-    """'100; 10..1000 log' of a `tunable(100, low=10, high=1000, log=True)`; empty for any other default."""
-    if not (isinstance(value, ast.Call) and ast.unparse(value.func).split(".")[-1] == "tunable" and value.args):
-        return ""
-    default = _literal(value.args[0])
-    named = {k.arg: _literal(k.value) for k in value.keywords}
-    if "choices" in named:
-        choices = named["choices"]
-        return f"{default}; {'|'.join(map(str, choices)) if isinstance(choices, list | tuple) else choices}"
-    return f"{default}; {named.get('low')}..{named.get('high')}{' log' if named.get('log') else ''}"
-
-
-def _literal(node: ast.expr) -> Any:
-    """Value of a literal, or the source text of anything else."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
+    return Description(plugin.name, summary, str(syntax.constant(tree, "PAPER") or ""), plugin.origin)

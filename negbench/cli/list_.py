@@ -1,4 +1,4 @@
-"""`negbench list`: what there is, with source and tunable ranges, without importing it; or one plug-in's options."""
+"""`negbench list`: what there is, with its source, without importing it; or one plug-in's options and their ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from negbench.command_options import List, PluginKind
 from negbench.layers import plugin_layer
 
 if TYPE_CHECKING:
-    from negbench.registry import Description, Option
+    from negbench.cli.explain import Option
+    from negbench.registry import Description
 
 KINDS = get_args(PluginKind)
 
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
         "list",
         List,
         list_,
-        help="List strategies, losses, backbones, datasets, systems, recipes: a line, paper, ranges. NAME: options.",
+        help="List strategies, losses, backbones, datasets, systems, recipes: a line, the paper. NAME: options.",
         examples=["negbench list backbones precomputed"],
     )
 
@@ -118,8 +119,6 @@ def _all(kind: str) -> None:
         origin = "" if d.origin == "built-in" else f" [{d.origin}]"
         _print(f"  {d.name:{width}}  ", f"{d.summary}{origin}")
         _print(" " * (width + 4), f"source: {d.paper or 'none named'}")
-        for name, text in d.ranges.items():
-            _print(" " * (width + 4), f"tunable: {name} = {text}")
 
 
 def _print(lead: str, text: str) -> None:
@@ -135,8 +134,9 @@ def _print(lead: str, text: str) -> None:
 
 def explained(kind: str, name: str) -> tuple[Description, str, list[Option]]:
     """A plug-in's description, its section of a configuration, and the options that its user sets."""
+    from negbench.cli.explain import options_of
     from negbench.config import by_run
-    from negbench.registry import SECTIONS, options_of, registry
+    from negbench.registry import SECTIONS, registry
 
     described = next(d for d in registry.describe(kind) if d.name == registry.find(kind, name).name)
     section = next(section for section, each in SECTIONS.items() if each == kind)

@@ -131,14 +131,15 @@ class FashionIQFormat(Dataset):
         means = {f"average/recall_at_{k}": Metric((hits(k),), over="groups") for k in RECALLS}
         return each | means | {"average/recall": Metric(tuple(hits(k) for k in RECALLS), over="groups")}
 
-    def texts(self, epoch: int, seed: int) -> list[str]:
-        """Q modification texts of one epoch: fixed, or with caption mode random4 one of four forms per query.
+    def at_epoch(self, epoch: int, seed: int) -> Self:
+        """With caption mode random4 every text is one of four forms, drawn anew for each epoch.
 
         The form is a function of (seed, epoch, query id) alone: equal on every machine and for every part of the split.
         """
         if self.caption_mode != "random4":
-            return super().texts(epoch, seed)
-        return [_random4(query, epoch, seed) for query in self.queries]
+            return self
+        drawn = [dataclasses.replace(query, text=_random4(query, epoch, seed)) for query in self.queries]
+        return dataclasses.replace(self, queries=drawn)
 
 
 def joined(first: str, second: str) -> str:

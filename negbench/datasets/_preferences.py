@@ -223,18 +223,6 @@ class PreferenceFormat(Dataset):
 
     # --- judging -------------------------------------------------------------------------------------------------
 
-    def evaluate(self, scores: Tensor) -> dict[str, float]:
-        """The measures of a full score table; see `judge`.
-
-        Args:
-            scores: [Q, N] float in the order of `queries` and `images`, any sign, higher is better.
-
-        Raises:
-            NegbenchError: a table of another shape, or a score of a set that is not finite.
-        """
-        scores = self.checked_table(scores)
-        return self.judge(set_scores(scores, self.sets).cpu())
-
     def score_sets(self, score_block: ScoreBlock) -> Tensor:
         """[Q, 2] float64 scores of the sets, `score_block` being as for `rank`; the full table is never held.
 

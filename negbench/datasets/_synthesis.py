@@ -134,7 +134,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorldPart:
     """One category of one split.
 
     Attributes:
@@ -166,7 +166,7 @@ class Part:
         ]
 
 
-def plan(spec: Spec, split: str, category: str) -> Part:
+def plan(spec: Spec, split: str, category: str) -> WorldPart:
     """Garments, queries and captions of one category of one split; draws nothing.
 
     Raises:
@@ -184,11 +184,11 @@ def plan(spec: Spec, split: str, category: str) -> Part:
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
     digits = max(4, len(str(len(owner))))
     images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    part = Part(category, split, images, attributes, queries, captions, [target for _, target in queries])
+    part = WorldPart(category, split, images, attributes, queries, captions, [target for _, target in queries])
     return replace(part, annotated=_annotated(spec, part)) if split == "train" and spec.label_noise else part
 
 
-def garment(spec: Spec, part: Part, index: int) -> Garment:
+def garment(spec: Spec, part: WorldPart, index: int) -> Garment:
     """Picture number `index` of a part: its attributes, under a nuisance that only the seed and its name determine."""
     stream = Stream(spec.seed, "picture", part.split, part.category, index)
     return Garment(part.attributes[index], sample_nuisance(stream))
@@ -302,7 +302,7 @@ def _codes(garments: Sequence[Attributes]) -> NDArray[np.int16]:
     return np.array([codes_of(garment) for garment in garments], np.int16)
 
 
-def _annotated(spec: Spec, part: Part) -> list[int]:
+def _annotated(spec: Spec, part: WorldPart) -> list[int]:
     """Targets as annotated. The wrong ones of a smaller noise are wrong at a larger one too, and the same images."""
     annotated = [target for _, target in part.queries]
     order = Stream(spec.seed, "labels", part.category).shuffled(range(len(annotated)))
@@ -420,7 +420,7 @@ def _build(folder: Path, spec: Spec, progress: Progress | None) -> Manifest:
     return manifest
 
 
-def _write_annotations(folder: Path, parts: list[Part]) -> dict[str, str]:
+def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
     """Every file but the images; returns its path below `folder` -> SHA-256."""
     contents: dict[str, Any] = {}
     relevance: dict[str, dict[str, list[list[str]]]] = {}
@@ -449,7 +449,7 @@ def _write_json(path: Path, content: Any) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _write_images(folder: Path, spec: Spec, parts: list[Part], progress: Progress | None) -> str:
+def _write_images(folder: Path, spec: Spec, parts: list[WorldPart], progress: Progress | None) -> str:
     """Every picture as PNG; returns the SHA-256 over the pixels of all."""
     from PIL import Image
 

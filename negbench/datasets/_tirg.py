@@ -42,11 +42,11 @@ class ClassDataset(Dataset):
     """
 
     cutoffs: ClassVar[tuple[int, ...]] = ()
-    pairs: Pairs | None = None
+    pairs: TrainingPairs | None = None
 
     @classmethod
     def of_labels(
-        cls, source: LabelledImages, make: Callable[[Labels], list[Query] | Pairs], *, allow_missing: bool
+        cls, source: LabelledImages, make: Callable[[Labels], list[Query] | TrainingPairs], *, allow_missing: bool
     ) -> Self:
         """The data set of images in classes, which are one gallery.
 
@@ -62,8 +62,8 @@ class ClassDataset(Dataset):
         missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
         kept = labels.without(missing)
         made = make(kept) if kept.images else []
-        pairs = made if isinstance(made, Pairs) else None
-        queries = made.draw(made.count) if isinstance(made, Pairs) else made
+        pairs = made if isinstance(made, TrainingPairs) else None
+        queries = made.draw(made.count) if isinstance(made, TrainingPairs) else made
         data = cls(
             source.card,
             source.split,
@@ -318,7 +318,7 @@ def _pick(rows: Ragged, index: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TrainingPairs:
     """Training pairs of a split: drawn when it is loaded, and again for every epoch.
 
     Args:
@@ -337,7 +337,7 @@ class Pairs:
 
     @property
     def count(self) -> int:
-        """Pairs of one epoch."""
+        """TrainingPairs of one epoch."""
         return len(self.labels.images) if self.wanted is None else self.wanted
 
     @property

@@ -26,7 +26,7 @@ class DatasetCard:
         version: of negbench's reading of it; raised when a change moves scores.
         source: page of the project that the data come from.
         licence: of the annotations.
-        citation: bibtex.
+        citation: the paper: authors, title, venue and year.
         gallery: the rule that makes a query's gallery.
         exclude_reference: whether the reference image is taken out of the gallery when ranking.
         text_template: how the modification text is made from the annotation.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import Reader, check_choice, get, once, quoted, strings, typed
+from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
+from negbench.datasets.dataset import Block, ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision
@@ -45,13 +47,6 @@ TEMPLATES: Mapping[TextMode, str] = {
     "shared_concept": "'find CONCEPT but CAPTION'",
 }
 
-_CITATION = """@inproceedings{baldrati2023circo,
-  title = {Zero-Shot Composed Image Retrieval with Textual Inversion},
-  author = {Baldrati, Alberto and Agnolucci, Lorenzo and Bertini, Marco and Del Bimbo, Alberto},
-  booktitle = {ICCV},
-  year = {2023}
-}"""
-
 _QUERIES = {"val": 220, "test": 800}
 _GALLERY = 123_403  # COCO 2017 unlabeled
 _ID_BOUND = 10**12  # COCO's file names have twelve digits
@@ -63,10 +58,8 @@ _METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
 
 
 @dataclass(frozen=True, eq=False)
-class Circo(Dataset):
+class Circo(Submittable):
     """CIRCO over the unlabeled images of COCO 2017; an image's id is COCO's number as a string, without zeros."""
-
-    test_server: ClassVar[bool] = True
 
     @classmethod
     def load(
@@ -117,21 +110,22 @@ class Circo(Dataset):
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """The file of CIRCO's test server: the numbers of the 50 best images of every query.
 
-        Args:
-            score_block: as for `rank`.
-
         Returns:
             File name -> {query id: image numbers, best first, none twice}.
-
-        Raises:
-            DataError: only a part of the split or of the gallery is loaded.
         """
-        self.check_submission()
-        lists = self.top_ids(score_block, SUBMITTED)
+        submittable(self)
+        lists = self.ids_of(self.top(score_block, SUBMITTED))
         return {f"circo-{self.split}.json": {query: [int(i) for i in ids] for query, ids in lists.items()}}
 
-    def _lacking(self) -> list[str]:
-        return [*super()._lacking(), *([f"there is no {INFO}"] if self.card.gallery != card().gallery else [])]
+    def lacking(self) -> list[str]:
+        """As `Submittable.lacking`; the gallery's file too."""
+        return [*super().lacking(), *([f"there is no {INFO}"] if self.card.gallery != card().gallery else [])]
+
+    def _ranked(self, block: Block) -> QueryRanks:
+        """With the semantic aspects of the queries."""
+        aspects = tuple(self.queries[row].aspects for row in block.rows.tolist())
+        named = any(query.aspects for query in self.queries)
+        return dataclasses.replace(super()._ranked(block), aspects=aspects if named else None)
 
 
 def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
@@ -142,7 +136,7 @@ def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
         version="1",
         source="https://github.com/miccunifi/CIRCO",
         licence="CC BY-NC 4.0 (annotations); the images are COCO's",
-        citation=_CITATION,
+        citation=PAPER,
         gallery="COCO 2017 unlabeled" if whole else "images that the annotations name",
         exclude_reference=False,  # the authors' evaluation keeps it
         text_template=TEMPLATES[text],

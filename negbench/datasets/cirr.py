@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
+
+from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._read import (
@@ -21,12 +24,15 @@ from negbench.datasets._read import (
     strings,
     typed,
 )
+from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
+from negbench.datasets.dataset import Block, ScoreBlock, Top, columns_of
 from negbench.datasets.image_files import ImageFiles, relative_path
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
+from negbench.metrics.ranks import target_ranks
 
 PAPER = "Liu et al., Image Retrieval on Real-life Images with Pre-trained Vision-and-Language Models, ICCV 2021"
 
@@ -46,13 +52,6 @@ TREE = (
 )
 IMAGE_FOLDERS = ("img_raw", "train", "dev", "test1")
 
-_CITATION = """@inproceedings{liu2021cirr,
-  title = {Image Retrieval on Real-life Images with Pre-trained Vision-and-Language Models},
-  author = {Liu, Zheyuan and Rodriguez-Opazo, Cristian and Teney, Damien and Gould, Stephen},
-  booktitle = {ICCV},
-  year = {2021}
-}"""
-
 # entries of the caption files; images of the split files (the paper's table 2 has 4,184 val pairs, which its authors
 # correct to 4,181, and 2,316 test images, of which split.rc2.test1.json holds 2,315)
 _SIZES = {"train": Counts(28225, 16939), "val": Counts(4181, 2297), "test1": Counts(4148, 2315)}
@@ -65,10 +64,8 @@ _METRICS = {name: Metric((values,)) for name, values in _HITS.items()} | {
 
 
 @dataclass(frozen=True, eq=False)
-class Cirr(Dataset):
+class Cirr(Submittable):
     """CIRR, version rc2."""
-
-    test_server: ClassVar[bool] = True
 
     @classmethod
     def load(
@@ -114,24 +111,42 @@ class Cirr(Dataset):
         """
         return _METRICS
 
+    def _ranked(self, block: Block) -> QueryRanks:
+        """With the target's rank among the query's image group."""
+        ranks = super()._ranked(block)
+        if not any(query.subset for query in self.queries):
+            return ranks
+        group = self._group_members(block.rows, block.local, len(block.columns))
+        within = target_ranks(block.scores, block.local[self.target_columns[block.rows]], group).cpu()
+        return dataclasses.replace(ranks, subset_rank=within)
+
+    def top_of_group(self, score_block: ScoreBlock, k: int) -> Top:
+        """As `top`, among the query's image group instead of its gallery."""
+        return self._top(score_block, k, self._group_members)
+
+    def _group_members(self, rows: Tensor, local: Tensor, width: int) -> Tensor:
+        """[b, width] bool: the other members of each query's image group."""
+        members = [
+            [self.column_of[m] for m in query.subset if m != query.reference and m in self.column_of]
+            for query in (self.queries[index] for index in rows.tolist())
+        ]
+        return Ragged.of(members).mask(local, width)
+
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """The two files of CIRR's test server: the 50 best images of every query, and the 3 best of its group.
 
-        Args:
-            score_block: as for `rank`.
-
         Returns:
             File name -> {"version", "metric", query id: image ids, best first}; the reference is in no list.
-
-        Raises:
-            DataError: only a part of the split is loaded, which the server would not take.
         """
-        self.check_submission()
-        files = {}
-        for metric, k in (("recall", SUBMITTED), ("recall_subset", SUBSET_SUBMITTED)):
-            lists = self.top_ids(score_block, k, within_subset=metric == "recall_subset")
-            files[f"cirr-{self.split}-{metric}.json"] = {"version": VERSION, "metric": metric, **lists}
-        return files
+        submittable(self)
+        best = {
+            "recall": self.top(score_block, SUBMITTED),
+            "recall_subset": self.top_of_group(score_block, SUBSET_SUBMITTED),
+        }
+        return {
+            f"cirr-{self.split}-{metric}.json": {"version": VERSION, "metric": metric, **self.ids_of(top)}
+            for metric, top in best.items()
+        }
 
 
 def card(split: str, corpus: Corpus = "images") -> DatasetCard:
@@ -143,7 +158,7 @@ def card(split: str, corpus: Corpus = "images") -> DatasetCard:
         version="1",
         source="https://github.com/Cuberick-Orion/CIRR (branch cirr_dataset)",
         licence="MIT (annotations); the images are NLVR2's, under its terms",
-        citation=_CITATION,
+        citation=PAPER,
         gallery="distinct training targets" if of_targets else "all images of the split file",
         exclude_reference=True,
         text_template="the caption, stripped",

@@ -15,7 +15,7 @@ from negbench.datasets._tirg import (
     LabelledImages,
     Labels,
     Language,
-    Pairs,
+    TrainingPairs,
     Wording,
     recalls,
     resolve_split,
@@ -33,14 +33,6 @@ TEMPLATES: dict[Wording, str] = {
     "hycole": "'is not u, is v.', u and v the first word that only the source or the target caption has (HyCoLe)",
     "tirg": "'replace u with v', u and v the first word that only the source or the target caption has (TIRG)",
 }
-
-_CITATION = """@inproceedings{han2017automatic,
-  title = {Automatic Spatially-aware Fashion Concept Discovery},
-  author = {Han, Xintong and Wu, Zuxuan and Huang, Phoenix X. and Zhang, Xiao and Zhu, Menglong and Li, Yuan
-            and Zhao, Yang and Davis, Larry S.},
-  booktitle = {ICCV},
-  year = {2017}
-}"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +83,7 @@ class Fashion200K(ClassDataset):
         return cls.of_labels(
             source,
             lambda kept: (
-                _test_queries(kept, named, language) if split == "test" else Pairs(kept, language, pairs, seed)
+                _test_queries(kept, named, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
             ),
             allow_missing=allow_missing,
         )
@@ -105,7 +97,7 @@ def card(text: Wording = "hycole") -> DatasetCard:
         version="1",
         source="https://github.com/xthan/fashion-200k",
         licence="Apache-2.0 (labels); the images are the shops'",
-        citation=_CITATION,
+        citation=PAPER,
         gallery="all images of the split's label files; every image with the target's caption is correct; val is test",
         exclude_reference=True,  # TIRG scores the query's own image below all others
         text_template=TEMPLATES[text],

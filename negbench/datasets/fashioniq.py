@@ -19,14 +19,6 @@ from negbench.datasets.card import Counts, DatasetCard
 
 PAPER = "Wu et al., Fashion IQ: A New Dataset Towards Retrieving Images by Natural Language Feedback, CVPR 2021"
 
-_CITATION = """@inproceedings{wu2021fashioniq,
-  title = {Fashion {IQ}: A New Dataset Towards Retrieving Images by Natural Language Feedback},
-  author = {Wu, Hui and Gao, Yupeng and Guo, Xiaoxiao and Al-Halah, Ziad and Rennie, Steven and Grauman, Kristen
-            and Feris, Rogerio},
-  booktitle = {CVPR},
-  year = {2021}
-}"""
-
 # entries of the caption files, images of the split files, references and targets together
 _ENTRIES = {"train": (5985, 5988, 6027), "val": (2017, 2038, 1961), "test": (2024, 2038, 2056)}
 _SPLIT_FILES = {"train": (11452, 19036, 16121), "val": (3817, 6346, 5373), "test": (3818, 6346, 5374)}
@@ -75,7 +67,7 @@ def card(options: FashionIQOptions) -> DatasetCard:
         version="1",
         source="https://github.com/XiaoxiaoGuo/fashion-iq",
         licence="Community Data License Agreement (CDLA)",
-        citation=_CITATION,
+        citation=PAPER,
         gallery=options.gallery_rule,
         exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
         text_template=TEMPLATES[options.mode],

@@ -9,17 +9,10 @@ from typing import ClassVar
 from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, PreferenceSource, card_of
 from negbench.datasets.card import DatasetCard
 
-PAPER = "QuRe sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
+PAPER = "Kwak et al., QuRe, ICML 2025, sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
 VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the sanity check
 SOURCE = PreferenceSource("hp_fashioniq", "hpfiq.json")
-
-_CITATION = """@inproceedings{kwak2025qure,
-  title = {{QuRe}: Query-Relevant Retrieval through Hard Negative Sampling in Composed Image Retrieval},
-  author = {Kwak, Jaehyun and Inhar, Ramahdani Muhammad Izaaz and Yun, Se-Young and Lee, Sung-Ju},
-  booktitle = {ICML},
-  year = {2025}
-}"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +25,7 @@ class HPFashionIQ(PreferenceFormat):
     published: ClassVar[DatasetCard] = card_of(
         "hp-fashioniq",
         source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
-        citation=_CITATION,
+        citation=PAPER,
         parts=parts,
         main="all/preference_rate",  # QuRe table 4, by the released evaluation
     )

@@ -10,17 +10,10 @@ from negbench.datasets import hp_fashioniq
 from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, PreferenceSource, card_of
 from negbench.datasets.card import DatasetCard
 
-PAPER = "CIRQRS eq. 7-9, tables 2-3 (HS-FashionIQ)"
+PAPER = "CIRQRS, submission to ICLR 2025 (openreview.net, U42IGDU3q5), eq. 7-9, tables 2-3 (HS-FashionIQ)"
 
 VALID = 2743  # 3,050 less 307 flagged; QuRe's sanity check is no part of CIRQRS
 SOURCE = PreferenceSource("hs_fashioniq", "hsfiq.json")
-
-_CITATION = """@misc{cirqrs2024,
-  title = {{CIRQRS}: Evaluating Query Relevance Score in Composed Image Retrieval},
-  howpublished = {Submission to ICLR 2025},
-  url = {https://openreview.net/forum?id=U42IGDU3q5},
-  year = {2024}
-}"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +32,7 @@ class HSFashionIQ(PreferenceFormat):
         "hs-fashioniq",
         source="https://openreview.net/forum?id=U42IGDU3q5; scores from https://github.com/jackwaky/QuRe "
         "(HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
-        citation=_CITATION,
+        citation=PAPER,
         parts=PreferenceFormat.parts,
         main="all/spearman",  # CIRQRS table 2
     )

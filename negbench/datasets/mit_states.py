@@ -16,7 +16,7 @@ from negbench.datasets._tirg import (
     LabelledImages,
     Labels,
     Language,
-    Pairs,
+    TrainingPairs,
     Wording,
     recalls,
     resolve_split,
@@ -46,13 +46,6 @@ TEST_NOUNS = (
     "window", "wool",
 )  # fmt: skip
 UNSTATED = "adj"  # folder 'adj NOUN': images of the noun in no particular state
-
-_CITATION = """@inproceedings{isola2015discovering,
-  title = {Discovering States and Transformations in Image Collections},
-  author = {Isola, Phillip and Lim, Joseph J. and Adelson, Edward H.},
-  booktitle = {CVPR},
-  year = {2015}
-}"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +95,9 @@ class MitStates(ClassDataset):
         language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
             LabelledImages(kind, split, reader.root, content, labels, found),
-            lambda kept: _test_queries(kept, language) if split == "test" else Pairs(kept, language, pairs, seed),
+            lambda kept: (
+                _test_queries(kept, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
+            ),
             allow_missing=allow_missing,
         )
 
@@ -126,7 +121,7 @@ def card(text: Wording = "hycole", weighting: Weighting = "query") -> DatasetCar
         version="1",
         source="http://web.mit.edu/phillipi/Public/states_and_transformations/index.html",
         licence="none is stated with the data",
-        citation=_CITATION,
+        citation=PAPER,
         gallery="all images of the split's nouns; every image of the target's adjective and noun is correct; "
         "val is test",
         exclude_reference=True,  # TIRG scores the query's own image below all others

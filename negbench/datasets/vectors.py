@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
-
-import torch
-from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._fashioniq_files import TEMPLATES, joined
 from negbench.datasets._garments import ATTRIBUTES, Attributes, codes_of, of_codes
-from negbench.datasets._synthesis import GENERATOR, SPLITS, Part, Spec, plan
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Spec, WorldPart, plan
 from negbench.datasets._wording import attribute_words
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
@@ -61,14 +56,9 @@ class Vectors(Dataset):
     """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's.
 
     With label noise, of a train query with a wrong target these are the images that would be right, after the target.
-
-    Args:
-        right: query id -> an image that satisfies it: the target, unless the label is noise.
     """
 
     has_images: ClassVar[bool] = False
-
-    right: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -123,30 +113,12 @@ class Vectors(Dataset):
         queries = _queries(replace(part, images=names))
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
-        right = {query.id: names[target] for query, (_, target) in zip(queries, part.queries, strict=True)}
-        return cls(card(spec), split, queries, ids, groups, content, right=right)
+        return cls(card(spec), split, queries, ids, groups, content)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
         """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
         return dict(_METRICS)
-
-    def satisfied(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] int64: how many of the six attributes that query `rows[i]` asks for image `columns[j]` has.
-
-        6 is a relevant image, 5 a near miss.
-
-        Args:
-            rows: [b] int64 into `queries`.
-            columns: [n] int64 into `images`.
-        """
-        right = torch.tensor([self.column_of[self.right[self.queries[row].id]] for row in rows.tolist()])
-        return (self._codes[right][:, None] == self._codes[columns][None]).sum(-1)
-
-    @cached_property
-    def _codes(self) -> Tensor:
-        """[N, 6] int64."""
-        return torch.tensor([codes_of(attributes_of(image)) for image in self.images])
 
 
 def card(spec: Spec) -> DatasetCard:
@@ -171,7 +143,7 @@ def _id(split: str, seed: int, number: int, attributes: Attributes) -> str:
     return f"{GROUP}-{split}-{seed}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
 
 
-def _queries(part: Part) -> list[Query]:
+def _queries(part: WorldPart) -> list[Query]:
     """Queries of a part, on train with descriptions of reference and target (HyCoLe's privileged texts)."""
     texts = [None if part.split == "val" else _description(attributes) for attributes in part.attributes]
     return [

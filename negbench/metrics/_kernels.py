@@ -1,4 +1,4 @@
-"""Passes over rows of scores, compiled by numba; `negbench.metrics.compiled` says when they run, and imports them.
+"""Passes over rows of scores, compiled by numba; `negbench.metrics.compiled` decides when they run.
 
 Every function takes C-ordered arrays, float32 scores [B, N] among them, and answers as the torch path does, bit for
 bit. Rows that a pass cannot tell (ties at an edge, no spread, a score that is not finite) it marks in `left` [B]: the
@@ -7,20 +7,18 @@ torch path does these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
-from negbench.metrics.compiled import code_folder
+from negbench.metrics._numba import compiled
+from negbench.metrics._shuffle import shuffle as shuffle
 
 _BINS = 2**11  # equal parts of a row's range; their marks stay in the first cache
 _MORE_BINS = 2**16  # where those are too coarse
 _MOST = 32  # drops of a row that are compared exactly
 _WALK = 8  # of these are wanted where neighbours must lie apart
 _CROWD = 2**13  # members of one bin that are sorted
-_CHUNK = 256  # images that are counted as one
 _AT_ONCE = 2**11  # images whose bins are held at once, in the first cache
 _GLANCE = 64  # of these, how many are passed over as one
 
@@ -29,24 +27,13 @@ _INFINITE = np.int32(0x7F800000)
 _SMALLEST = np.float32(1e-30)  # spread that bins are made of
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, and keep the machine code in negbench's cache folder for other processes."""
-    settings: Any = numba.config  # its names are made when it is imported
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(code_folder())
-    try:
-        made: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    finally:
-        settings.CACHE_DIR = before
-    return made
-
-
-@_compiled
+@compiled
 def _key(bits: Any) -> Any:
     """The bits of a float32 as a whole number that orders as the float does; its own inverse."""
     return bits ^ ((bits >> 31) & _LARGEST)
 
 
-@_compiled
+@compiled
 def _ends(bits: Any, eligible: Any) -> Any:
     """How many of a row are eligible, and the keys of their lowest and their highest score."""
     count, low, high = 0, _LARGEST, ~_LARGEST
@@ -58,7 +45,7 @@ def _ends(bits: Any, eligible: Any) -> Any:
     return count, low, high
 
 
-@_compiled
+@compiled
 def _range(bits: Any, eligible: Any, chunk: Any, maxima: Any, ends: Any) -> Any:
     """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`.
 
@@ -76,7 +63,7 @@ def _range(bits: Any, eligible: Any, chunk: Any, maxima: Any, ends: Any) -> Any:
     return count, finite and _SMALLEST < ends[1] - ends[0] < np.float32(1e30)
 
 
-@_compiled
+@compiled
 def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None:
     """The bin that each score of a row falls into, counted from the highest score down; `bins`: not eligible."""
     top, scale, outside, last = ends[1], np.float32(bins) / (ends[1] - ends[0]), np.int32(bins), np.int32(bins - 1)
@@ -84,7 +71,7 @@ def _bins(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any) -> None
         bin_of[j] = min(np.int32((top - scores[j]) * scale), last) if eligible[j] else outside
 
 
-@_compiled
+@compiled
 def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
     """Choose the eligible scores from low to high, both included; returns how many."""
     size = 0
@@ -95,7 +82,7 @@ def _fill(scores: Any, eligible: Any, low: Any, high: Any, chosen: Any) -> Any:
     return size
 
 
-@_compiled
+@compiled
 def _sort(values: Any) -> None:
     """Falling, in place (Shell's sort: few values, and nothing that takes seconds to compile)."""
     gap = len(values)
@@ -109,7 +96,7 @@ def _sort(values: Any) -> None:
             values[at] = value
 
 
-@_compiled
+@compiled
 def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> None:
     """How many of a row fall into each of _BINS bins; the last count is of those that are not eligible."""
     counts[:] = 0
@@ -120,7 +107,7 @@ def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> 
             counts[np.uint32(k)] += np.uint32(1)  # a number without a sign need not be checked for one
 
 
-@_compiled
+@compiled
 def _both(bin_of: Any, one: Any, other: Any) -> Any:
     """How many are in one of two bins."""
     found = 0
@@ -129,7 +116,7 @@ def _both(bin_of: Any, one: Any, other: Any) -> Any:
     return found
 
 
-@_compiled
+@compiled
 def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
     """The scores of two bins into `first` and `second`; of one bin twice into `first`."""
     size, more = 0, 0
@@ -148,7 +135,7 @@ def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other:
                         more += 1
 
 
-@_compiled
+@compiled
 def _place(counts: Any, place: Any) -> Any:
     """The bin that a place of the descending order falls into, and how many stand before this bin."""
     found, before = 0, 0
@@ -158,7 +145,7 @@ def _place(counts: Any, place: Any) -> Any:
     return found, before
 
 
-@_compiled
+@compiled
 def _above(ranked: Any, value: Any) -> Any:
     """How many of falling values are larger."""
     found = 0
@@ -167,7 +154,7 @@ def _above(ranked: Any, value: Any) -> Any:
     return found
 
 
-@_compiled
+@compiled
 def _edges(
     scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any, start: Any, stop: Any, count: Any, edges: Any
 ) -> Any:
@@ -200,7 +187,7 @@ def _edges(
     return skip, take
 
 
-@_compiled
+@compiled
 def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
     """Of the chosen at the high score let go the first `skip`, of those at the low one all behind the first `take`."""
     highest, lowest = 0, 0
@@ -212,7 +199,7 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
             chosen[j] = not ahead and not (scores[j] == edges[0] and lowest > take)
 
 
-@_compiled
+@compiled
 def _best(
     scores: Any, eligible: Any, chunk: Any, maxima: Any, start: Any, stop: Any, found: Any, columns: Any, chosen: Any
 ) -> Any:
@@ -243,7 +230,7 @@ def _best(
     return True
 
 
-@_compiled
+@compiled
 def _chunk(width: Any, stop: Any) -> Any:
     """Images of a chunk, for a window that ends at `stop`: chunks enough that few images besides reach its lowest.
 
@@ -254,7 +241,7 @@ def _chunk(width: Any, stop: Any) -> Any:
     return 512 if width >= 2048 * stop else max(width, 1)
 
 
-@_compiled
+@compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
     width = scores.shape[1]
@@ -281,7 +268,7 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
                 _untie(scores[i], edges, skip, take, chosen[i])
 
 
-@_compiled
+@compiled
 def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: Any) -> None:
     """Mark the bins that hold a score of a row, and the last if one is not eligible."""
     marks[: bins + 1] = 0
@@ -292,7 +279,7 @@ def _mark(scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, marks: 
             marks[np.uint32(k)] = 1
 
 
-@_compiled
+@compiled
 def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
     """The longest runs of unmarked bins, `wanted` or more, each as the bins before and behind it, in falling order.
 
@@ -321,7 +308,7 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
     return (found if count >= 2 else 0), shortest + 1.1
 
 
-@_compiled
+@compiled
 def _outer(bin_of: Any, low: Any, high: Any, bins: Any) -> Any:
     """How many are in the bins up to `low`, or in those from `high` on."""
     found = 0
@@ -330,7 +317,7 @@ def _outer(bin_of: Any, low: Any, high: Any, bins: Any) -> Any:
     return found
 
 
-@_compiled
+@compiled
 def _drops(
     scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
 ) -> None:
@@ -363,7 +350,7 @@ def _drops(
         order[at] = c
 
 
-@_compiled
+@compiled
 def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, apart: Any, chosen: Any) -> Any:
     """Choose what lies between the first neighbours of `order` that are far enough apart; whether there are such."""
     for step in range(certain - 1):
@@ -373,7 +360,7 @@ def _between(scores: Any, eligible: Any, edges: Any, order: Any, certain: Any, a
     return False
 
 
-@_compiled
+@compiled
 def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any, left: Any) -> None:
     """Choose the images between the first neighbours, by descending drop, that lie more than `apart` places apart.
 
@@ -403,7 +390,7 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
         left[i] = not done
 
 
-@_compiled
+@compiled
 def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: Any) -> None:
     """Fill `told` [4, B] with the fields of `ranks.Tally`."""
     width, ends = scores.shape[1], np.empty(2, np.float32)
@@ -420,7 +407,7 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: An
         told[0, i], told[1, i], told[2, i], told[3, i] = size, reached, first, last - 1
 
 
-@_compiled
+@compiled
 def reach(scores: Any, bits: Any, counted: Any, own: Any, lengths: Any, found: Any) -> None:
     """Fill `found` [B, K] with how many counted images score at least `own` [B, K], of the first `lengths` [B]."""
     width = scores.shape[1]
@@ -430,59 +417,3 @@ def reach(scores: Any, bits: Any, counted: Any, own: Any, lengths: Any, found: A
             for j in range(width):
                 ahead += counted[i, j] & (scores[i, j] >= least)
             found[i, k] = ahead
-
-
-@_compiled
-def _count(inside: Any) -> Any:
-    """How many are True (of a slice: compilers make vector code of a loop over all of an array only)."""
-    found = 0
-    for j in range(len(inside)):
-        found += inside[j]
-    return found
-
-
-@_compiled
-def _slot(keys: Any, place: Any) -> Any:
-    """Where a place stands in a table of places, or may be put (-1 is none; its length is a power of two)."""
-    last = len(keys) - 1
-    at = (place * 0x9E3779B1 >> 15) & last
-    while keys[at] != -1 and keys[at] != place:
-        at = (at + 1) & last
-    return at
-
-
-@_compiled
-def shuffle(pool: Any, here: Any, there: Any, drawn: Any) -> None:
-    """Swap members `here` and `there` ([B, D] each, counted in their pool) in turn; the columns that come to `here`."""
-    rows, width = pool.shape
-    before, room = np.empty(width // _CHUNK + 2, np.int64), 4
-    while room < 4 * here.shape[1]:
-        room *= 2
-    keys, moved = np.empty(room, np.int64), np.empty(room, np.int64)  # the member at each place that was swapped
-    for i in range(rows):
-        before[0], keys[:] = 0, -1
-        for c in range(len(before) - 1):
-            before[c + 1] = before[c] + _count(pool[i, c * _CHUNK : (c + 1) * _CHUNK])
-        for t in range(here.shape[1]):
-            a, b = here[i, t], there[i, t]
-            one = _slot(keys, a)
-            if keys[one] == -1:
-                keys[one], moved[one] = a, a
-            other = _slot(keys, b)
-            if keys[other] == -1:
-                keys[other], moved[other] = b, b
-            member = moved[other]
-            moved[other] = moved[one]
-            moved[one] = member
-            c, end = 0, len(before) - 1
-            while end - c > 1:
-                middle = (c + end) // 2
-                if before[middle] <= member:
-                    c = middle
-                else:
-                    end = middle
-            ahead, j = member - before[c] + 1, c * _CHUNK - 1
-            while ahead:
-                j += 1
-                ahead -= pool[i, j]
-            drawn[i, t] = j

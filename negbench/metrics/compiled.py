@@ -7,15 +7,13 @@ scores. Both give the same bits, so that nothing but time depends on which one r
 from __future__ import annotations
 
 import importlib.util
-import os
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from negbench.files import cache_dir
+from negbench.metrics._numba import code_folder
 
 SMALLEST = 2**19  # scores that are worth it: numba is imported and its machine code read in 0.5 s, once a process
 
@@ -33,13 +31,3 @@ def _loaded() -> ModuleType | None:
     from negbench.metrics import _kernels
 
     return _kernels
-
-
-def code_folder() -> Path | None:
-    """Where machine code is kept, as making it takes some 8 s; None where the cache folder cannot be written."""
-    folder = cache_dir() / "numba"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None

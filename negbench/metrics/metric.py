@@ -19,15 +19,15 @@ from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import hits_at_k
 
-Values = Callable[[QueryRanks], Tensor]  # ranks of Q queries -> [Q] float
+QueryValues = Callable[[QueryRanks], Tensor]  # ranks of Q queries -> [Q] float
 
 
-def hits(k: int) -> Values:
+def hits(k: int) -> QueryValues:
     """[Q] 1 where the target is among the first k, else 0."""
     return lambda ranks: hits_at_k(ranks.target_rank, k)
 
 
-def subset_hits(k: int) -> Values:
+def subset_hits(k: int) -> QueryValues:
     """[Q] as `hits`, within each query's subset (CIRR's image group)."""
 
     def values(ranks: QueryRanks) -> Tensor:
@@ -38,12 +38,12 @@ def subset_hits(k: int) -> Values:
     return values
 
 
-def precision(k: int) -> Values:
+def precision(k: int) -> QueryValues:
     """[Q] average precision at k over all relevant images."""
     return lambda ranks: average_precision_at_k(ranks.relevant_ranks, k)
 
 
-def by_answers(values: Values) -> Values:
+def by_answers(values: QueryValues) -> QueryValues:
     """[Q] the values, each weighing as many as the query has relevant images; weights have mean 1 over the queries.
 
     A mean of these is a mean over (query, relevant image) pairs.
@@ -58,7 +58,7 @@ def by_answers(values: Values) -> Values:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """Values of one metric, as intervals and paired tests take them.
+    """QueryValues of one metric, as intervals and paired tests take them.
 
     Attributes:
         values: [n] float64, of the queries that the metric is about; in [0, 1] unless weighted (`by_answers`).
@@ -97,7 +97,7 @@ class Metric:
         (0.6666666666666666, 0.75)
     """
 
-    per_query: tuple[Values, ...]
+    per_query: tuple[QueryValues, ...]
     over: Literal["queries", "groups"] = "queries"
     group: str | None = None
     aspect: str | None = None

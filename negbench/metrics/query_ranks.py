@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -48,6 +48,19 @@ class QueryRanks:
     def groups(self) -> tuple[str, ...]:
         """The groups that have a query, in order of first appearance."""
         return tuple(dict.fromkeys(self.group))
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
+        """The queries of all parts in turn, which hold subset ranks and aspects all or none."""
+        return cls(
+            query=tuple(name for part in parts for name in part.query),
+            group=tuple(name for part in parts for name in part.group),
+            target_rank=_joined([part.target_rank for part in parts]),
+            gallery_size=_joined([part.gallery_size for part in parts]),
+            relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
+            subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
+            aspects=sum(told, ()) if (told := [p.aspects for p in parts if p.aspects is not None]) else None,
+        )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
         """The queries named by int64 indices (or a [Q] bool mask), in that order."""
@@ -115,3 +128,7 @@ class QueryRanks:
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
             aspects=tuple(tuple(names) for names in frame["aspects"]) if "aspects" in frame.columns else None,
         )
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if parts else torch.zeros(0, dtype=torch.int64)

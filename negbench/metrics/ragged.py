@@ -24,6 +24,14 @@ class Ragged:
         flat = [value for row in rows for value in row]
         return cls(torch.tensor(flat, dtype=torch.int64), lengths.cumsum(0))
 
+    @classmethod
+    def concatenated(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts in turn."""
+        if not parts:
+            return cls.of([])
+        lengths = torch.cat([part.lengths for part in parts])
+        return cls(torch.cat([part.values for part in parts]), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

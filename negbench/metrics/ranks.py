@@ -20,7 +20,6 @@ from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
 _FEW_SLOTS, _MANY_SLOTS = 8, 128  # relevant images of a query: at most, and on average
-_CHUNK = 16  # images of a row that are looked at as one
 _WIDE = 2**14  # images of a row that repay a call of its own
 
 
@@ -178,27 +177,8 @@ def _largest(values: Tensor, k: int) -> Tensor:
     """[B, 1] the k-th largest value of each row, 1 <= k <= N."""
     if values.device.type != "cpu":
         return values.topk(k).values[:, -1:]
-    found, (rows, width) = values.numpy(), values.shape
-    chunks = width // _CHUNK
-    if 2 * k > chunks:
-        return torch.from_numpy(_partitioned(found, k))
-    # k chunks of a row reach the k-th largest maximum of its chunks, so the k-th largest value does, and few others do
-    maxima = found[:, : chunks * _CHUNK].reshape(rows, _CHUNK, chunks).max(1)
-    reach = found >= _partitioned(maxima, k)
-    size = count(torch.from_numpy(reach)).numpy()
-    many = np.flatnonzero(size > 8 * k)  # most of these are rows with fewer than k images: half of the row is -inf
-    reach[many], size[many] = False, 0
-    few = np.full((rows, max(k, size.max())), -np.inf, found.dtype)
-    few[np.arange(few.shape[1]) < size[:, None]] = found.ravel()[np.flatnonzero(reach)]
-    largest = _partitioned(few, k)
-    largest[many] = _partitioned(found[many], k)
-    return torch.from_numpy(largest)
-
-
-def _partitioned(values: NDArray[Any], k: int) -> NDArray[Any]:
-    """[B, 1] the k-th largest value of each row."""
     place = values.shape[1] - k
-    return np.partition(values, place, axis=1)[:, place, None]
+    return torch.from_numpy(np.partition(values.numpy(), place, axis=1)[:, place, None])
 
 
 def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:
@@ -307,23 +287,13 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
         reach = torch.zeros_like(place)
         fast.reach(*arrays(scores, counted), own.numpy(), relevant.lengths.numpy(), reach.numpy())
     elif width <= _FEW_SLOTS:
-        reach = _reaching(scores, counted, own)
+        reach = torch.stack([count(counted & at_most(slot[:, None], scores)) for slot in own.unbind(1)], dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))
         reach = others.shape[1] - torch.searchsorted(others, own)  # irrelevant images that reach the slot
         reach = reach.clamp(max=count(counted)[:, None])  # a slot at -inf: not those that were left out
     ranks = 1 + place + reach
     return Ragged(ranks[rows, slots].cpu(), relevant.offsets)
-
-
-def _reaching(scores: Tensor, counted: Tensor, own: Tensor) -> Tensor:
-    """[B, W] int64: how many counted images [B, N] bool score at least each of `own` [B, W]."""
-    if scores.device.type != "cpu":
-        return torch.stack([count(counted & (scores >= slot[:, None])) for slot in own.unbind(1)], dim=1)
-    # numpy compares twice as fast as torch, and bits are an eighth of the bytes to go through
-    table, inside = scores.detach().numpy(), np.packbits(counted.numpy(), axis=1)
-    found = [np.packbits(table >= slot[:, None], axis=1) & inside for slot in own.detach().numpy().T]
-    return torch.from_numpy(np.stack([np.bitwise_count(bits).sum(1, dtype=np.int64) for bits in found], axis=1))
 
 
 def _ascending(scores: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def _check(asked: Evaluate) -> Callable[[Dataset], None]:
 
     def check(dataset: Dataset) -> None:
         if asked.submission is not None:
-            dataset.check_submission()
+            submittable(dataset)
         if asked.out is not None or (asked.submission is None and asked.trec is None):
             dataset.require_labels()
 

@@ -25,15 +25,16 @@ from negbench.data.scene import (
     trained_state,
 )
 from negbench.datasets._preferences import PreferenceFormat
+from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
 from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
 from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table
-from negbench.metrics.rankings import top_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
+from negbench.scoring.rankings import top_of_rankings
 from negbench.scoring.result import Ranked, Scores, judged
 from negbench.scoring.stored import Layers, check_sections, preferences_of, read_rankings
 
@@ -84,7 +85,7 @@ class Encoded:
         """Write the files of the benchmark's test server; returns their paths. DataError where there is no server."""
         score_block = evaluation.block_scorer(self.embeddings.queries, self.embeddings.candidates)
         paths = []
-        for name, content in self.dataset.submission(score_block).items():
+        for name, content in submittable(self.dataset).submission(score_block).items():
             paths.append(folder / name)
             with atomic_write(paths[-1]) as file:  # compact: CIRR's server takes 5 MB
                 json.dump(content, file, separators=(",", ":"))

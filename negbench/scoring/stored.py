@@ -19,9 +19,9 @@ from negbench.errors import DataError, NegbenchError, OptionError, RunError
 from negbench.files import parsed_json
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
+from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
 from negbench.scoring.result import Ranked, Scores, judged
 from negbench.scoring.trec import read_trec
 

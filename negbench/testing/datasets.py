@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.dataset import Dataset, QueryRanks
 from negbench.errors import DataError, NegbenchError
 
@@ -251,13 +252,13 @@ class DatasetTestCase:
     def test_submission(self, val: Dataset) -> None:
         """Written where there is a test server; else the refusal is one line."""
         scores = toy_table(val, 1)
-        if val.test_server:
+        if isinstance(val, Submittable):
             files = val.submission(lambda rows, columns: scores[rows][:, columns])
             for lists in files.values():
                 assert {query.id for query in val.queries} <= set(lists)
         else:
             with pytest.raises(DataError, match="no test server"):
-                val.check_submission()
+                submittable(val)
 
     # --- training ------------------------------------------------------------------------------------------------
 
@@ -288,8 +289,6 @@ class DatasetTestCase:
             assert drawn.queries == train.at_epoch(2 - epoch, 4).at_epoch(epoch, 11).queries
             assert (drawn.identity, drawn.split) == (train.identity, train.split)
             assert (drawn.target_columns >= 0).all()
-            texts = train.texts(epoch, 11)
-            assert len(texts) == len(train.queries)
-            assert all(text.strip() for text in texts)
+            assert all(query.text.strip() for query in drawn.queries)
         assert torch.equal(torch.get_rng_state(), state)
         assert random.getstate() == python

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from functools import cache
 from pathlib import Path
 
@@ -13,13 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from negbench.backbones import _tiny_pretrain
-from negbench.backbones._fusion import FUSIONS
 from negbench.backbones.tiny import (
     BUCKETS,
     MAX_WORDS,
     SHIPPED,
     SIZE,
-    WIDTH,
     Encoders,
     Tiny,
     load_encoders,
@@ -69,76 +66,13 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
 # --- the contract --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("weights", ["shipped", "random"])
-def test_shapes_and_unit_norms(weights: str, fusion: str) -> None:
-    tiny = _tiny(weights=weights, fusion=fusion)
-    features = tiny.image_features(_pixels(5))
-    assert features.shape == (5, 1, WIDTH)
-    for embeddings, shape in (
-        (tiny.candidates(features), (5, 1, WIDTH)),
-        (tiny.queries(features, TEXTS), (5, WIDTH)),
-        (tiny.text_queries(TEXTS), (5, WIDTH)),
-        (tiny.cross_queries(features[:3], TEXTS), (3, 5, WIDTH)),
-    ):
-        assert embeddings.shape == shape
-        assert embeddings.dtype == torch.float32
-        torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(shape[:-1]))
-    assert tiny.temperature.item() == pytest.approx(0.07)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "CMYK", "1", "I;16"])
-@pytest.mark.parametrize("size", [(64, 64), (200, 90), (31, 77)])
-def test_any_image_is_preprocessed(mode: str, size: tuple[int, int]) -> None:
-    pixels = _tiny().preprocess(Image.new(mode, size))
-    assert pixels.shape == (3, SIZE, SIZE)
-    assert pixels.dtype == torch.float32
-    assert torch.isfinite(pixels).all()
-
-
 def test_pictures_of_the_right_size_are_only_scaled() -> None:
     raw = torch.randint(256, (SIZE, SIZE, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     got = _tiny().preprocess(Image.fromarray(raw.numpy()))
     torch.testing.assert_close(got, _tiny_pretrain.scaled(raw.permute(2, 0, 1)))
 
 
-def test_transform_is_what_preprocess_does_and_pickles() -> None:
-    image = Image.effect_noise((90, 50), 80)
-    transform = pickle.loads(pickle.dumps(_tiny().transform))
-    assert torch.equal(transform(image), _tiny().preprocess(image))
-
-
-def test_features_do_not_depend_on_the_batch() -> None:
-    pixels = _pixels(9)
-    alone = torch.cat([_tiny().image_features(row[None]) for row in pixels])
-    torch.testing.assert_close(_tiny().image_features(pixels), alone, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("attribute_weights", [False, True])
-def test_cross_queries_equal_queries_on_all_pairs(fusion: str, attribute_weights: bool) -> None:
-    tiny = _tiny(fusion=fusion, attribute_weights=attribute_weights)
-    features = _features(4)
-    want = torch.stack([tiny.queries(features[[r] * len(TEXTS)], TEXTS) for r in range(len(features))])
-    for chunk in (1, 7, 1024):
-        torch.testing.assert_close(tiny.cross_queries(features, TEXTS, chunk=chunk), want, rtol=0, atol=1e-6)
-
-
-def test_text_alone_decides_the_text_query() -> None:
-    rows = _tiny().text_queries([TEXTS[0], TEXTS[0], TEXTS[1]])
-    torch.testing.assert_close(rows[0], rows[1])
-    assert rows[0] @ rows[2] < 0.99
-
-
 # --- text ----------------------------------------------------------------------------------------------------------
-
-
-def test_tokenised_rows_can_be_indexed_and_passed_back() -> None:
-    tokens = _tiny().tokenize(TEXTS)
-    assert all(len(tensor) == len(TEXTS) for tensor in tokens.values())
-    rows = torch.tensor([4, 0])
-    got = _tiny().queries(_features()[rows], {name: tensor[rows] for name, tensor in tokens.items()})
-    torch.testing.assert_close(got, _tiny().queries(_features(), TEXTS)[rows], rtol=0, atol=1e-6)
 
 
 def test_ids_hand_table() -> None:
@@ -175,19 +109,6 @@ def _loss(tiny: Tiny) -> Tensor:
     query = tiny.queries(_features(), TEXTS)
     loss = F.cross_entropy(query @ tiny.candidates(_features())[:, 0].T / tiny.temperature, torch.arange(len(TEXTS)))
     return loss
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("attribute_weights", [False, True])
-def test_encoders_are_frozen_and_all_else_gets_a_gradient(fusion: str, attribute_weights: bool) -> None:
-    tiny = Tiny.load(fusion=fusion, attribute_weights=attribute_weights).train()
-    assert not tiny.image_features(_pixels(2).requires_grad_()).requires_grad
-    _loss(tiny).backward()
-    for name, parameter in tiny.named_parameters():
-        assert parameter.requires_grad != name.startswith("encoders."), name
-        if parameter.requires_grad:
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().sum() > 0, name
 
 
 def test_optimizer_groups_hold_every_trained_parameter_once() -> None:

@@ -15,8 +15,8 @@ import torch
 import negbench
 from negbench.cli import main
 from negbench.loop.runs import Bench, run_config
-from negbench.metrics import evaluate_rankings
 from negbench.runfolder import RunFolder
+from negbench.scoring.rankings import evaluate_rankings
 from negbench.scoring.trec import read_trec
 from negbench.systems.system import load_config
 

@@ -239,20 +239,6 @@ def test_metrics_are_the_servers(tmp_path: Path) -> None:
     assert part.evaluate(scores[[7, 3]]) == pytest.approx(want, abs=1e-12)
 
 
-def test_ties_count_against_the_model(tmp_path: Path) -> None:
-    data, annotations = large(tmp_path, 40, 30, seed=5)
-    scores = table_of(data, 3, levels=3)
-    lists = {}
-    for query, row, value in zip(data.queries, scores.tolist(), annotations, strict=True):
-        truths = value["gt_img_ids"]
-        score = dict(zip(map(int, data.images), row, strict=True))
-        lists[query.id] = sorted(score, key=lambda n: (-score[n], truths.index(n) if n in truths else -1))
-    found, want = data.evaluate(scores), server_metrics(annotations, lists)
-    assert {k: v for k, v in found.items() if "map" in k} == pytest.approx(
-        {k: v for k, v in want.items() if "map" in k}, abs=1e-12
-    )
-
-
 def test_the_reference_stays_a_candidate(root: Path) -> None:
     data = load(root)
     scores = torch.full((3, 7), -2.0)
@@ -261,22 +247,6 @@ def test_the_reference_stays_a_candidate(root: Path) -> None:
     ranks = data.rank(block(scores))
     assert ranks.target_rank.tolist() == [2, 2, 2]
     assert ranks.gallery_size.tolist() == [7, 7, 7]
-
-
-def test_one_candidate(tmp_path: Path) -> None:
-    data = load(write(tmp_path, {VAL: [entry(0, 5, [5], ["viewpoint"])], INFO: info_of([5])}))
-    assert set(data.evaluate(torch.tensor([[-4.0]])).values()) == {1.0}
-
-
-def test_aspects_survive_a_parquet_file(root: Path, tmp_path: Path) -> None:
-    import pandas as pd
-
-    data = load(root)
-    ranks = data.rank(block(table_of(data, 0)))
-    ranks.to_frame().to_parquet(tmp_path / "ranks.parquet")
-    again = type(ranks).from_frame(pd.read_parquet(tmp_path / "ranks.parquet"))
-    assert again.aspects == (("cardinality", "direct_addressing"), ("negation",), ())
-    assert Circo.summarise(again) == data.evaluate(table_of(data, 0))
 
 
 # --- images ------------------------------------------------------------------------------------------------------

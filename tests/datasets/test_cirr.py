@@ -239,27 +239,6 @@ def test_chance_is_a_fifth_within_the_group(tmp_path: Path) -> None:
         assert abs(found[f"recall_at_{k}"] - k / 100) < 4 * (k / 100 * (1 - k / 100) / 6000) ** 0.5
 
 
-def test_constant_and_perfect_scorers(root: Path) -> None:
-    data = load(root)
-    constant = data.evaluate(torch.full((3, 9), -1.0))
-    assert constant["recall_at_1"] == constant["recall_at_5"] == constant["subset_recall_at_3"] == 0
-    assert constant["recall_at_10"] == 1  # eight candidates
-    scores = torch.full((3, 9), -2.0)
-    scores[torch.arange(3), data.target_columns] = -1.0
-    scores[torch.arange(3), data.reference_columns] = 5.0  # the best of all, and never counted
-    assert set(data.evaluate(scores).values()) == {1.0}
-
-
-def test_one_candidate(tmp_path: Path) -> None:
-    files = toy_files("train")
-    entry = files["captions/cap.rc2.train.json"][0]
-    entry["img_set"]["members"] = [entry["reference"], entry["target_hard"]]
-    files["captions/cap.rc2.train.json"] = [entry]
-    files["image_splits/split.rc2.train.json"] = dict.fromkeys(entry["img_set"]["members"], "./x.png")
-    data = load(write(tmp_path, files), split="train")
-    assert set(data.evaluate(torch.tensor([[7.0, -3.0]])).values()) == {1.0}
-
-
 def test_ranks_of_another_data_set_are_refused(root: Path) -> None:
     import dataclasses
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Query
+from negbench.datasets._submission import submittable
 from negbench.datasets.card import Counts, DatasetCard
+from negbench.datasets.cirr import Cirr
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -51,8 +54,13 @@ def card(**changes: Any) -> DatasetCard:
     return dataclasses.replace(base, **changes)
 
 
-def toy(*, seed: int = 0, exclude: bool = False, more: bool = False, subset: bool = False, queries: int = 25) -> Toy:
-    """Two overlapping groups, queries in mixed order, references inside, in the other group, and outside."""
+def toy(
+    *, seed: int = 0, exclude: bool = False, more: bool = False, subset: bool = False, queries: int = 25
+) -> Dataset:
+    """Two overlapping groups, queries in mixed order, references inside, in the other group, and outside.
+
+    Subsets are CIRR's, and so then is the class.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def pick(ids: list[str], count: int) -> list[str]:
@@ -79,7 +87,7 @@ def toy(*, seed: int = 0, exclude: bool = False, more: bool = False, subset: boo
             )
         )
     images, groups = columns_of(galleries)
-    return Toy(card(exclude_reference=exclude), "val", made, images, groups, content="c")
+    return (Cirr if subset else Toy)(card(exclude_reference=exclude), "val", made, images, groups, content="c")
 
 
 def scores_of(data: Dataset, *, levels: int | None = None, seed: int = 5) -> Tensor:
@@ -102,19 +110,17 @@ def loop_rank(data: Dataset, scores: Tensor, index: int, pool: list[str] | None 
     return 1 + len(ahead), len(gallery)
 
 
-@pytest.mark.parametrize("levels", [None, 3])
-@pytest.mark.parametrize("exclude", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_ranks_against_loops(seed: int, exclude: bool, levels: int | None) -> None:
-    data = toy(seed=seed, exclude=exclude)
-    scores = scores_of(data, levels=levels)
-    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
-    want = [loop_rank(data, scores, index) for index in range(len(data.queries))]
-    assert list(zip(ranks.target_rank.tolist(), ranks.gallery_size.tolist(), strict=True)) == want
-    assert ranks.query == tuple(query.id for query in data.queries)
-    assert ranks.group == tuple(query.group for query in data.queries)
-    assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
-    assert ranks.subset_rank is None
+def test_ranks_against_loops() -> None:
+    for seed, exclude, levels in itertools.product(range(4), (False, True), (None, 3)):
+        data = toy(seed=seed, exclude=exclude)
+        scores = scores_of(data, levels=levels)
+        ranks = data.rank(lambda rows, columns, table=scores: table[rows][:, columns])
+        want = [loop_rank(data, scores, index) for index in range(len(data.queries))]
+        assert list(zip(ranks.target_rank.tolist(), ranks.gallery_size.tolist(), strict=True)) == want
+        assert ranks.query == tuple(query.id for query in data.queries)
+        assert ranks.group == tuple(query.group for query in data.queries)
+        assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
+        assert ranks.subset_rank is None
 
 
 @pytest.mark.parametrize("exclude", [False, True])
@@ -233,7 +239,8 @@ def test_derived_columns() -> None:
         assert (query.reference in data.extra_images) if column < 0 else (data.images[column] == query.reference)
         assert list(data.groups)[int(data.group_index[index])] == query.group
     assert data.relevant is None
-    assert data.texts(3, 7) == [query.text for query in data.queries]
+    assert data.at_epoch(3, 7) is data
+    assert not data.redraws
 
 
 @pytest.mark.parametrize(
@@ -380,8 +387,12 @@ def test_open_image_without_images() -> None:
 def test_top_against_sorted_ids(k: int, exclude: bool, block: int) -> None:
     data = toy(exclude=exclude, subset=True)
     scores = scores_of(data, levels=3)
-    for within in (False, True):
-        top = data.top(lambda rows, columns: scores[rows][:, columns], k, within_subset=within, block=block)
+    assert isinstance(data, Cirr)
+
+    def score_block(rows: Tensor, columns: Tensor) -> Tensor:
+        return scores[rows][:, columns]
+
+    for within, top in (False, data.top(score_block, k, block)), (True, data.top_of_group(score_block, k)):
         assert top.columns.shape == top.scores.shape == (25, min(k, 17))
         for index, query in enumerate(data.queries):
             pool = [c for c in data.groups[query.group].tolist() if not within or data.images[c] in query.subset]
@@ -395,4 +406,4 @@ def test_top_against_sorted_ids(k: int, exclude: bool, block: int) -> None:
 
 def test_a_data_set_without_a_test_server() -> None:
     with pytest.raises(DataError, match="toy has no test server"):
-        toy().submission(lambda rows, columns: torch.zeros(len(rows), len(columns)))
+        submittable(toy())

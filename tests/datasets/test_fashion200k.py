@@ -125,18 +125,6 @@ def test_metrics_against_loops(root: Path, monkeypatch: pytest.MonkeyPatch, seed
     assert Fashion200K.summarise(some)["recall_at_1"] == float((ranks.target_rank[[0, 3]] == 1).double().mean())
 
 
-def test_metric_names_and_extremes(root: Path) -> None:
-    data = load(root)
-    assert list(data.evaluate(torch.zeros(5, 6))) == list(data.card.metrics)
-    assert data.card.metrics == ("recall_at_1", "recall_at_10", "recall_at_50", "average")
-    assert data.evaluate(torch.zeros(5, 6))["recall_at_1"] == 0
-    scores = torch.full((5, 6), -3.0)
-    scores[torch.arange(5), data.reference_columns] = 9.0  # the reference is not ranked
-    for index, query in enumerate(data.queries):
-        scores[index, data.column_of[query.relevant[-1]]] = -2.0  # not the named target where there is another
-    assert set(data.evaluate(scores).values()) == {1.0}
-
-
 # --- training pairs ----------------------------------------------------------------------------------------------
 
 
@@ -366,11 +354,6 @@ def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
     name, value = next(iter(option.items()))
     with pytest.raises(OptionError, match=f"{name} must be .*{value!r}"):
         load(root, **option)
-
-
-def test_wrong_root(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no labels; the data come from https://github.com/xthan/fashion-200k"):
-        load(tmp_path)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

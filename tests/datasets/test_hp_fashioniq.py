@@ -17,7 +17,7 @@ from torch import Tensor
 
 from negbench.datasets._preferences import MEASURES, PreferenceFormat
 from negbench.datasets.hp_fashioniq import HPFashionIQ
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 
 Files = dict[str, Any]
 FILE = "hpfiq.json"
@@ -232,25 +232,6 @@ def test_equal_recall_is_the_strict_rate_where_recall_cannot_tell(root: Path) ->
         assert data.judge(sets)["all/preference_rate_equal_recall"] == pytest.approx(want, nan_ok=True)
         mixed += 0 < sum(ahead) < len(ahead)
     assert mixed > 5
-
-
-def test_streamed_scores_are_those_of_the_table(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = load(root)
-    scores = table_of(data, 1)
-    monkeypatch.setattr("negbench.datasets._preferences._BLOCK", 4)
-    assert data.judge(data.score_sets(lambda rows, columns: scores[rows][:, columns])) == data.evaluate(scores)
-    with pytest.raises(NegbenchError, match="returned"):
-        data.score_sets(lambda rows, columns: scores)
-    scores[5, 0] = math.nan
-    with pytest.raises(NegbenchError, match="NaN"):
-        data.score_sets(lambda rows, columns: scores[rows][:, columns])
-
-
-def test_a_table_of_another_shape_is_one_line(root: Path) -> None:
-    data = load(root)
-    for scores in (table_of(data, 0)[:, 1:], table_of(data, 0)[1:], table_of(data, 0).long()):
-        with pytest.raises(NegbenchError, match="scores must be a float table of 13 queries"):
-            data.evaluate(scores)
 
 
 def test_a_part_keeps_its_own_judgements(root: Path) -> None:

@@ -342,18 +342,6 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 # --- loader --------------------------------------------------------------------------------------------------------
 
 
-def test_it_loads(folder: Path) -> None:
-    data = Synthetic.load(root=folder, split="val")
-    assert data.card.name == "synthetic"
-    assert data.card.protocol == "twins2.5-seed0-40x30x24x20"
-    assert data.card.version == str(GENERATOR)
-    assert list(data.groups) == list(CATEGORIES)
-    assert len(data.images) == 3 * TINY.val_images
-    assert len(data.queries) == 3 * TINY.val_queries
-    assert data.open_image(data.images[0]).size == (64, 64)
-    assert Synthetic.load(root=folder.parent, split="val").identity == data.identity
-
-
 def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
     spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, seed=5)
     synthesize(tmp_path / "noisy", spec)
@@ -441,21 +429,10 @@ def test_map_is_a_brute_force_mean(folder: Path) -> None:
     assert values["average/map_at_10"] == pytest.approx(np.mean(of_category))
 
 
-def test_metrics_of_one_category(folder: Path) -> None:
-    data = Synthetic.load(root=folder, split="val", categories=("shirt",))
-    values = data.evaluate(torch.randn(len(data.queries), len(data.images)))
-    assert set(values) == set(data.card.metrics)
-
-
 def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
     Synthetic.load(root=folder, seed=0, twins=2.5, **SIZES)
     with pytest.raises(OptionError, match=r"seed = 3, but the data set at .* has 0"):
         Synthetic.load(root=folder, seed=3)
-
-
-def test_there_is_no_test_split(folder: Path) -> None:
-    with pytest.raises(OptionError, match="split must be train or val"):
-        Synthetic.load(root=folder, split="test")
 
 
 def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
@@ -494,15 +471,3 @@ def test_another_generators_folder_is_refused(folder: Path, tmp_path: Path) -> N
     (other / MANIFEST).write_text(text.replace(f'"generator": {GENERATOR}', '"generator": 999'))
     with pytest.raises(DataError, match=r"made by generator 999, this is"):
         Synthetic.load(root=other)
-
-
-def test_a_missing_image_is_named_or_left_out(folder: Path, tmp_path: Path) -> None:
-    damaged = copy(folder, tmp_path / "d")
-    lost = Synthetic.load(root=damaged).queries[0].target
-    (damaged / "images" / "dress" / f"{lost}.png").unlink()
-    with pytest.raises(DataError, match=str(lost)):
-        Synthetic.load(root=damaged)
-    partial = Synthetic.load(root=damaged, allow_missing=True)
-    assert partial.partial
-    assert lost not in partial.images
-    assert len(Synthetic.load(root=damaged, images=False).images) == 3 * TINY.val_images

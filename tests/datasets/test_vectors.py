@@ -73,36 +73,22 @@ def test_queries_say_what_changes() -> None:
             assert any(clause.phrase in query.text.lower() for clause in clauses(new, name))
 
 
-def test_satisfied_counts_attributes() -> None:
-    data = load(label_noise=0.3)
-    rows, columns = torch.tensor([5, 0, 77]), torch.tensor([3, 150, 9, 0])
-    found = data.satisfied(rows, columns)
-    assert found.shape == (3, 4)
-    for i, row in enumerate(rows.tolist()):
-        right = data.right[data.queries[row].id]
-        assert found[i].tolist() == [shared(right, data.images[column]) for column in columns.tolist()]
-    part = data.with_queries([77, 5], "some")
-    assert torch.equal(part.satisfied(torch.tensor([1, 0]), columns), found[[0, 2]])
-
-
 # --- dials ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("twins", [1.0, 2.0, 4.5, 9.0])
-def test_twins(twins: float) -> None:
-    lengths = [len(query.relevant) for query in load(twins=twins).queries]
-    assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
+def test_twins() -> None:
+    for twins in (1.0, 2.0, 4.5, 9.0):
+        lengths = [len(query.relevant) for query in load(twins=twins).queries]
+        assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
 
 
 @pytest.mark.parametrize(("near_misses", "twins"), [(0.0, 4.5), (1.0, 4.5), (6.0, 4.5), (20.0, 4.5), (3.0, 1.0)])
 def test_near_misses_miss_exactly_one_attribute(near_misses: float, twins: float) -> None:
     data = load(near_misses=near_misses, twins=twins)
-    everything = torch.arange(len(data.images))
     of_images = [sum(shared(image, other) == 5 for other in data.images) for image in data.images]
     assert np.mean(of_images) == pytest.approx(near_misses, abs=max(0.05, 0.02 * near_misses))
-    found = (data.satisfied(torch.arange(len(data.queries)), everything) == 5).sum(1)
-    assert found.tolist() == [of_images[data.column_of[str(query.target)]] for query in data.queries]
-    assert found.float().mean() == pytest.approx(near_misses, abs=max(0.2, 0.1 * near_misses))
+    found = [of_images[data.column_of[str(query.target)]] for query in data.queries]
+    assert np.mean(found) == pytest.approx(near_misses, abs=max(0.2, 0.1 * near_misses))
     assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(twins, rel=0.06)
 
 
@@ -115,12 +101,12 @@ def test_near_misses_that_no_world_has() -> None:
 def test_label_noise_moves_targets_of_train_queries_alone() -> None:
     clean, some, more = (load(label_noise=noise) for noise in (0.0, 0.25, 0.5))
     assert clean.images == some.images
-    wrong = [{q.id for q in data.queries if q.target != data.right[q.id]} for data in (clean, some, more)]
+    right = {query.id: query.target for query in clean.queries}
+    wrong = [{q.id for q in data.queries if q.target != right[q.id]} for data in (clean, some, more)]
     assert [len(ids) for ids in wrong] == [0, 30, 60]
     assert wrong[1] < wrong[2]
     for old, new in zip(clean.queries, more.queries, strict=True):
         assert (new.id, new.reference, new.text) == (old.id, old.reference, old.text)
-        assert more.right[new.id] == old.target
         assert new.relevant[0] == new.target
         if new.id in wrong[2]:
             assert set(new.relevant[1:]) == set(old.relevant)
@@ -128,7 +114,6 @@ def test_label_noise_moves_targets_of_train_queries_alone() -> None:
         else:
             assert new == old
     assert load(split="val", label_noise=0.5).queries == load(split="val").queries
-    assert load(label_noise=1.0).right == clean.right
 
 
 def test_a_wrong_target_is_never_the_reference() -> None:

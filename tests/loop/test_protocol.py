@@ -8,10 +8,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 import pytest
@@ -161,10 +161,11 @@ class Narrow(Precomputed):
 class Varied(Triplets):
     """Each epoch, every query has another query's text."""
 
-    def texts(self, epoch: int, seed: int) -> list[str]:
-        texts = [query.text for query in self.queries]
+    def at_epoch(self, epoch: int, seed: int) -> Self:
         shift = 10 * seed + epoch
-        return texts[shift:] + texts[:shift]
+        others = self.queries[shift:] + self.queries[:shift]
+        drawn = [replace(query, text=other.text) for query, other in zip(self.queries, others, strict=True)]
+        return replace(self, queries=drawn)
 
 
 PLUGINS = {
@@ -782,7 +783,7 @@ def test_each_epoch_has_its_own_texts(vector_sets: list[str], record: Tape, tmp_
     dataset = part_of(resolved(config), "train")
     backbone = backbone_at(resolved(config))
     for epoch, steps in enumerate(record.epochs(STEPS)):
-        want = backbone.tokenize(dataset.texts(epoch, 2))["row"]
+        want = backbone.tokenize([query.text for query in dataset.at_epoch(epoch, 2).queries])["row"]
         for step in steps:
             assert torch.equal(step.tokens["row"], want[step.rows])
 

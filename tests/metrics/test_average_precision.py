@@ -57,16 +57,6 @@ def test_divides_by_the_smaller_of_relevant_and_k() -> None:
     assert average_precision_at_k(ranks, 2).tolist() == [1.0, 0.0, 0.5]
 
 
-def test_order_of_the_relevant_images_does_not_matter() -> None:
-    one, other = (average_precision_at_k(Ragged.of([row]), 5) for row in ([5, 1, 2], [1, 2, 5]))
-    assert torch.equal(one, other)
-
-
-def test_constant_scorer_gets_nothing() -> None:
-    ranks = relevant_ranks(torch.full((2, 9), 0.5), Ragged.of([[0, 1], [4]]))
-    assert average_precision_at_k(ranks, 7).tolist() == [0, 0]
-
-
 def test_errors() -> None:
     with pytest.raises(OptionError, match="k must be >= 1, got -3"):
         average_precision_at_k(Ragged.of([[1]]), -3)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from negbench.api import make_loss, make_strategy
+from negbench.cli.explain import options_of
 from negbench.config import RunConfig, parse_plugin, resolved
 from negbench.contracts import Strategy, band_fields, relevance, tunable_ranges
 from negbench.data.scene import Scenes
@@ -24,7 +25,7 @@ from negbench.loop.schedule import stages_of
 from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
 from negbench.mining.mine import mine
 from negbench.mining.task import mining_task
-from negbench.registry import options_of, registry
+from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config

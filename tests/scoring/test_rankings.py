@@ -19,8 +19,7 @@ from negbench.datasets import circo, cirr, fashioniq
 from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.datasets.dataset import Dataset, columns_of
 from negbench.errors import DataError, NegbenchError
-from negbench.metrics import evaluate_rankings
-from negbench.metrics.rankings import count_cut_subsets, ranks_of_rankings, top_of_rankings
+from negbench.scoring.rankings import count_cut_subsets, evaluate_rankings, ranks_of_rankings, top_of_rankings
 
 
 def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:

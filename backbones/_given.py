@@ -1,0 +1,73 @@
+"""Backbones without an image encoder: features are there by id; projections and the fusion are trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from negbench.backbones._composed import TwoTowers
+from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make_linear, unit
+from negbench.errors import NegbenchError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class GivenFeatures(TwoTowers):
+    """Features that are there by id, several rows an image; a projection of each side and the fusion are trained.
+
+    From an image's L rows x and a text's row y, n() making unit norm: candidates n(W_i x_l); query n(fusion(n(mean over
+    l of W_i x_l), n(W_t y))). A subclass writes `features_of`, `tokenize` and `_text`.
+
+    Args:
+        inputs: widths C of the images' and the texts' features.
+        width: D of the shared space. A projection between equal widths begins as the identity, any other as an
+            orthogonal map.
+        fusion: "gated", "sum" or "combiner".
+        fusion_init: of "gated".
+        generator: the initial weights' only source of randomness.
+        hidden: width of the fusion's hidden layer; 0 for none.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[int, int],
+        width: int,
+        fusion: FusionKind,
+        fusion_init: FusionInit,
+        generator: torch.Generator,
+        hidden: int = 0,
+    ) -> None:
+        super().__init__()
+        self.image_projection = _projection(inputs[0], width, generator)
+        self.text_projection = _projection(inputs[1], width, generator)
+        self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
+        self.attributes = None
+        self.start_temperature()
+
+    def preprocess(self, image: Image) -> Tensor:
+        """Raises NegbenchError: there is no encoder that could take pixels."""
+        raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: it takes features by id")
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """Raises NegbenchError: there is no encoder that could take pixels."""
+        raise NegbenchError(f"backbone '{self.identity.name}' has no image encoder: use features_of(ids)")
+
+    def candidates(self, features: Tensor) -> Tensor:
+        """[B, L, C] -> [B, L, D], unit norm."""
+        return unit(self.image_projection(features.float()))
+
+    def _reference(self, features: Tensor) -> Tensor:
+        return unit(self.image_projection(features.float()).mean(1))
+
+
+def _projection(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """Linear map that keeps the given geometry as far as the widths allow, so that untrained scores mean something."""
+    layer: nn.Linear = make_linear(inputs, outputs, generator, bias=False)
+    if inputs == outputs:
+        nn.init.eye_(layer.weight)
+    else:
+        nn.init.orthogonal_(layer.weight, generator=generator)
+    return layer

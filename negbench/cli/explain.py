@@ -1,0 +1,87 @@
+"""The options of a plug-in, for a user to read: types and defaults from signatures, texts from docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from negbench.contracts import tunable_ranges
+from negbench.registry import constructor_of, option_defaults, registry
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a plug-in, for a user to read."""
+
+    name: str
+    type: str
+    default: str
+    range: str  # "10..1000 log", or empty
+    text: str  # what the docstrings say of it
+
+
+def options_of(kind: str, name: str) -> list[Option]:
+    """Every option of a plug-in, which is imported for it."""
+    cls = registry.get(kind, name)
+    constructor = constructor_of(kind, cls)
+    hints = typing.get_type_hints(constructor.__init__ if inspect.isclass(constructor) else constructor)
+    fields = kind in ("strategies", "losses")
+    ranges = tunable_ranges(cls) if fields else {}
+    # the class that defines the option may be a base; for losses and strategies every class documents its own fields
+    documents = [
+        inspect.getdoc(constructor),
+        *(inspect.getdoc(each.load) for each in cls.__mro__ if hasattr(each, "load")),
+        *(inspect.getdoc(each) for each in cls.__mro__),
+        sys.modules[cls.__module__].__doc__,
+    ]
+    texts = [found for document in documents for found in (_documented(document or ""),) if found]
+    return [
+        Option(
+            option,
+            _type_text(hints.get(option, Any)),
+            "none" if default is None else str(default),
+            _span_text(ranges.get(option)),
+            next((each[option] for each in texts if option in each), ""),
+        )
+        for option, default in option_defaults(constructor).items()
+    ]
+
+
+def _type_text(hint: Any) -> str:
+    """'int', 'float or none', '"paper" or "release"'."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, parts))
+    if parts and type(None) in parts:
+        return " or ".join([*(_type_text(part) for part in parts if part is not type(None)), "none"])
+    return getattr(hint, "__name__", str(hint)) if not parts else str(hint).replace("typing.", "")
+
+
+def _span_text(span: Any) -> str:
+    if span is None:
+        return ""
+    return "|".join(map(str, span.choices)) or f"{span.low}..{span.high}{' log' if span.log else ''}"
+
+
+def _documented(document: str) -> dict[str, str]:
+    """Name -> text of a docstring's section "Args:"; several names may share a line: 'root, split: ...'."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    inside, margin = False, 0
+    for line in inspect.cleandoc(document).splitlines():
+        depth = len(line) - len(line.lstrip())
+        if not line.strip() or depth == 0:
+            inside = line.strip() in ("Args:", "Attributes:") or (inside and not line.strip())
+            margin, names = 0, []
+            continue
+        margin = margin or depth
+        head, colon, rest = line.strip().partition(": ")
+        if inside and depth == margin and colon:
+            names = [name.strip() for name in head.split(",")]
+            found.update(dict.fromkeys(names, rest))
+        elif inside and depth > margin:
+            found.update({name: f"{found[name]} {line.strip()}" for name in names})
+    return found

@@ -1,0 +1,335 @@
+"""Queries and the galleries that they are ranked in: columns, ranks, best images, scores; the base of `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query, check_option
+from negbench.datasets.card import DatasetCard
+from negbench.errors import DataError, NegbenchError
+from negbench.metrics.metric import Metric, PerQuery
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
+from negbench.metrics.ranks import relevant_ranks, target_ranks, top_columns
+
+ScoreBlock = Callable[[Tensor, Tensor], Tensor]
+
+
+class Block(NamedTuple):
+    """Scores of b queries of one group.
+
+    `rows` [b]; the group's `columns` [n]; `local`, the place of each of N + 1 columns among them, -1 where it is not
+    (the last entry serves column -1); `scores` [b, n].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    local: Tensor
+    scores: Tensor
+
+
+class Top(NamedTuple):
+    """The best images of Q queries: `columns` [Q, k] int64 into `Dataset.images`, -1 where a gallery is smaller, and
+    their float32 `scores` [Q, k], -inf there; both on the CPU.
+    """
+
+    columns: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Galleries:
+    """Queries, each with a gallery; see `Dataset` for the fields."""
+
+    card: DatasetCard
+    split: str
+    queries: list[Query]
+    images: list[str]
+    groups: dict[str, Tensor]
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """Name -> metric, in the order of tables: those that these ranks (all queries, or some) can be scored by."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        for what, ids in (("image", self.images), ("query", [query.id for query in self.queries])):
+            if len(set(ids)) != len(ids):
+                repeated = next(name for index, name in enumerate(ids) if name in ids[:index])
+                raise DataError(f"{self.card.name} {self.split}: {what} '{repeated}' is there twice")
+        for name, columns in self.groups.items():
+            inside = len(columns) == 0 or (int(columns.min()) >= 0 and int(columns.max()) < len(self.images))
+            if columns.dtype != torch.int64 or not inside or len(torch.unique(columns)) != len(columns):
+                raise DataError(f"{self.card.name} {self.split}: group '{name}' is no set of columns of the images")
+        for query, group, target in zip(
+            self.queries, self.group_index.tolist(), self.target_columns.tolist(), strict=True
+        ):
+            if group < 0:
+                raise DataError(f"{self.card.name} {self.split}: query {query.id} has unknown group '{query.group}'")
+            if query.target is not None and (target < 0 or not self._members[group, target]):
+                raise DataError(
+                    f"{self.card.name} {self.split}: target '{query.target}' of query {query.id} is not in the gallery "
+                    f"of group '{query.group}'"
+                )
+
+    # --- columns -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def column_of(self) -> dict[str, int]:
+        """Image id -> column."""
+        return {image: column for column, image in enumerate(self.images)}
+
+    @cached_property
+    def group_index(self) -> Tensor:
+        """[Q] int64, position of the query's group in `groups`, -1 where unknown."""
+        position = {name: index for index, name in enumerate(self.groups)}
+        return torch.tensor([position.get(query.group, -1) for query in self.queries], dtype=torch.int64)
+
+    @cached_property
+    def target_columns(self) -> Tensor:
+        """[Q] int64, column of the target; -1 where the labels are closed."""
+        columns = [-1 if query.target is None else self.column_of.get(query.target, -1) for query in self.queries]
+        return torch.tensor(columns, dtype=torch.int64)
+
+    @cached_property
+    def extra_images(self) -> list[str]:
+        """Reference images outside `images`, in order of first appearance."""
+        return list(dict.fromkeys(q.reference for q in self.queries if q.reference not in self.column_of))
+
+    @cached_property
+    def all_images(self) -> list[str]:
+        """Every image that has to be encoded: `images`, then `extra_images`."""
+        return [*self.images, *self.extra_images]
+
+    @cached_property
+    def reference_index(self) -> Tensor:
+        """[Q] int64, position of the reference image in `all_images`."""
+        position = {image: index for index, image in enumerate(self.all_images)}
+        return torch.tensor([position[query.reference] for query in self.queries], dtype=torch.int64)
+
+    @cached_property
+    def reference_columns(self) -> Tensor:
+        """[Q] int64, column of the reference image, -1 where it is outside `images`."""
+        return torch.where(self.reference_index < len(self.images), self.reference_index, -1)
+
+    @cached_property
+    def relevant(self) -> Ragged | None:
+        """Q rows of columns: every image of the query's gallery known to be relevant, the target first.
+
+        None where no query knows more than its target. A reference that the protocol excludes is never relevant.
+        """
+        if not any(query.relevant for query in self.queries):
+            return None
+        return Ragged.of(self._relevant_columns(index) for index in range(len(self.queries)))
+
+    def _relevant_columns(self, index: int) -> list[int]:
+        query, group = self.queries[index], int(self.group_index[index])
+        named = ([] if query.target is None else [query.target]) + list(query.relevant)
+        if self.card.exclude_reference:
+            named = [image for image in named if image != query.reference]
+        columns = [self.column_of[image] for image in dict.fromkeys(named) if image in self.column_of]
+        return [column for column in columns if self._members[group, column]]
+
+    @cached_property
+    def _members(self) -> Tensor:
+        """[groups, N] bool."""
+        members = torch.zeros(len(self.groups), len(self.images), dtype=torch.bool)
+        for row, columns in zip(members, self.groups.values(), strict=True):
+            row[columns] = True
+        return members
+
+    def dev_rows(self, fraction: float, seed: int) -> Tensor:
+        """[Q] bool, the queries of a development part; arguments and errors as `Dataset.split_dev`.
+
+        Within each group, whole targets are moved to it in a seeded order until it holds `fraction` of the group's
+        queries, so no target image is in both parts.
+        """
+        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+        if not self.queries or int(self.target_columns.min()) < 0:
+            raise DataError(f"{self.card.name} {self.split}: a development part needs a target for every query")
+        generator = torch.Generator().manual_seed(seed)
+        in_dev: dict[int, bool] = {}  # target column -> part; a target of two groups keeps its first part
+        for group in range(len(self.groups)):
+            targets, counts = torch.unique(self.target_columns[self.group_index == group], return_counts=True)
+            order = torch.randperm(len(targets), generator=generator).tolist()
+            quota = round(fraction * int(counts.sum()))
+            taken = sum(n for t, n in zip(targets.tolist(), counts.tolist(), strict=True) if in_dev.get(t))
+            for position in order:
+                target = int(targets[position])
+                if target not in in_dev:
+                    in_dev[target] = taken < quota
+                    taken += int(counts[position]) if in_dev[target] else 0
+        dev = torch.tensor([in_dev[target] for target in self.target_columns.tolist()])
+        if dev.all() or not dev.any():
+            raise DataError(
+                f"{self.card.name} {self.split}: {len(self.queries)} queries are too few for a dev part of {fraction}"
+            )
+        return dev
+
+    # --- ranks ---------------------------------------------------------------------------------------------------
+
+    def rank(self, score_block: ScoreBlock, block: int = 1024) -> QueryRanks:
+        """Rank every query within its own gallery, `block` queries at a time; the full table is never held.
+
+        Args:
+            score_block: (rows [b] int64 into `queries`, columns [n] int64 into `images`, both on the CPU) -> [b, n]
+                float scores on any device, any sign, higher is better.
+            block: queries per call.
+
+        Raises:
+            NegbenchError: a block of the wrong shape, or a score that is NaN.
+        """
+        blocks = list[Tensor]()
+        parts = list[QueryRanks]()
+        for each in self._blocks(score_block, block):
+            blocks.append(each.rows)
+            parts.append(self._ranked(each))
+        order = torch.argsort(torch.cat(blocks)) if blocks else torch.zeros(0, dtype=torch.int64)
+        return QueryRanks.concatenated(parts).select(order)
+
+    def _ranked(self, block: Block) -> QueryRanks:
+        """Ranks of the queries of one block."""
+        rows, columns, local, scores = block
+        target, allowed = local[self.target_columns[rows]], self._allowed(rows, local, len(columns))
+        target_rank = target_ranks(scores, target, allowed).cpu()
+        if self.relevant is None:
+            has = target_rank > 0
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), has.long().cumsum(0)])
+            ranks = Ragged(target_rank[has], offsets)
+        else:
+            known = self.relevant.select(rows)
+            ranks = relevant_ranks(scores, Ragged(local[known.values], known.offsets), allowed)
+        queries = [self.queries[row] for row in rows.tolist()]
+        return QueryRanks(
+            query=tuple(query.id for query in queries),
+            group=tuple(query.group for query in queries),
+            target_rank=target_rank,
+            gallery_size=torch.full_like(rows, len(columns)) if allowed is None else allowed.sum(1),
+            relevant_ranks=ranks,
+        )
+
+    def top(self, score_block: ScoreBlock, k: int, block: int = 256) -> Top:
+        """The k best images of every query by the protocol's rules, `block` queries at a time.
+
+        Ties go to the lower column, so that a list is the same on every machine; for ranks, where ties count against
+        the model, see `rank`.
+
+        Args:
+            score_block: as for `rank`.
+            k: how many, >= 1.
+            block: queries per call.
+
+        Raises:
+            NegbenchError: a block of the wrong shape, or a score that is NaN.
+        """
+        return self._top(score_block, k, self._allowed, block)
+
+    def _top(
+        self, score_block: ScoreBlock, k: int, mask: Callable[[Tensor, Tensor, int], Tensor | None], block: int = 256
+    ) -> Top:
+        """`top` among the images that `mask` ([b] rows, `Block.local`, n) -> [b, n] bool leaves; None: all."""
+        check_option("k", k, k >= 1, ">= 1")
+        found = torch.full((len(self.queries), min(k, len(self.images))), -1, dtype=torch.int64)
+        values = torch.full(found.shape, -torch.inf)
+        for rows, columns, local, scores in self._blocks(score_block, block):
+            if len(columns):
+                best = top_columns(scores, k, mask(rows, local, len(columns))).cpu()
+                width, there = best.shape[1], best >= 0
+                found[rows, :width] = torch.where(there, columns[best.clamp(min=0)], -1)
+                own = scores.float().cpu().gather(1, best.clamp(min=0))
+                values[rows, :width] = torch.where(there, own, -torch.inf)
+        return Top(found, values)
+
+    def _blocks(self, score_block: ScoreBlock, block: int) -> Iterator[Block]:
+        """Scores of every query against its own gallery, group by group, at most `block` queries at a time."""
+        check_option("block", block, block >= 1, ">= 1")
+        for group, columns in enumerate(self.groups.values()):
+            local = torch.full((len(self.images) + 1,), -1, dtype=torch.int64)
+            local[columns] = torch.arange(len(columns))
+            for rows in torch.split((self.group_index == group).nonzero()[:, 0], block):
+                if len(rows):
+                    yield Block(rows, columns, local, self._scores(score_block, rows, columns))
+
+    def _scores(self, score_block: ScoreBlock, rows: Tensor, columns: Tensor) -> Tensor:
+        scores = score_block(rows, columns)
+        if scores.shape != (len(rows), len(columns)):
+            raise NegbenchError(
+                f"the scorer returned {tuple(scores.shape)} for {len(rows)} queries x {len(columns)} images"
+            )
+        if scores.sum().isnan() and (nan := scores.isnan()).any():  # a sum is faster
+            row, column = nan.nonzero()[0].tolist()
+            raise NegbenchError(
+                f"the score of query {self.queries[int(rows[row])].id} and image '{self.images[int(columns[column])]}' "
+                f"is NaN ({int(nan.sum())} in this block): a diverged model cannot be ranked"
+            )
+        return scores
+
+    def _allowed(self, rows: Tensor, local: Tensor, width: int) -> Tensor | None:
+        """[b, width] bool without the references, or None where the protocol keeps them."""
+        if not self.card.exclude_reference:
+            return None
+        allowed = torch.ones(len(rows), width, dtype=torch.bool)
+        column = local[self.reference_columns[rows]]
+        row = (column >= 0).nonzero()[:, 0]
+        allowed[row, column[row]] = False
+        return allowed
+
+    # --- scores --------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether targets of this split are not published."""
+        return any(query.target is None and not query.relevant for query in self.queries)
+
+    def require_labels(self) -> None:
+        """Raise DataError where the labels are closed."""
+        if self.closed:
+            raise DataError(
+                f"the labels of {self.card.name} {self.split} are closed: it has no targets to score against"
+            )
+
+    def evaluate(self, scores: Tensor) -> dict[str, float]:
+        """The benchmark's metrics of a full score table.
+
+        Args:
+            scores: [Q, N] float in the order of `queries` and `images`, any sign, higher is better. Columns outside a
+                query's gallery are not looked at.
+
+        Returns:
+            Metric name -> value in [0, 1].
+
+        Raises:
+            NegbenchError: a table of another shape, or one with NaN.
+            DataError: the labels of this split are closed.
+        """
+        want = (len(self.queries), len(self.images))
+        scores = torch.as_tensor(scores)
+        if scores.shape != want or not scores.is_floating_point():
+            raise NegbenchError(
+                f"scores must be a float table of {want[0]} queries x {want[1]} images, "
+                f"got {tuple(scores.shape)} {scores.dtype}"
+            )
+        self.require_labels()
+        device = scores.device
+        return self.measure(lambda rows, columns: scores[rows.to(device)][:, columns.to(device)])
+
+    def measure(self, score_block: ScoreBlock) -> dict[str, float]:
+        """The benchmark's metrics of a model, from its scores (as for `rank`)."""
+        return self.summarise(self.rank(score_block))
+
+    @classmethod
+    def summarise(cls, ranks: QueryRanks) -> dict[str, float]:
+        """The benchmark's metrics, in [0, 1], from ranks alone: of all queries or of any subset of them."""
+        return {name: metric.mean(ranks) for name, metric in cls.metrics(ranks).items()}
+
+    @classmethod
+    def per_query(cls, ranks: QueryRanks, names: Iterable[str]) -> dict[str, PerQuery]:
+        """Per-query values of those of `names` that are declared as means over queries (`metrics`)."""
+        declared = cls.metrics(ranks)
+        return {name: declared[name].of(ranks) for name in names if name in declared}
