@@ -229,7 +229,6 @@ class GivenFeatures(TwoTowers):
         self.image_projection = _projection(inputs[0], width, generator)
         self.text_projection = _projection(inputs[1], width, generator)
         self.fusion = make_fusion(fusion, width, generator, fusion_init, hidden)
-        self.stackable = self.fusion.stackable
         self.attributes = None
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))
 

@@ -73,8 +73,6 @@ class SeededDropout(nn.Module):
 class Fusion(nn.Module, ABC):
     """Composes image and text embeddings of one width D. Inputs should have unit norm; the output has."""
 
-    stackable = True  # see `Backbone`
-
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
@@ -187,8 +185,6 @@ class CombinerFusion(Fusion):
     are computed once per text and once per image.
     """
 
-    stackable = False  # dropout
-
     def __init__(self, dim: int, generator: torch.Generator) -> None:
         super().__init__(dim)
         self.project_text = make_linear(dim, 4 * dim, generator)
@@ -235,7 +231,7 @@ class WideFusion(Fusion):
 
     def __init__(self, inner: Fusion, hidden: int, generator: torch.Generator) -> None:
         super().__init__(inner.dim)
-        self.inner, self.stackable = inner, inner.stackable
+        self.inner = inner
         self.hidden = make_linear(2 * inner.dim, hidden, generator)
         self.output = make_linear(hidden, inner.dim, generator, bias=False)
         with torch.no_grad():

@@ -187,7 +187,6 @@ class Tiny(TwoTowers):
         self.project_image = _near_identity(generator)
         self.project_text = _near_identity(generator)
         self.fusion = make_fusion(fusion, WIDTH, generator, fusion_init)
-        self.stackable = self.fusion.stackable
         self.learned_from = () if weights.startswith("random:") else ("synthetic",)
         self.attributes = make_attributes(attribute_weights, WIDTH, WIDTH, generator)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(DEFAULT_TEMPERATURE)))

@@ -23,7 +23,7 @@ from negbench.registry import SECTIONS, checked_options, constructor_of, option_
 if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
-    from negbench.loop.runs import RunResult
+    from negbench.loop.types import RunResult
     from negbench.own.audit import Audit
     from negbench.own.embed import Embedded
     from negbench.report.loaded import Comparison, Study

@@ -439,8 +439,6 @@ class Loss(ABC):
 
     uses_aspects: ClassVar[bool] = False
     uses_positives: ClassVar[bool] = False  # True: it takes several positives of a query
-    # True: `value` holds under `torch.func.vmap` (no branch on a score, nothing random), see `Backbone.stackable`
-    stackable: ClassVar[bool] = False
     # False for a published formula that falls where some negative's score rises: importance weights that are shares of
     # their sum (HCL), the complement of a softmax (RCL)
     monotone: ClassVar[bool] = True
@@ -593,9 +591,6 @@ class Backbone(nn.Module, ABC):
     """
 
     frozen_images: bool = True
-    # True: whatever depends on a trained parameter holds under `torch.func.vmap` (no branch on a value, no buffer that
-    # moves, nothing random), so that `negbench.loop.stacked` trains many models in one computation
-    stackable: bool = False
     learned_from: tuple[str, ...] = ()  # data sets whose images alone its weights know; empty: none is named
     provides_features: ClassVar[bool] = False  # True: has no image encoder, and `features_of` answers for the store
     # PIL image (any mode) -> [3, H, W] float32 pixels: deterministic, and pickles small, for worker processes

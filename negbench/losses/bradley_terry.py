@@ -7,7 +7,6 @@ Departures: the papers draw one negative per query; here a query's negatives are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -32,8 +31,6 @@ class BradleyTerry(Loss):
     A query without a valid negative, or whose weights are all 0, adds nothing. Weights are relative: they are divided
     by their sum over the query's valid negatives.
     """
-
-    stackable: ClassVar[bool] = True
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

@@ -7,7 +7,6 @@ Departures: none; how the negatives of several slots are put together is the run
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,8 +30,6 @@ class InfoNCE(Loss):
     A query without a valid negative, or whose weights are all 0, adds nothing and does not count in the mean. Weights
     are absolute: doubling them equals listing each negative twice.
     """
-
-    stackable: ClassVar[bool] = True
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

@@ -51,7 +51,6 @@ class MarginKL(Loss):
     """
 
     uses_aspects: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
 
     kl_over: CandidateSet = "batch"
     margin: float = tunable(0.2, low=0.0, high=0.5)

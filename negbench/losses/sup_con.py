@@ -38,7 +38,6 @@ class SupCon(Loss):
     """
 
     uses_positives: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
 
     def value(self, given: LossInput) -> Tensor:
         """Scalar, float32 or wider."""

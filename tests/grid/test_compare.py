@@ -201,7 +201,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
     monkeypatch.setattr(encoding, "encode_cells", lambda *given: told.append("encoded"))
-    for found in (["compute_tasks", "encoded"], ["encoded"]):
+    for found in (["compute_task", "encoded"], ["encoded"]):
         told.clear()
         cells = planned(grid_of(vector_sets, "in-batch", seeds="1"), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
