@@ -40,14 +40,14 @@ def check_room(run: OpenRun, folder: Path) -> None:
     Raises:
         OptionError: more is needed than the machine has; with the arithmetic of the largest part.
     """
-    config = run.config
-    check_memory(_growing_needs(config, len(run.scene.train.dataset.queries)))
-    check_memory(_step_needs(run), run.accelerator.device)
-    check_disk(_disk_needs(run), folder)
+    check_memory(memory_needs(run))
+    check_memory(step_needs(run), run.accelerator.device)
+    check_disk(disk_needs(run), folder)
 
 
-def _growing_needs(config: ResolvedConfig, queries: int) -> list[Need]:
+def memory_needs(run: OpenRun) -> list[Need]:
     """What grows with the counts of a configuration, in the memory of the CPU."""
+    config, queries = run.config, len(run.scene.train.dataset.queries)
     count, interval = int(config.train.num_negatives or 1), _longest_interval(config)
     factors = (
         (queries, "queries"),
@@ -59,7 +59,7 @@ def _growing_needs(config: ResolvedConfig, queries: int) -> list[Need]:
     return [Need("drawn negatives", factors, mend), _of_points(config, copies=2)]
 
 
-def _step_needs(run: OpenRun) -> list[Need]:
+def step_needs(run: OpenRun) -> list[Need]:
     """What one training step and one scoring hold at least, on the device; the run's features are there."""
     config, scene, backbone = run.config, run.scene, run.backbone
     strategy = _strategy(config)
@@ -106,7 +106,7 @@ def _step_needs(run: OpenRun) -> list[Need]:
     return found
 
 
-def _disk_needs(run: OpenRun) -> list[Need]:
+def disk_needs(run: OpenRun) -> list[Need]:
     """What the run's folder will hold, and what is written beside its older version before that goes."""
     config, queries = run.config, len(run.scene.train.dataset.queries)
     count, interval = int(config.train.num_negatives or 1), _longest_interval(config)

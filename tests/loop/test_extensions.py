@@ -74,11 +74,6 @@ def resumes_to_the_bit(config: RunConfig, where: Path, interrupted: Callable[...
     return whole
 
 
-def alone(config: RunConfig) -> str:
-    """Why it is not stacked."""
-    return plan_run(config, Scenes()).alone
-
-
 # --- several positives -----------------------------------------------------------------------------------------------
 
 
@@ -139,14 +134,6 @@ def test_a_loss_of_one_positive_is_refused(vector_sets: list[str]) -> None:
     for name in ("fnc-attraction", "in-batch:2>fnc-attraction", "fnc-attraction+qure"):
         with pytest.raises(NegbenchError, match="several positives of a query, and InfoNCE takes one: --loss sup-con"):
             plan_run(config_of(vector_sets, name), Scenes())
-
-
-def test_a_run_of_several_positives_is_trained_by_itself(vector_sets: list[str], tmp_path: Path) -> None:
-    config = config_of(vector_sets, "fnc-attraction:threshold=0.0", "train.stacked=true", loss="sup-con")
-    sets = [*vector_sets, "train.stacked=true"]
-    assert "has several positives of a query" in alone(config)
-    assert alone(config_of(sets, "in-batch")) == ""
-    assert run_config(config, Bench.open(tmp_path, "none")).details["negatives_seen"]
 
 
 # --- a bank ----------------------------------------------------------------------------------------------------------
@@ -353,9 +340,6 @@ def test_mixed_negatives_are_thinned_with_the_others(opened: OpenRun) -> None:
 
 
 def test_what_a_bank_does_not_go_with(vector_sets: list[str]) -> None:
-    sets = [*vector_sets, "train.stacked=true"]
-    for name in ("bank", "xbm", "mochi"):
-        assert "remembers the steps before, or scores the corpus in each" in alone(config_of(sets, name))
     with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
         check_one_process(make_strategy("in-batch:2>xbm"), 2)
     with pytest.raises(NegbenchError, match="2 processes do not share: use one"):
@@ -395,7 +379,6 @@ def test_an_order_is_resumed_to_the_bit(
     name: str, vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
     resumes_to_the_bit(config_of(vector_sets, name), tmp_path, interrupted)
-    assert alone(config_of([*vector_sets, "train.stacked=true"], name)) != ""
 
 
 def test_an_order_that_is_none_is_told(vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +430,6 @@ def test_a_loss_history_is_resumed_to_the_bit(
 
 
 def test_what_a_loss_history_does_not_go_with(vector_sets: list[str]) -> None:
-    assert "remembers the steps before" in alone(config_of([*vector_sets, "train.stacked=true"], "tme"))
     opened = open_run(config_of(vector_sets, "tme"), Display(), Scenes())
     dataset = opened.scene.train.dataset
     with pytest.MonkeyPatch.context() as patch:

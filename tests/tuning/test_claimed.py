@@ -89,7 +89,7 @@ def test_a_study_of_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     """Two worlds, the best again on fresh seeds; the same command goes on."""
     small = ["train_images=60", "train_queries=40", "val_images=60", "val_queries=40"]
     sets = [part for text in small for part in ("--set", f"dataset.{text}")]
-    sets += ["--set", "train.epochs=5", "--set", "train.stacked=true"]
+    sets += ["--set", "train.epochs=5"]
     command = ["study", "--claims", "5", "--search", "backbone.tokens=1|4", "--trials", "2", "--sampler", "random"]
     command += ["--seeds", "2", "--final-seeds", "2", "--name", "worlds", "--runs-dir", str(tmp_path), *sets]
     assert negbench(command) == 0
