@@ -283,14 +283,14 @@ def _source(
     display: Display,
 ) -> tuple[FeatureSource, int]:
     """Where features come from, and how many images were encoded for it."""
-    from negbench.data import features
+    from negbench.data import features, images
 
     if backbone.provides_features:
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
     files = files_of(parts)
     if not backbone.frozen_images:
-        pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
+        pixels = images.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
     store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
     held = min(len(ids) * store.image_bytes, budget)
