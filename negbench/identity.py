@@ -17,6 +17,8 @@ from negbench import syntax
 from negbench.config import ResolvedConfig
 from negbench.registry import COMPOSITES, SECTIONS, is_composite, registry
 
+MOVES_SCORES = False  # names a run
+
 _LOOP = "negbench.loop.train"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
 
