@@ -22,6 +22,7 @@ EXEMPT = {
     "negbench.config",
     "negbench.errors",
     "negbench.files",
+    "negbench.identity",
     "negbench.runfolder",
     "negbench.loop.observe",
     "negbench.loop.record",

@@ -15,13 +15,14 @@ from torch import Tensor
 from negbench.config import ResolvedConfig
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Splits
-from negbench.display import Display
 from negbench.identity import config_hash
 from negbench.runfolder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
     from accelerate import Accelerator
+
+    from negbench.display import Display
 
 Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
 Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
