@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from negbench.command_options import Embed as EmbedOptions
     from negbench.datasets.dataset import Dataset
     from negbench.executors import Executor
-    from negbench.loop.runs import RunResult
+    from negbench.loop.types import RunResult
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, StudyResult

@@ -59,9 +59,6 @@ class TrainConfig(Section):
     num_negatives: int | None = Field(None, ge=1, le=_MANY)
     max_grad_norm: float | None = Field(None, gt=0)  # None: gradients are not clipped
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 on a GPU that has it, else fp32
-    # trained in one computation with cells of the same data, backbone and loss (`negbench.loop.stacked`): the numbers
-    # of a run by itself but for rounding. A run that cannot be stacked is the one without it
-    stacked: bool = False
 
 
 class ScheduleConfig(Section):

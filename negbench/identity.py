@@ -17,7 +17,9 @@ from negbench import syntax
 from negbench.config import ResolvedConfig
 from negbench.registry import COMPOSITES, SECTIONS, is_composite, registry
 
-_LOOP, _STACKED = "negbench.loop.train", "negbench.loop.stacked"
+MOVES_SCORES = False  # names a run
+
+_LOOP = "negbench.loop.train"
 _WARMUP = ("strategies", "all-corpus")  # defines the pools of the first epochs, whatever the strategy
 
 
@@ -29,8 +31,7 @@ def code_version(config: ResolvedConfig) -> str:
     roots = [(p.module if p.path is None else f"--plugin {p.path.name}", p.source()) for p in plugins]
     if is_composite("strategies", config.strategy.name):
         roots.append((COMPOSITES, _file(COMPOSITES)))
-    loop = _STACKED if config.train.stacked else _LOOP  # the first imports the second
-    return _version(((loop, _file(loop)), *roots))
+    return _version(((_LOOP, _file(_LOOP)), *roots))
 
 
 @cache

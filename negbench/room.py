@@ -77,8 +77,9 @@ def check_memory(needs: Sequence[Need], device: torch.device | None = None) -> N
 
 
 def check_disk(needs: Sequence[Need], folder: Path) -> None:
-    """Raise OptionError where all of it together is more than what is free in `folder`, which exists."""
-    free = shutil.disk_usage(folder).free
+    """Raise OptionError where all of it together is more than what is free on the disk of `folder`."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
     _check(needs, free, f"of disk, {folder} has room for {size(free)}")
 
 

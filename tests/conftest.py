@@ -263,19 +263,19 @@ def toy_sets(toy_root: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def interrupted() -> Callable[[RunConfig, Path, int], Bench]:
     """Computes a run in a runs folder until Ctrl-C at the beginning of an epoch; gives the folder's bench."""
+    from negbench.loop import train as loop
     from negbench.loop.runs import Bench, run_config
-    from negbench.loop.train import Loop
 
     def compute(config: RunConfig, where: Path, epoch: int) -> Bench:
-        train, bench = Loop.train_epoch, Bench.open(where, "none")
+        real, bench = loop.train_epoch, Bench.open(where, "none")
 
-        def until(self: Loop) -> None:
-            if self.state.epoch == epoch:
+        def until(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+            if state.epoch == epoch:
                 raise KeyboardInterrupt
-            train(self)
+            return real(run, moving, state, batches)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Loop, "train_epoch", until)
+            patch.setattr(loop, "train_epoch", until)
             with pytest.raises(KeyboardInterrupt):
                 run_config(config, bench)
         return bench

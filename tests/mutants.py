@@ -50,11 +50,21 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "loop": (
         [
             f"negbench/loop/{name}.py"
-            for name in ("train", "batches", "checkpoint", "pools", "schedule", "runs", "stacked", "observe", "remarks")
+            for name in (
+                "train",
+                "snapshot",
+                "batches",
+                "checkpoint",
+                "pools",
+                "schedule",
+                "runs",
+                "observe",
+                "remarks",
+            )
         ],
         [
             f"tests/loop/test_{name}.py"
-            for name in ("protocol", "stacked", "observe", "remarks", "run_options", "redraws", "claims", "extensions")
+            for name in ("protocol", "observe", "remarks", "run_options", "redraws", "claims", "extensions")
         ],
     ),
 }

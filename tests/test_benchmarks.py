@@ -18,7 +18,6 @@ FOLDER = Path(__file__).parent / "benchmarks"
     ("name", "arguments", "row"),
     [
         ("bench_engine", ("--rounds", "1", "--repeats", "1"), "hycole        info-nce"),
-        ("bench_stacked", ("--cells", "2", "--set", "train.epochs=1", "--set", "dataset.train_queries=20"), "train"),
         ("bench_mining", ("--queries", "120", "--images", "80", "--large", "90", "180"), "cost grows from 90 to 180"),
     ],
 )

@@ -22,6 +22,7 @@ EXEMPT = {
     "negbench.config",
     "negbench.errors",
     "negbench.files",
+    "negbench.identity",
     "negbench.runfolder",
     "negbench.loop.observe",
     "negbench.loop.record",
@@ -69,7 +70,7 @@ RANKED = "negbench.strategies._ranked"
         (RANKED, "def below_target", "# one more word about it\n\n\ndef below_target"),
         (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
         (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
-        ("negbench.loop.checkpoint", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
+        ("negbench.loop.types", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
         ("negbench.contracts", "    from PIL.Image import Image", "    from PIL import Image"),  # for type checkers
     ],
 )

@@ -230,13 +230,12 @@ WORLDS = ("demo", "world", *(name for name in RECIPES if name.startswith("map-")
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_a_world_is_stacked_and_draws_alike(name: str) -> None:
+def test_a_world_draws_alike(name: str) -> None:
     """The demo's strategies have their own numbers of negatives; maps hold them equal, and move what they name."""
     axes = dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds"))
     grid = build_grid(axes, {}, path_of(name))
     configs = [resolved(config) for config in grid.configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
-    assert all(config.train.stacked for config in configs)
     if name != "demo":
         assert {config.train.num_negatives for config in configs} == {1}
     table = recipe_table(path_of(name))

@@ -10,7 +10,7 @@ import typer
 from negbench.cli import options
 
 if TYPE_CHECKING:
-    from negbench.loop.runs import RunResult
+    from negbench.loop.types import RunResult
 
 
 def register(app: typer.Typer) -> None:

@@ -28,7 +28,7 @@ def computed(
 ) -> list[Outcome]:
     """Compute what is not finished; tells progress and what failed. One outcome per cell."""
     from negbench.executors import Processes
-    from negbench.grid.cells import SCENES, compute_tasks, title_of
+    from negbench.grid.cells import SCENES, compute_task, title_of
     from negbench.grid.encoding import encode_cells
 
     runs = folder.path.parent
@@ -36,7 +36,7 @@ def computed(
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
-        executor.prepare(compute_tasks)  # it takes as long as all that comes before the first cell
+        executor.prepare(compute_task)  # it takes as long as all that comes before the first cell
     with stages("prepare") as display:
         encode_cells(todo, executor, display, SCENES)
     if executor.elsewhere or executor.workers > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from negbench.display import notes, stages
 from negbench.errors import OptionError, UnknownNameError
 from negbench.executors import Executor
 from negbench.grid.axes import Grid, expand, parse_negatives, parse_seeds, parse_variants
-from negbench.grid.cells import SCENES, Cell, plan, stacks
+from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, default_name
 from negbench.runfolder import Overwrite
 from negbench.systems.system import system
@@ -183,19 +182,7 @@ def _plan(
         f"{steps.count('reuse')} of them finished before" + f", {resumed} to go on with" * (resumed > 0),
         highlight=False,
     )
-    for line in _stacked(cells):
-        console.print(line, highlight=False)
     return configs, cells
-
-
-def _stacked(cells: list[Cell]) -> list[str]:
-    """How the cells go into stacks, where they are asked for, and why some do not."""
-    together = [cell for cell in cells if cell.config.train.stacked]
-    alone = Counter(cell.alone for cell in cells if cell.alone)
-    if not together and not alone:
-        return []
-    lines = [f"{len(together)} cells in {len(stacks(together, 1))} stacks"]
-    return lines + [f"{count} cells by themselves: {reason}" for reason, count in alone.items()]
 
 
 def _audit(cells: list[Cell], folder: Path) -> None:

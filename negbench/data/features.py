@@ -17,14 +17,10 @@ writer replaces it.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import shutil
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -35,14 +31,15 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from negbench.contracts import Backbone, check_option
+from negbench.data.contents import SETTLED, content_hashes
+from negbench.data.images import decoded
+from negbench.data.reading import MappedRows, StoredFeatures
 from negbench.errors import DataError, NegbenchError
 from negbench.files import atomic_write, cache_dir, locked
 
 Progress = Callable[[int], None]
-Transform = Callable[[Image.Image], Tensor]
 
 _log = logging.getLogger("negbench")
 _FORMAT = "negbench-features-1"
@@ -50,9 +47,7 @@ _DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: 
 _SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
 _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
 _LOAD_BYTES = 64 * 2**20
-_SETTLED = 2 * 10**9  # ns after which a file's modification time tells it from its next version
 _CPU_BUDGET = 4 * 2**30
-_MANY_IMAGES = 256  # below this, starting worker processes costs more than it saves
 _MOST_UNREADABLE = 100
 
 
@@ -85,16 +80,6 @@ def store_of(
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
     return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), dtype)
-
-
-def read_image(path: Path) -> Image.Image:
-    """Decoded image of whatever mode the file has. Raises DataError naming the file where it cannot be decoded."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} is not a readable image: fetch it again ({error})") from error
 
 
 # --- the store ---------------------------------------------------------------------------------------------------
@@ -244,7 +229,7 @@ class FeatureStore:
         unique, position = torch.unique(self.rows(ids), return_inverse=True)
         if budget_bytes is None:
             budget_bytes = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-        mapped = _Mapped([shard.features for shard in self._shards.values()], self.shape, self.dtype)
+        mapped = MappedRows([shard.features for shard in self._shards.values()], self.shape, self.dtype)
         if len(unique) * self.image_bytes > budget_bytes:
             return StoredFeatures(mapped, unique[position], device)
         held = torch.empty(len(unique), *self.shape, dtype=self.dtype, device=device)
@@ -391,7 +376,7 @@ def _holds(path: Path, stamp: tuple[int, int, int], checksum: str) -> bool:
     Read once in a process for each `stamp` (inode, size, modification time in ns), unless the file was written a moment
     ago: clocks of file systems tick in milliseconds and inodes are used again, so another file may bear its stamp.
     """
-    settled = time.time_ns() - stamp[2] > _SETTLED
+    settled = time.time_ns() - stamp[2] > SETTLED
     return _held(path, stamp, checksum) if settled else _matches(path, checksum)
 
 
@@ -437,7 +422,8 @@ class _Job:
         self.backbone.to(self.device)
         try:
             with self.backbone.evaluating(), torch.inference_mode():
-                for batch in self._decoded([path for _, _, path in items]):
+                paths, pinned = [path for _, _, path in items], self.device.type == "cuda"
+                for batch in decoded(paths, self.backbone.transform, self.batch_size, self.workers, pinned=pinned):
                     unreadable += batch.unreadable
                     if len(unreadable) >= _MOST_UNREADABLE:
                         break
@@ -451,29 +437,6 @@ class _Job:
             more = f" (and {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""
             raise DataError(f"{unreadable[0]}{more}")
         return len(items)
-
-    def _decoded(self, paths: Sequence[Path]) -> Iterator[_Batch]:
-        """Batches in the order of `paths`, decoded ahead by worker processes."""
-        workers = self.workers
-        if workers is None:
-            workers = min(4, len(os.sched_getaffinity(0))) if len(paths) >= _MANY_IMAGES else 0
-        loader = DataLoader(
-            _Decoder([str(path) for path in paths], self.backbone.transform),
-            batch_size=self.batch_size,
-            num_workers=workers,
-            collate_fn=_collate,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # it seeds its workers from the global generator otherwise
-        )
-        try:
-            yield from loader
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error) or "exited unexpectedly" not in str(error):
-                raise
-            raise NegbenchError(
-                f"a process that decodes images died, most likely for lack of memory or of shared memory (/dev/shm): "
-                f"lower the batch size ({self.batch_size}) or the workers ({workers}; 0 needs no shared memory)"
-            ) from error
 
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
         """[b, 3, H, W] -> [b, L, C] on the CPU, in the store's dtype."""
@@ -525,229 +488,6 @@ class _Pending:
             self._store._write(contents, torch.cat(features))
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    positions: list[int]
-    pixels: Tensor | None
-    unreadable: list[str]
-
-    def pin_memory(self) -> _Batch:
-        """Called by the DataLoader."""
-        return self if self.pixels is None else _Batch(self.positions, self.pixels.pin_memory(), self.unreadable)
-
-
-class _Decoder(Dataset[tuple[int, "Tensor | str"]]):
-    """Position -> (position, pixels, or why there are none); raises nothing that a worker would wrap in a traceback."""
-
-    def __init__(self, paths: list[str], transform: Transform) -> None:
-        self._paths = paths
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
-        try:
-            image = read_image(Path(self._paths[position]))
-        except DataError as error:
-            return position, str(error)
-        return position, self._transform(image)
-
-
-def _collate(items: Sequence[tuple[int, Tensor | str]]) -> _Batch:
-    good = [(position, item) for position, item in items if isinstance(item, Tensor)]
-    return _Batch(
-        positions=[position for position, _ in good],
-        pixels=torch.stack([pixels for _, pixels in good]) if good else None,
-        unreadable=[item for _, item in items if isinstance(item, str)],
-    )
-
-
 def _device_of(backbone: Backbone) -> torch.device:
     tensor = next(iter([*backbone.parameters(), *backbone.buffers()]), torch.empty(0))
     return tensor.device
-
-
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
-class _Mapped:
-    """Rows spread over mapped shards."""
-
-    def __init__(self, shards: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._shards = shards
-        self._ends = torch.tensor([len(shard) for shard in shards], dtype=torch.int64).cumsum(0)
-        self._starts = [0, *self._ends.tolist()]
-        self.shape, self.dtype = shape, dtype
-
-    def buffer(self, count: int) -> Tensor:
-        """[count, L, C] on the CPU, pinned where there is a GPU to send it to."""
-        return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=torch.cuda.is_available())
-
-    def gather(self, rows: Tensor, out: Tensor) -> Tensor:
-        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; returns it.
-
-        Row by row: an image's features are large wherever they are not held whole, and one copy is all that it takes.
-        """
-        order = torch.argsort(rows)
-        shards = torch.bucketize(rows[order], self._ends, right=True)
-        for position, row, shard in zip(order.tolist(), rows[order].tolist(), shards.tolist(), strict=True):
-            source = self._shards[shard]
-            out[position].copy_(source[row - self._starts[shard]])
-        return out
-
-
-class StoredFeatures:
-    """Image features by position: `features[index]` is [*index.shape, L, C] float32 on `device`, index int64.
-
-    Made by `FeatureStore.load`, either held whole on the device in the stored precision or read from the mapped shards
-    at each call; a reader keeps working when the store's shards are replaced under it.
-    """
-
-    def __init__(self, source: Tensor | _Mapped, position: Tensor, device: torch.device) -> None:
-        self.device = device
-        self._source = source
-        self._position = position.to(device) if isinstance(source, Tensor) else position
-
-    def __len__(self) -> int:
-        return len(self._position)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(images, L, C)."""
-        return (len(self), *self._source.shape[-2:])
-
-    @property
-    def held(self) -> bool:
-        """Whether all are in the device's memory."""
-        return isinstance(self._source, Tensor)
-
-    def __getitem__(self, index: Tensor) -> Tensor:
-        rows = self._position[index.to(self._position.device).flatten()]
-        if isinstance(self._source, Tensor):
-            found = self._source.index_select(0, rows)
-        elif self.device.type == "cpu":
-            found = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
-        else:  # half the bytes to transfer
-            found = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
-        return found.float().reshape(*index.shape, *self.shape[1:])
-
-
-class PixelSource:
-    """Pixels by position, decoded at each call: the images of a backbone whose image tower is being trained.
-
-    Args:
-        paths: image files.
-        backbone: gives the preprocessing (see `Backbone.transform`).
-        device: where the pixels are wanted.
-        threads: decode at once.
-    """
-
-    def __init__(
-        self, paths: Sequence[Path], backbone: Backbone, *, device: torch.device | str = "cpu", threads: int = 4
-    ) -> None:
-        self._paths = list(paths)
-        self._transform = backbone.transform
-        self.device = torch.device(device)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="negbench-decode")
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: Tensor) -> Tensor:
-        """[b] int64 -> [b, 3, H, W] float32 on `device`. Raises DataError naming a file that cannot be decoded."""
-        pixels = list(self._pool.map(self._decode, index.tolist()))
-        return torch.stack(pixels).to(self.device)
-
-    def _decode(self, position: int) -> Tensor:
-        return self._transform(read_image(self._paths[position]))
-
-
-# --- content hashes ----------------------------------------------------------------------------------------------
-
-
-def content_hashes(images: Mapping[str, Path], root: Path) -> dict[str, bytes]:
-    """Id -> SHA-256 of the file's bytes.
-
-    A file whose path, size and modification time are those of an earlier call is not read again: `root` keeps what it
-    held, one line per file, appended to. Each line bears its own checksum (one that is torn or damaged is skipped), and
-    a file that was written a moment ago gets none: its next version may have the same size and time.
-
-    Raises:
-        DataError: files that are not there or cannot be read.
-    """
-    memory = root / "features" / "hashes.txt"
-    known = _remembered(memory)
-    found: dict[str, bytes] = {}
-    unread: list[tuple[str, str, str]] = []
-    absent: list[tuple[str, Path]] = []
-    for image, path in images.items():
-        name = os.path.abspath(path)  # noqa: PTH100  # Path.absolute() takes ten times as long
-        try:
-            status = os.stat(name)  # noqa: PTH116
-        except OSError:
-            absent.append((image, path))
-            continue
-        stamp = f"{status.st_size} {status.st_mtime_ns} {_line(name)}"
-        if stamp in known:
-            found[image] = known[stamp]
-        else:
-            unread.append((image, name, stamp))
-    if absent:
-        image, path = absent[0]
-        raise DataError(f"{len(absent)} of {len(images)} images have no file, the first: '{image}' at {path}")
-    with ThreadPoolExecutor(8) as pool:
-        for begin in range(0, len(unread), 4096):
-            part, now = unread[begin : begin + 4096], time.time_ns()
-            hashes = list(pool.map(_file_sha256, (name for _, name, _ in part)))
-            found.update((image, bytes.fromhex(h)) for (image, _, _), h in zip(part, hashes, strict=True))
-            settled = [
-                f"{h} {stamp}"
-                for (_, _, stamp), h in zip(part, hashes, strict=True)
-                if now - int(stamp.split(" ", 2)[1]) > _SETTLED
-            ]
-            _remember(memory, settled)
-    return {image: found[image] for image in images}
-
-
-def _line(path: str) -> str:
-    """`path` on one line of text, whatever bytes it holds."""
-    return path if path.isascii() and path.isprintable() else json.dumps(path)
-
-
-def _remembered(memory: Path) -> dict[str, bytes]:
-    """From a line's size, mtime and path to its SHA-256; a later line wins."""
-    try:
-        lines = memory.read_text(encoding="ascii", errors="replace").split("\n")
-    except FileNotFoundError:
-        return {}
-    known = {}
-    for line in lines:
-        check, _, told = line.partition(" ")
-        if told and check == _line_check(told):
-            known[told[65:]] = bytes.fromhex(told[:64])
-    return known
-
-
-def _line_check(told: str) -> str:
-    """64 bits that a damaged line does not match."""
-    return hashlib.sha256(told.encode("ascii", "replace")).hexdigest()[:16]
-
-
-def _remember(memory: Path, lines: Sequence[str]) -> None:
-    if not lines:
-        return
-    text = "\n".join(f"{_line_check(line)} {line}" for line in lines)
-    try:
-        with locked(memory.with_suffix(".lock")), memory.open("a", encoding="ascii") as file:
-            file.write(f"\n{text}\n")  # starts a line of its own, should the last one be torn
-    except OSError as error:
-        raise NegbenchError(f"cannot write {memory}: {error.strerror}; set NEGBENCH_CACHE to another folder") from error
-
-
-def _file_sha256(name: str) -> str:
-    try:
-        with Path(name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {name}: {error.strerror}") from error

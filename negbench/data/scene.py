@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig, plugin_section
@@ -284,19 +285,22 @@ def _source(
     display: Display,
 ) -> tuple[FeatureSource, int]:
     """Where features come from, and how many images were encoded for it."""
-    from negbench.data import features
+    from negbench.data import features, images
 
     if isinstance(backbone, HoldsFeatures):
         table = backbone.features_of(ids).to(device)
         return lambda rows: table[rows.to(table.device)], 0
     files = files_of(parts)
     if not backbone.frozen_images:
-        pixels = features.PixelSource([files[image] for image in ids], backbone, device=device)
+        pixels = images.PixelSource([files[image] for image in ids], backbone, device=device)
         return pixels.__getitem__, 0
     store, budget = features.store_of(backbone), int(config.compute.feature_memory_gib * 2**30)
     held = min(len(ids) * store.image_bytes, budget)
-    what = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
-    check_memory([what], device)
+    features_held = Need("features held in memory", ((held, "bytes"),), "lower compute.feature_memory_gib")
+    check_memory([features_held], device)
+    size = backbone.transform(Image.new("RGB", (32, 32))).numel()
+    batch = ((min(config.compute.encode_batch_size, len(ids)), "images"), (size, "values"), (4, "bytes"))
+    check_memory([Need("a batch of images to encode", batch, "lower compute.encode_batch_size")])
     with display.stage("encode", total=len(ids)) as advance:
         report = store.ensure(
             {image: files[image] for image in ids},

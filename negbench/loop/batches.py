@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from negbench.contracts import Epoch, OrderedBatches, Strategy, SyntheticStrategy
-from negbench.data.scene import Scene
 from negbench.errors import NegbenchError
 from negbench.loop.accelerator import shard
-from negbench.loop.objective import Batch
+from negbench.loop.objective import Batch, Objective
+from negbench.loop.types import OpenRun, State
 from negbench.mining.composite import batch_rule
 from negbench.mining.draws import splitmix
 from negbench.scoring import evaluation
 
-if TYPE_CHECKING:
-    from negbench.loop.train import Loop
 
-
-def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batch]:
+def epoch_batches(
+    run: OpenRun, objective: Objective, state: State, streams: Mapping[str, torch.Generator], strategy: Strategy
+) -> Iterator[Batch]:
     """This process's share of every batch of the epoch that starts now.
 
     Args:
-        loop: of the run.
-        strategy: of the epoch.
-        scene: of the epoch.
+        run: whose batches they are.
+        objective: holds the epoch's scene and its strategy.
+        state: holds the epoch and the negatives of its interval.
+        streams: of the batches and of the draws.
+        strategy: the run's, which the epoch's is a part of.
+
+    Raises:
+        NegbenchError: a strategy whose order leaves out a query, or names one twice.
     """
-    config, streams = loop.run.config, loop.moving.streams
-    draws, tokens = loop.draws(), scene.train.texts(loop.run.backbone)
-    chunks = _order(loop, strategy, scene).split(config.train.batch_size)
+    config, current, scene = run.config, objective.strategy, objective.scene
+    draws, tokens = epoch_draws(state, int(config.train.num_negatives or 1)), scene.train.texts(run.backbone)
+    chunks = _order(run, objective, state, streams["batches"]).split(config.train.batch_size)
     # of each pool of a batch strategy; one that comes before a corpus strategy, or beside it, is used whole
-    kept = config.train.num_negatives if draws is None and loop.strategy.scope == "batch" else None
-    random = kept is not None or isinstance(batch_rule(strategy), SyntheticStrategy)
+    kept = config.train.num_negatives if draws is None and strategy.scope == "batch" else None
+    random = kept is not None or isinstance(batch_rule(current), SyntheticStrategy)
     base = torch.randint(2**63 - 1, (1,), generator=streams["draws"]) if random else None
 
     def made() -> Iterator[Batch]:
         for chunk in chunks:
-            rows = shard(chunk, loop.run.accelerator)
+            rows = shard(chunk, run.accelerator)
             yield Batch(
                 rows,
                 None if draws is None else draws[rows],
@@ -52,22 +55,25 @@ def epoch_batches(loop: Loop, strategy: Strategy, scene: Scene) -> Iterator[Batc
     return made()
 
 
-def _order(loop: Loop, strategy: Strategy, scene: Scene) -> Tensor:
-    """[Q] int64.
+def epoch_draws(state: State, count: int) -> Tensor | None:
+    """[Q, count] columns that were drawn for the epoch; None for a batch strategy."""
+    start = (state.epoch - state.interval_start) * count
+    return None if state.negatives is None else state.negatives[:, start : start + count]
 
-    Raises:
-        NegbenchError: a strategy whose order leaves out a query, or names one twice.
-    """
-    queries, rule = len(scene.train.dataset.queries), batch_rule(strategy)
+
+def _order(run: OpenRun, objective: Objective, state: State, generator: torch.Generator) -> Tensor:
+    """[Q] int64: the strategy's own order of the epoch's queries, a permutation."""
+    scene, rule = objective.scene, batch_rule(objective.strategy)
+    queries = len(scene.train.dataset.queries)
     if not isinstance(rule, OrderedBatches):
-        return torch.randperm(queries, generator=loop.moving.streams["batches"])
+        return torch.randperm(queries, generator=generator)
     order = rule.order(
         Epoch(
-            loop.state.epoch,
+            state.epoch,
             scene.train.dataset.target_columns,
-            loop.run.config.train.batch_size,
-            loop.moving.streams["batches"],
-            partial(evaluation.embed_queries, loop.run.backbone, scene, scene.train),
+            run.config.train.batch_size,
+            generator,
+            partial(evaluation.embed_queries, run.backbone, scene, scene.train),
         )
     )
     if not torch.equal(order.sort().values, torch.arange(queries)):

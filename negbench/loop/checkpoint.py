@@ -1,53 +1,20 @@
-"""All that moves while a run trains, the streams of its seed, and how both are saved and restored."""
+"""What a checkpoint holds, how it is saved and restored, and the random streams of a seed."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter
-from torch import Tensor
 
 from negbench.data.scene import trained_state
 from negbench.loop.objective import Objective
+from negbench.loop.types import State
 from negbench.runfolder import RunFolder
-
-Log = Callable[[Mapping[str, float], int, int], None]  # values, step, epoch
-
-
-@dataclass
-class State:
-    """What a checkpoint holds beside the weights."""
-
-    epoch: int = 0  # the next one
-    refresh: int = -1  # -1: the warm-up pool
-    interval_start: int = 0
-    negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
-    step: int = 0
-    negatives_seen: int = 0
-    best: float = -math.inf
-    best_epoch: int = -1
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
-    regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
-    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
-    generators: dict[str, Tensor] = field(default_factory=dict)
-
-    def noting(self, log: Log) -> Log:
-        """`log`, with every point kept here as well."""
-
-        def noted(values: Mapping[str, float], step: int, epoch: int) -> None:
-            self.points.append({"step": step, "epoch": epoch, **values})
-            log(values, step, epoch)
-
-        return noted
 
 
 @dataclass(frozen=True)
@@ -56,11 +23,13 @@ class Moving:
 
     Attributes:
         objective: its backbone's trained parameters and buffers, its temperatures, and what it remembers.
+        model: the objective, wrapped by accelerate where there are several processes.
         optimizer, schedule: with `state_dict`.
         streams: purpose -> generator.
     """
 
     objective: Objective
+    model: Any
     optimizer: Any
     schedule: Any
     streams: Mapping[str, torch.Generator]

@@ -1,4 +1,4 @@
-"""What a run will need of memory and disk, told from its options and its data before anything is computed.
+"""What a run will need of memory and disk, checked once, before anything of it is computed.
 
 Bounds from below, of what grows with an option: a backbone's own activations are not counted.
 """
@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
-from PIL import Image
 
 from negbench.config import ResolvedConfig
-from negbench.contracts import Backbone, BankStrategy, HoldsFeatures, Strategy
-from negbench.data.scene import Splits, trained_state
+from negbench.contracts import BankStrategy, Strategy
+from negbench.data.scene import trained_state
 from negbench.loop.schedule import Stage, stages_of
+from negbench.loop.types import OpenRun
 from negbench.mining.composite import batch_rules
 from negbench.mining.pool_file import row_bytes
 from negbench.registry import registry
-from negbench.room import Need
+from negbench.room import Need, check_disk, check_memory
 from negbench.scoring import evaluation
-
-if TYPE_CHECKING:
-    from negbench.loop.runs import OpenRun
 
 MOVES_SCORES = False  # looks ahead
 
@@ -34,30 +31,33 @@ _ADAM = 4  # float32 values of a trained parameter: itself, its gradient, two mo
 _KEPT_POOLS = 3  # of the last two refreshes, and the one that is being written
 
 
-def memory_needs(config: ResolvedConfig, splits: Splits, backbone: Backbone) -> list[Need]:
-    """What grows with the counts of a configuration, on the CPU."""
-    queries = len(splits.train.queries)
+def check_room(run: OpenRun, folder: Path) -> None:
+    """Check, once and before a run is computed, that memory and disk hold what it will need at least.
+
+    Args:
+        run: opened.
+        folder: on the disk that takes the run.
+
+    Raises:
+        OptionError: more is needed than the machine has; with the arithmetic of the largest part.
+    """
+    check_memory(memory_needs(run))
+    check_memory(step_needs(run), run.accelerator.device)
+    check_disk(disk_needs(run), folder)
+
+
+def memory_needs(run: OpenRun) -> list[Need]:
+    """What grows with the counts of a configuration, in the memory of the CPU."""
+    config, queries = run.config, len(run.scene.train.dataset.queries)
     count, interval = int(config.train.num_negatives or 1), _longest_interval(config)
-    found = [
-        Need(
-            "drawn negatives",
-            (
-                (queries, "queries"),
-                (interval, "epochs between refreshes"),
-                (count, "negatives"),
-                (_DRAWN_BYTES, "bytes"),
-            ),
-            "lower train.num_negatives, or refresh more often",
-        ),
-        _of_points(config, copies=2),
-    ]
-    if not isinstance(backbone, HoldsFeatures):
-        images = sum(len(part.all_images) for part in splits.parts)
-        pixels = backbone.transform(Image.new("RGB", (32, 32))).numel()
-        size = min(config.compute.encode_batch_size, images)
-        factors = ((size, "images"), (pixels, "values"), (4, "bytes"))
-        found.append(Need("a batch of images to encode", factors, "lower compute.encode_batch_size"))
-    return found
+    factors = (
+        (queries, "queries"),
+        (interval, "epochs between refreshes"),
+        (count, "negatives"),
+        (_DRAWN_BYTES, "bytes"),
+    )
+    mend = "lower train.num_negatives, or refresh more often"
+    return [Need("drawn negatives", factors, mend), _of_points(config, copies=2)]
 
 
 def step_needs(run: OpenRun) -> list[Need]:

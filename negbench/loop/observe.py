@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from negbench.config import ResolvedConfig, refresh_epochs
 from negbench.contracts import Strategy
+from negbench.loop.snapshot import Snapshot
+from negbench.loop.types import Log
 from negbench.mining import curves
 from negbench.mining.mined import Mined
 from negbench.mining.regime import regime
+from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-
-if TYPE_CHECKING:
-    from negbench.loop.train import Loop
 
 MOVES_SCORES = False  # looks on
 
@@ -28,67 +27,49 @@ def card_epochs(config: ResolvedConfig) -> set[int]:
     return {0, *own} if any(own) else {0, *refresh_epochs(config.train.epochs, Strategy.n_def)}
 
 
-def note_regime(loop: Loop) -> None:
+def note_regime(now: Snapshot, log: Log) -> None:
     """Take the card of the model as it is, for the log and for result.json."""
-    run, state = loop.run, loop.state
-    scene = loop.mined_scene()
-
-    def make() -> dict[str, float]:
-        ranks = loop.scored().ranks
-        with run.display.stage("regime", note=f"epoch {state.epoch}"):
-            return regime(loop.task(scene, None), ranks).summary()
-
-    found = loop.known.once("regime", make)
-    state.regime.append({"epoch": float(state.epoch), **found})
-    known = {f"regime/{name}": value for name, value in found.items() if not math.isnan(value)}
-    loop.log(known, state.step, state.epoch)
+    state = now.state
+    ranks = now.scored().ranks
+    with now.run.display.stage("regime", note=f"epoch {state.epoch}"):
+        card = regime(now.task(now.mined_scene()), ranks).summary()
+    state.regime.append({"epoch": float(state.epoch), **card})
+    log({f"regime/{name}": value for name, value in card.items() if not math.isnan(value)}, state.step, state.epoch)
 
 
-def keep_curves(loop: Loop, moment: str, mined: Mined | None = None) -> None:
+def keep_curves(now: Snapshot, folder: RunFolder, strategy: Strategy, moment: str, mined: Mined | None = None) -> None:
     """Score curves of a sample of train queries, once for each of `curves.MOMENTS`; draws from no stream of the run.
 
     A study's trials, of which nothing is reported, keep none.
 
     Args:
-        loop: of the run.
+        now: of the model.
+        folder: takes the curves.
+        strategy: the run's.
         moment: which.
         mined: the pools that the strategy has just defined, if it has.
     """
-    run, path = loop.run, loop.folder.path / curves.file_name(moment)
+    run, path = now.run, folder.path / curves.file_name(moment)
     if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
         return
     with run.display.stage("curves", note=moment):
-        plain = loop.known.once("curves", lambda: curves.score_curves(loop.task(run.scene, None), None))
-        if loop.strategy.scope == "corpus":
-            refresh = max(loop.state.refresh, 0)
-            task = loop.task(run.scene, loop.strategy if mined is None else None)
-            plain = curves.marked(plain, task, loop.strategy, refresh=refresh, mined=mined)
-        plain.save(path)
+        kept = curves.score_curves(now.task(run.scene), None)
+        if strategy.scope == "corpus":
+            task = now.task(run.scene, strategy if mined is None else None)
+            kept = curves.marked(kept, task, strategy, refresh=max(now.state.refresh, 0), mined=mined)
+        kept.save(path)
 
 
-def untrained(loop: Loop) -> dict[str, dict[str, float]]:
-    """Metrics of the model before training, and of either modality alone under it."""
-    run, val = loop.run, loop.run.scene.val
-    own = loop.scored().metrics
-
-    def make() -> dict[str, dict[str, float]]:
-        with run.display.stage("evaluate", note="untrained"):
-            single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-            return {name: val.dataset.summarise(ranks) for name, ranks in single.items()}
-
-    found = {"untrained": own, **loop.known.once("one modality", make)}
-    loop.log({f"{run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)
-    return found
-
-
-def baselines(loop: Loop) -> dict[str, dict[str, float]]:
-    """What stands beside the result: the untrained model, and either modality alone before and after."""
-    run, before, val = loop.run, loop.state.baselines, loop.run.scene.val
+def one_modality(now: Snapshot) -> dict[str, dict[str, float]]:
+    """Metrics of the reference image alone and of the text alone, under the model as it is."""
+    run, val = now.run, now.run.scene.val
     with run.display.stage("evaluate", note="one modality"):
-        single = evaluation.one_modality_ranks(run.backbone, run.scene, val)
-    return {
-        "untrained": before["untrained"],
-        "untrained_image_only": before["image_only"],
-        "untrained_text_only": before["text_only"],
-        **{name: val.dataset.summarise(found) for name, found in single.items()},
-    }
+        ranks = evaluation.one_modality_ranks(run.backbone, run.scene, val)
+        return {name: val.dataset.summarise(found) for name, found in ranks.items()}
+
+
+def untrained(now: Snapshot, log: Log) -> dict[str, dict[str, float]]:
+    """Metrics of the model before training, and of either modality alone under it."""
+    own = now.scored().metrics
+    log({f"{now.run.scene.scored}/{name}": value for name, value in own.items()}, 0, -1)
+    return {"untrained": own, **{f"untrained_{name}": metrics for name, metrics in one_modality(now).items()}}

@@ -10,19 +10,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from negbench.datasets.dataset import QueryRanks
 from negbench.identity import code_version
 from negbench.loop.remarks import remarks_of
-from negbench.scoring import evaluation
-
-if TYPE_CHECKING:
-    from negbench.datasets.dataset import QueryRanks
-    from negbench.loop.checkpoint import State
-    from negbench.loop.objective import Objective
-    from negbench.loop.runs import OpenRun
+from negbench.loop.snapshot import Snapshot
+from negbench.loop.types import OpenRun
 
 MOVES_SCORES = False  # writes down what was computed
 
@@ -89,27 +85,20 @@ def tags(run: OpenRun) -> dict[str, str]:
     }
 
 
-def details(
-    run: OpenRun,
-    objective: Objective,
-    state: State,
-    ranks: QueryRanks,
-    baselines: Mapping[str, Mapping[str, float]],
-) -> dict[str, Any]:
+def details(now: Snapshot, ranks: QueryRanks, baselines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """result.json: metrics, behaviour of the strategy, cost.
 
     Args:
-        run: as it was trained.
-        objective: that it was trained with.
-        state: at the end.
-        ranks: of the reported epoch on the reported split.
+        now: the model of the reported epoch, at the end of its run.
+        ranks: of it on the reported split.
         baselines: name -> metrics of what stands beside it.
     """
+    run, objective, state, further = now.run, now.objective, now.state, now.further()
     config, val = run.config, run.scene.val.dataset
     return {
         "metrics": val.summarise(ranks),
         "main_metric": val.card.main,
-        "also": {name: evaluation.measure(run.backbone, run.scene, also) for name, also in run.scene.also.items()},
+        "also": {name: further[name] for name in run.scene.also},
         "baselines": {name: dict(metrics) for name, metrics in baselines.items()},
         "reported_epoch": config.train.epochs if config.eval.select == "last" else state.best_epoch,
         "selected_on": config.eval.select,

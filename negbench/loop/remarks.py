@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from negbench.config import ResolvedConfig
 from negbench.contracts import Loss
-
-if TYPE_CHECKING:
-    from negbench.config import ResolvedConfig
-    from negbench.loop.checkpoint import State
+from negbench.loop.types import State
 
 MOVES_SCORES = False  # looks back
 

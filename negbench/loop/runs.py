@@ -7,84 +7,30 @@ scores, the data and the frozen backbone. Whoever computes it holds the lock of 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from negbench import files
 from negbench.config import ResolvedConfig, RunConfig, is_score_file, resolved
-from negbench.contracts import Backbone
-from negbench.data.scene import Scene, Scenes, Splits, threads, unfamiliar
+from negbench.data.scene import Scenes, threads, unfamiliar
 from negbench.display import Display
 from negbench.errors import NegbenchError, RunError
-from negbench.identity import code_version, config_hash
+from negbench.identity import code_version
 from negbench.loop import record
 from negbench.loop.accelerator import accelerator_of
-from negbench.loop.checkpoint import Log
-from negbench.loop.needs import disk_needs, memory_needs, step_needs
+from negbench.loop.needs import check_room
 from negbench.loop.objective import check_objective
-from negbench.loop.stacked import Stack, obstacle, train_together
 from negbench.loop.train import train
+from negbench.loop.types import Log, OpenRun, PlannedRun, RunResult, Watch
 from negbench.mining.planes import planes_read
 from negbench.registry import registry
-from negbench.room import check_disk, check_memory
 from negbench.runfolder import Overwrite, RunFolder, Step, claimed, find_run
 from negbench.signals import ending_of
 from negbench.tracking import Pruned, RunLog, Tracker
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from accelerate import Accelerator
-
-Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
-
-
 # --- a run before it is computed -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedRun:
-    """A run that is known by its hash; nothing is encoded for it yet.
-
-    Attributes:
-        config: complete.
-        splits: its data sets.
-        data: names the splits and the frozen part of the backbone: runs of one value share features.
-        alone: why it is trained by itself though `train.stacked` asks for a stack; '' otherwise.
-        remarks: what a reader of its result must know, as far as it is known before.
-    """
-
-    config: ResolvedConfig
-    splits: Splits
-    data: str
-    alone: str
-    remarks: tuple[str, ...]
-
-    @cached_property
-    def hash(self) -> str:
-        """Of the configuration, the code, and `data`: made when asked for, as it takes reading all the code."""
-        return config_hash(self.config, data=self.data)
-
-    @property
-    def name(self) -> str:
-        """Folder name: the parts by name, the seed, the hash's beginning."""
-        c = self.config
-        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
-        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
-
-
-@dataclass(frozen=True, eq=False)
-class OpenRun(PlannedRun):
-    """A run that is ready to be computed: its backbone in its initial state, its features there."""
-
-    backbone: Backbone
-    scene: Scene
-    accelerator: Accelerator
-    display: Display
 
 
 def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
@@ -96,16 +42,12 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
     full = resolved(config)
     backbone = scenes.backbone(full)
     splits = scenes.splits(full, backbone)
-    alone = obstacle(full, backbone, splits.train) if full.train.stacked else ""
-    if alone:  # it is the run that it would be without the switch
-        full = full.model_copy(update={"train": full.train.model_copy(update={"stacked": False})})
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     planes_read(strategy, full.mining)
-    check_memory(memory_needs(full, splits, backbone))
     data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
-    return PlannedRun(full, splits, data, alone, tuple(unfamiliar(full, backbone)))
+    return PlannedRun(full, splits, data, tuple(unfamiliar(full, backbone)))
 
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
@@ -131,52 +73,10 @@ def open_run(config: RunConfig, display: Display, scenes: Scenes) -> OpenRun:
         backbone = scenes.backbone(planned.config).to(accelerator.device)
         scene = scenes.scene(planned.config, planned.splits, backbone, accelerator.device, display)
         opened = {"backbone": backbone, "scene": scene, "accelerator": accelerator, "display": display}
-        run = OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
-        check_memory(step_needs(run), accelerator.device)
-    return run
+        return OpenRun(**{each.name: getattr(planned, each.name) for each in fields(planned)}, **opened)
 
 
 # --- computing -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run: `metrics` of the reported split by name, in [0, 1]; `details` is all of result.json."""
-
-    folder: RunFolder
-    details: dict[str, Any]
-    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench ui` copies it again
-    reused: bool = False  # it was finished before
-
-    @property
-    def run_id(self) -> str:
-        """Name of the run's folder, which `negbench run --resume`, `evaluate` and `report` take."""
-        return self.folder.run_id
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self.folder.path
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Metric name -> value on the reported split, at the reported epoch."""
-        return dict(self.details["metrics"])
-
-    def __repr__(self) -> str:
-        """The run's name, and a line for each metric."""
-        width = max(map(len, self.metrics), default=0)
-        return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row a metric."""
-        import pandas as pd
-
-        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
-
-    def _repr_html_(self) -> str:
-        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +128,7 @@ def run_config(
         NegbenchError: a user's mistake, before anything is computed where that can be known.
     """
     run = open_run(config, bench.display, bench.scenes)
+    check_room(run, bench.runs)
     with _claim_of(run, bench.runs, overwrite) as (folder, step):
         if step == "leave":
             raise RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
@@ -255,6 +156,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     if folder.status == "finished":
         raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
     run = open_run(folder.config, bench.display, bench.scenes)
+    check_room(run, bench.runs)
     if run.hash != folder.manifest["hash"]:
         raise RunError(
             f"run {folder.run_id} cannot be resumed: code, data or weights have changed since (code "
@@ -290,11 +192,6 @@ def _replay(folder: RunFolder, watch: Watch) -> None:
 
 def compute_run(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None = None) -> RunResult:
     """Compute an opened run in its folder, new or interrupted, whose lock is held; arguments as `run_config`."""
-    if run.config.train.stacked:
-        (found,) = _compute_stack([run], [folder], [bench], watch)
-        if isinstance(found, Exception):
-            raise found
-        return found
     if not run.accelerator.is_main_process:  # the main process writes for all
         with threads(run.config.compute.threads):
             return RunResult(folder, train(run, folder, lambda values, step, epoch: None))
@@ -320,7 +217,6 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
                 watch(epoch, values, True)
 
         try:
-            check_disk(disk_needs(run), folder.path)
             yield log, live
         except NegbenchError as error:
             with suppress(NegbenchError):  # on a full disk the first message counts
@@ -333,64 +229,3 @@ def _recorded(run: OpenRun, folder: RunFolder, bench: Bench, watch: Watch | None
                 raise ending from None  # interrupted, not failed
             folder.write_error(f"{type(error).__name__}: {error}")
             raise
-
-
-# --- stacks --------------------------------------------------------------------------------------------------------
-
-
-def run_stack(
-    configs: Sequence[RunConfig], benches: Sequence[Bench], *, overwrite: Overwrite = "failed"
-) -> list[RunResult | Exception]:
-    """Compute runs of one `negbench.loop.stacked.stack_key` together; those that are finished are read.
-
-    Args:
-        configs: of the runs.
-        benches: of each; they differ in their tags only.
-        overwrite: see `Overwrite`.
-
-    Returns:
-        What each run came to: its result, or what ended it.
-    """
-    runs = [open_run(config, Display(), bench.scenes) for config, bench in zip(configs, benches, strict=True)]
-    found: dict[int, RunResult | Exception] = {}
-    folders: dict[int, RunFolder] = {}
-    with ExitStack() as claims:
-        # in one order everywhere, so that no two processes wait for each other
-        for index in sorted(range(len(runs)), key=lambda i: runs[i].hash):
-            run = runs[index]
-            claim = claimed(benches[index].runs, run.name, run.hash, overwrite, partial(record.manifest, run))
-            folder, step = claims.enter_context(claim)
-            if step == "reuse":
-                found[index] = RunResult(folder, folder.result, reused=True)
-            elif step == "leave":
-                found[index] = RunError(f"run {folder.run_id} {folder.status} before, and --overwrite never leaves it")
-            else:
-                folders[index] = folder
-                if step == "resume":
-                    folder.write_metrics([])  # a stack begins again
-        todo = sorted(folders)
-        if todo:
-            computed = _compute_stack([runs[i] for i in todo], [folders[i] for i in todo], [benches[i] for i in todo])
-            found |= dict(zip(todo, computed, strict=True))
-    return [found[index] for index in range(len(runs))]
-
-
-def _compute_stack(
-    runs: Sequence[OpenRun], folders: Sequence[RunFolder], benches: Sequence[Bench], watch: Watch | None = None
-) -> list[RunResult | Exception]:
-    """Compute opened runs in their folders, whose locks are held."""
-    if runs[0].accelerator.num_processes > 1:
-        raise NegbenchError("train.stacked trains in one process: leave it out, or start without `accelerate launch`")
-
-    def course(index: int) -> Generator[None, None, RunResult]:
-        folder = folders[index]
-        with _recorded(runs[index], folder, benches[index], watch) as (log, live):
-            details = yield from stack.course(index, folder, log)
-            live.artifacts(details)
-        return RunResult(folder, details, tracking_error=live.error)
-
-    display = benches[0].display
-    with threads(runs[0].config.compute.threads), display.live(folders[0].run_id):
-        stack = Stack(runs, display)
-        results: list[RunResult | Exception] = train_together(stack, [course(index) for index in range(len(runs))])
-    return results

@@ -13,7 +13,7 @@ import pandas as pd
 from negbench import files
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
-from negbench.loop.runs import RunResult
+from negbench.loop.types import RunResult
 from negbench.report.swap import records
 from negbench.runfolder import find_run
 

@@ -14,7 +14,8 @@ import optuna
 from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
-from negbench.loop.runs import Bench, PlannedRun, RunResult, plan_run, run_config
+from negbench.loop.runs import Bench, plan_run, run_config
+from negbench.loop.types import PlannedRun, RunResult
 from negbench.runfolder import RunFolder, runs_of
 from negbench.tracking import Pruned, RunLog, Tracker
 from negbench.tuning.book import Objective, trial_folder

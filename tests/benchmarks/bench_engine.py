@@ -34,12 +34,13 @@ from negbench.contracts import Backbone, cross_queries, paired_relevance
 from negbench.data.scene import Scene, Scenes, Split
 from negbench.datasets._synthesis import Spec, synthesize
 from negbench.display import Display
-from negbench.loop.checkpoint import Moving, State
+from negbench.loop.batches import epoch_batches
+from negbench.loop.checkpoint import Moving
 from negbench.loop.objective import Objective
 from negbench.loop.runs import OpenRun, open_run
 from negbench.loop.schedule import cosine
-from negbench.loop.train import Loop
-from negbench.runfolder import RunFolder
+from negbench.loop.train import train_epoch
+from negbench.loop.types import State
 from negbench.systems.system import load_config
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)
@@ -96,7 +97,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def epoch_of_engine(run: OpenRun, negatives: Tensor | None, folder: Path) -> Callable[[], None]:
+def epoch_of_engine(run: OpenRun, negatives: Tensor | None) -> Callable[[], None]:
     """The engine's own epoch, on negatives [Q, 1] that were drawn before."""
     config, backbone = run.config, run.backbone
     strategy, loss = make_strategy(config.strategy.name), make_loss(config.loss.name)
@@ -107,9 +108,8 @@ def epoch_of_engine(run: OpenRun, negatives: Tensor | None, folder: Path) -> Cal
 
     def epoch() -> None:
         streams = {name: torch.Generator().manual_seed(0) for name in ("batches", "draws")}
-        moving = Moving(objective, prepared, schedule, streams)
-        state = State(negatives=negatives)
-        Loop(run, RunFolder(folder), lambda values, step, at: None, strategy, model, moving, state).train_epoch()
+        moving, state = Moving(objective, model, prepared, schedule, streams), State(negatives=negatives)
+        train_epoch(run, moving, state, epoch_batches(run, objective, state, streams, strategy))
 
     return epoch
 
@@ -174,7 +174,7 @@ def training(rounds: int, folder: Path) -> None:
             size = (queries_of(cell.scene), 1)
             columns = len(cell.scene.train.dataset.images)
             negatives = torch.randint(columns, size, generator=torch.Generator().manual_seed(0))
-        epochs = [epoch_of_engine(cell, negatives, folder), epoch_of_floor(cell, negatives, step)]
+        epochs = [epoch_of_engine(cell, negatives), epoch_of_floor(cell, negatives, step)]
         best = [float("inf")] * 2
         for _ in range(rounds):
             best = [min(least, seconds(epoch)) for least, epoch in zip(best, epochs, strict=True)]

@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from negbench.backbones._preprocess import Preprocess
 from negbench.data import features
-from negbench.data.features import FeatureStore, StoredFeatures, content_hashes
+from negbench.data.contents import content_hashes
+from negbench.data.features import FeatureStore
+from negbench.data.reading import StoredFeatures
 from negbench.testing.bare import BareBackbone
 
 SHAPE = (257, 1024)  # BLIP-2's ViT-L tokens, 0.5 MiB an image

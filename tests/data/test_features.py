@@ -22,8 +22,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from negbench.data import features
-from negbench.data.features import FeatureStore, PixelSource, content_hashes, encoding_estimate, store_of
+from negbench.data import contents, features
+from negbench.data.contents import content_hashes
+from negbench.data.features import FeatureStore, encoding_estimate, store_of
+from negbench.data.images import PixelSource
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.testing.bare import BareBackbone
 
@@ -556,8 +558,8 @@ def test_unchanged_files_are_not_read_again(tmp_path, folder, monkeypatch):
     aged(images.values())
     first = content_hashes(images, tmp_path)
     read: list[str] = []
-    real = features._file_sha256
-    monkeypatch.setattr(features, "_file_sha256", lambda name: read.append(name) or real(name))
+    real = contents._file_sha256
+    monkeypatch.setattr(contents, "_file_sha256", lambda name: read.append(name) or real(name))
     monkeypatch.chdir(folder)
     relative = {image: Path(path.name) for image, path in images.items()}
     assert content_hashes(relative, tmp_path) == first
@@ -612,11 +614,11 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
     want = content_hashes(images, tmp_path)
     memory = tmp_path / "features" / "hashes.txt"
     content = memory.read_bytes()
-    known = features._remembered(memory)
+    known = contents._remembered(memory)
     for at in range(content.index(b"\n", 1) + 1):
         for bit in range(8):
             memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
-            assert features._remembered(memory).items() <= known.items()
+            assert contents._remembered(memory).items() <= known.items()
     assert content_hashes(images, tmp_path) == want
 
 

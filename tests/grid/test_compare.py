@@ -28,7 +28,7 @@ from negbench.grid.axes import Grid, expand, parse_seeds, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop import runs as loop_runs
-from negbench.loop.train import Loop
+from negbench.loop import train as loop
 from negbench.own.audit import audit_cells
 from negbench.registry import registry
 from negbench.report.finish import finish
@@ -143,25 +143,26 @@ def test_interrupted_and_continued_gives_the_same_table(
 ) -> None:
     grid = grid_of(vector_sets, "qure,hycole,cirqrs:n_neg=5")
     compute(grid, tmp_path / "straight")
-    real, calls = Loop.train_epoch, []
+    real, calls = loop.train_epoch, []
 
-    def interrupted(self: Loop) -> None:
+    def interrupted(*given: Any) -> Any:
         calls.append(1)
-        real(self)
+        made = real(*given)
         if len(calls) == 6:
             raise KeyboardInterrupt
+        return made
 
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compute(grid, tmp_path / "halves")  # six cells of two epochs: the third one's last epoch is lost
-    monkeypatch.setattr(Loop, "train_epoch", real)
+    monkeypatch.setattr(loop, "train_epoch", real)
     trained: list[int] = []
 
-    def counted(self: Loop) -> None:
-        trained.append(self.state.epoch)
-        real(self)
+    def counted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+        trained.append(state.epoch)
+        return real(run, moving, state, batches)
 
-    monkeypatch.setattr(Loop, "train_epoch", counted)
+    monkeypatch.setattr(loop, "train_epoch", counted)
     assert sum(o.reused for o in compute(grid, tmp_path / "halves")) == 2
     monkeypatch.undo()
     assert trained == [1, 0, 1, 0, 1, 0, 1]  # it went on, and did not start anew
@@ -201,7 +202,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
     monkeypatch.setattr(encoding, "encode_cells", lambda *given: told.append("encoded"))
-    for found in (["compute_tasks", "encoded"], ["encoded"]):
+    for found in (["compute_task", "encoded"], ["encoded"]):
         told.clear()
         cells = planned(grid_of(vector_sets, "in-batch", seeds="1"), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")

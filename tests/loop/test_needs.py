@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from negbench import room
 from negbench.cli.main import run as negbench
-from negbench.data.scene import Scenes
+from negbench.config import resolved
+from negbench.data.scene import Scenes, load_backbone
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
-from negbench.loop import runs as planning
-from negbench.loop.runs import Bench, OpenRun, open_run, plan_run, run_config
+from negbench.loop.runs import Bench, OpenRun, open_run, run_config
 from negbench.room import Need, check_disk, check_memory, machine_memory, size
 from negbench.systems.system import load_config
 
@@ -66,7 +65,7 @@ def test_what_is_told_is_what_a_run_then_holds(vector_sets: list[str], tmp_path:
     """Draws, pools and tables counted again in the files of the run."""
     more = ["train.epochs=6", "train.num_negatives=3", "schedule.refresh_epochs=[1,3]"]
     run = opened(vector_sets, *more)
-    memory = by_name(needs.memory_needs(run.config, run.splits, run.backbone))
+    memory = by_name(needs.memory_needs(run))
     disk = by_name(needs.disk_needs(run))
     folder = run_config(run.config, Bench.open(tmp_path, "none")).folder
     drawn = [folder.table(name)["negatives"].map(len).to_numpy() for name in ("mining-00", "mining-01")]
@@ -153,25 +152,22 @@ def test_a_disk_without_room_for_the_run_is_told_before_training(
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 1000))
     with pytest.raises(OptionError, match=r"of disk, .* has room for 1 MiB \("):
-        run_config(config, Bench.open(tmp_path, "none"))
-    (folder,) = (path.parent for path in tmp_path.glob("*/config.json"))
-    assert "of disk" in (folder / "error.txt").read_text(encoding="utf-8")
+        run_config(config, Bench.open(tmp_path / "runs", "none"))
+    assert not (tmp_path / "runs").exists()
     monkeypatch.undo()
-    assert run_config(config, Bench.open(tmp_path, "none")).folder.status == "finished"
+    assert run_config(config, Bench.open(tmp_path / "runs", "none")).folder.status == "finished"
 
 
 def test_features_and_batches_of_images_count_too(
     toy_sets: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=toy_sets)
-    scenes = Scenes()
-    planned = plan_run(config, scenes)
-    backbone = scenes.backbone(planned.config)
-    found = by_name(needs.memory_needs(planned.config, planned.splits, backbone))["a batch of images to encode"]
-    images = sum(len(part.all_images) for part in planned.splits.parts)
-    side = backbone.transform(Image.new("RGB", (9, 9))).shape
-    assert found.bytes == min(128, images) * side.numel() * 4
-    monkeypatch.setattr(planning, "memory_needs", lambda *given: [])  # the batch takes more than the features
+    splits = Scenes().splits(resolved(config), load_backbone(config.backbone, 0))
+    images = sum(len(part.all_images) for part in splits.parts)
+    told = rf"\(a batch of images to encode: {min(128, images)} images x .*\): lower compute.encode_batch_size"
+    monkeypatch.setattr(room, "machine_memory", lambda: 1000 * 2**10)  # the features take less
+    with pytest.raises(OptionError, match=told):
+        open_run(config, Display(), Scenes())
     monkeypatch.setattr(room, "machine_memory", lambda: 1000)
     with pytest.raises(OptionError, match=r"\(features held in memory: .*\): lower compute.feature_memory_gib"):
         open_run(config, Display(), Scenes())

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import pandas as pd
@@ -30,14 +29,15 @@ from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write
-from negbench.loop import pools
+from negbench.loop import pools, snapshot
 from negbench.loop import record as made
 from negbench.loop import train as loop
-from negbench.loop.checkpoint import State, stream
+from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
 from negbench.loop.schedule import cosine, stages_of
-from negbench.loop.train import Loop
+from negbench.loop.snapshot import Snapshot
+from negbench.loop.types import State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix
@@ -206,7 +206,7 @@ def recording() -> Iterator[Tape]:
         tape.steps[-1].gradient = float(torch.cat([g.flatten() for g in gradients]).norm())
 
     current: list[Backbone] = []
-    mining_task = loop.mining_task
+    mining_task = snapshot.mining_task
     with pytest.MonkeyPatch.context() as patch:
         for kind, classes in PLUGINS.items():
             for name, cls in classes.items():
@@ -214,7 +214,7 @@ def recording() -> Iterator[Tape]:
                 plugin = Plugin(kind, name, __name__, Path(__file__), "this test")
                 patch.setitem(registry._files, (kind, name), plugin)
         patch.setattr(pools, "mine", watched_mine)
-        patch.setattr(loop, "mining_task", watched_task)
+        patch.setattr(snapshot, "mining_task", watched_task)
         patch.setattr(Objective, "forward", watched_forward)
         handle = register_optimizer_step_pre_hook(before_step)
         try:
@@ -537,13 +537,13 @@ def test_the_epoch_is_chosen_where_the_run_says(
 ) -> None:
     """A case where dev, val and the last epoch disagree: each choice reports its own epoch's model."""
     weights: list[dict[str, Tensor]] = []
-    score = Loop.score
+    score = loop.score
 
-    def watched(self: Loop) -> Any:
-        weights.append({name: value.clone() for name, value in self.run.backbone.state_dict().items()})
-        return score(self)
+    def watched(now: Snapshot, log: Any) -> None:
+        weights.append({name: value.clone() for name, value in now.run.backbone.state_dict().items()})
+        score(now, log)
 
-    monkeypatch.setattr(Loop, "score", watched)
+    monkeypatch.setattr(loop, "score", watched)
     sets = ("train.epochs=6", "train.lr=0.1", "eval.dev_fraction=0.4", "eval.dev_seed=1", "seed=0")
     reported = {}
     for select in ("dev", "val", "last"):
@@ -766,12 +766,10 @@ def test_a_collapsed_model_is_remarked_once(vector_sets: list[str], story: Story
 
 def test_behaviour_of_an_epoch_is_the_mean_over_its_batches() -> None:
     """A batch without a value counts as 0; what no batch knows stays unknown."""
-    state = State(epoch=2)
     found = [{"a": 1.0, "b": math.nan, "c": 3.0}, {"a": math.nan, "b": math.nan, "c": 5.0}]
-    logged = Loop._batch_behaviour(SimpleNamespace(state=state), found)  # type: ignore[arg-type]
-    assert (logged["mining/a"], logged["mining/c"]) == (0.5, 4.0)
-    assert math.isnan(logged["mining/b"])
-    assert (state.behaviour[0]["epoch"], state.behaviour[0]["a"]) == (2.0, 0.5)
+    means = loop.batch_behaviour(found)
+    assert (means["a"], means["c"]) == (0.5, 4.0)
+    assert math.isnan(means["b"])
 
 
 # --- texts, gradients ------------------------------------------------------------------------------------------------
@@ -824,18 +822,19 @@ def test_interrupted_and_resumed_gives_the_same_bits(
     config = config_of(sets, *more, "train.epochs=5", "eval.every=2", strategy=strategy)
     straight = run(config, tmp_path / "straight")
     per_epoch = len(record.steps) // 5
-    real = Loop.train_epoch
+    real = loop.train_epoch
     for stop_at in range(6):
         record.steps.clear()
 
-        def interrupted(self: Loop, stop_at: int = stop_at) -> None:
-            real(self)  # work that is lost
-            if self.state.epoch == stop_at:
+        def interrupted(run: Any, moving: Any, state: State, batches: Any, stop_at: int = stop_at) -> Any:
+            made = real(run, moving, state, batches)  # work that is lost
+            if state.epoch == stop_at:
                 raise KeyboardInterrupt
+            return made
 
         place = tmp_path / str(stop_at)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Loop, "train_epoch", interrupted)
+            patch.setattr(loop, "train_epoch", interrupted)
             if stop_at == 5:
                 patch.setattr(made, "details", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
@@ -858,15 +857,15 @@ def test_overwrite_of_an_interrupted_run(
 ) -> None:
     """Left as it is, gone on with, or computed anew beside it."""
     epochs: list[int] = []
-    real = Loop.train_epoch
+    real = loop.train_epoch
 
-    def counted(self: Loop) -> None:
-        epochs.append(self.state.epoch)
+    def counted(run: Any, moving: Any, state: State, batches: Any) -> Any:
+        epochs.append(state.epoch)
         if len(epochs) == 3:
             raise KeyboardInterrupt
-        real(self)
+        return real(run, moving, state, batches)
 
-    monkeypatch.setattr(Loop, "train_epoch", counted)
+    monkeypatch.setattr(loop, "train_epoch", counted)
     config, bench = config_of(vector_sets, strategy="in-batch", loss="info-nce"), Bench.open(tmp_path, "none")
     with pytest.raises(KeyboardInterrupt):
         run_config(config, bench)

@@ -10,8 +10,8 @@ import pytest
 
 from negbench.cli.main import run as negbench
 from negbench.config import ResolvedConfig, resolved
-from negbench.loop.checkpoint import State
 from negbench.loop.remarks import remarks_of
+from negbench.loop.types import State
 from negbench.registry import registry
 from negbench.systems.system import load_config
 

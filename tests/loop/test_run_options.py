@@ -15,9 +15,9 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import runs
+from negbench.loop import train as loop
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, RunResult
-from negbench.loop.train import Loop
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 
@@ -39,14 +39,14 @@ def test_resumed_runs_go_on_with_their_temperatures_and_draws(
 ) -> None:
     config = config_of("hycole", toy_sets, *more)
     straight = run(config, tmp_path / "straight")
-    real = Loop.train_epoch
+    real = loop.train_epoch
 
-    def interrupted(self: Loop) -> None:
-        real(self)
-        if self.state.epoch == 1:
+    def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+        if state.epoch == 1:
             raise KeyboardInterrupt
+        return real(run, moving, state, batches)
 
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "halves")
     monkeypatch.undo()

@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two comparisons of three strategies on worlds of vectors, one of which has a fourth strategy and three seeds."""
     folder = tmp_path_factory.mktemp("runs")
     small = ["train_images=40", "train_queries=30", "val_images=40", "val_queries=30"]
-    sets = [*(f"dataset.{text}" for text in small), "train.epochs=3", "train.stacked=true", "eval.select=dev"]
+    sets = [*(f"dataset.{text}" for text in small), "train.epochs=3", "eval.select=dev"]
     for twins, extra, seeds in ((WORLDS[0], "", "2"), (WORLDS[1], ",after-target", "3")):
         command = ["compare", "--strategies", ",".join(NAMES) + extra, "--seeds", seeds, "--name", f"w{twins}"]
         command += ["--datasets", f"vectors:twins={twins}", "--backbones", "vectors", "--runs-dir", str(folder)]

@@ -23,7 +23,7 @@ from negbench.errors import NegbenchError
 from negbench.executors import Here
 from negbench.grid.cells import SCENES
 from negbench.loop import runs as engine
-from negbench.loop.train import Loop
+from negbench.loop import train as loop
 from negbench.report.loaded import StudyResult
 from negbench.report.page import write_page
 from negbench.report.study import study_page
@@ -153,15 +153,15 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = toy_study(toy_sets, tmp_path / "straight", trials=1)
-    real, epochs, asked = Loop.train_epoch, list[int](), list[int]()
+    real, epochs, asked = loop.train_epoch, list[int](), list[int]()
 
-    def interrupted(self: Loop) -> None:
-        epochs.append(self.state.epoch)
+    def interrupted(run: Any, moving: Any, state: Any, batches: Any) -> Any:
+        epochs.append(state.epoch)
         if len(epochs) == 4:
             raise KeyboardInterrupt
-        real(self)
+        return real(run, moving, state, batches)
 
-    monkeypatch.setattr(Loop, "train_epoch", interrupted)
+    monkeypatch.setattr(loop, "train_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         toy_study(toy_sets, tmp_path / "halves", trials=1)
     monkeypatch.setattr(Trial, "should_prune", lambda self: asked.append(self._get_latest_trial().last_step))
@@ -186,7 +186,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
     with pytest.raises(KeyboardInterrupt):
         book.work(dying, silent)
     (before,) = book.frozen()
-    monkeypatch.setattr(Loop, "train_epoch", lambda self: pytest.fail("it was trained"))
+    monkeypatch.setattr(loop, "train_epoch", lambda *given: pytest.fail("it was trained"))
     run_study(job, Here(), silent)
     (again,) = book.frozen()
     assert again.values == values

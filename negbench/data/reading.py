@@ -1,0 +1,70 @@
+"""Stored image features by position: held whole in memory, or read row by row from mapped shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class MappedRows:
+    """Rows spread over mapped shards."""
+
+    def __init__(self, shards: Sequence[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._shards = shards
+        self._ends = torch.tensor([len(shard) for shard in shards], dtype=torch.int64).cumsum(0)
+        self._starts = [0, *self._ends.tolist()]
+        self.shape, self.dtype = shape, dtype
+
+    def buffer(self, count: int) -> Tensor:
+        """[count, L, C] on the CPU, pinned where there is a GPU to send it to."""
+        return torch.empty(count, *self.shape, dtype=self.dtype, pin_memory=torch.cuda.is_available())
+
+    def gather(self, rows: Tensor, out: Tensor) -> Tensor:
+        """Fill `out` [n, L, C] of any dtype, on the CPU, with `rows` [n] int64, each shard read in order; returns it.
+
+        Row by row: an image's features are large wherever they are not held whole, and one copy is all that it takes.
+        """
+        order = torch.argsort(rows)
+        shards = torch.bucketize(rows[order], self._ends, right=True)
+        for position, row, shard in zip(order.tolist(), rows[order].tolist(), shards.tolist(), strict=True):
+            source = self._shards[shard]
+            out[position].copy_(source[row - self._starts[shard]])
+        return out
+
+
+class StoredFeatures:
+    """Image features by position: `features[index]` is [*index.shape, L, C] float32 on `device`, index int64.
+
+    Made by `FeatureStore.load`, either held whole on the device in the stored precision or read from the mapped shards
+    at each call; a reader keeps working when the store's shards are replaced under it.
+    """
+
+    def __init__(self, source: Tensor | MappedRows, position: Tensor, device: torch.device) -> None:
+        self.device = device
+        self._source = source
+        self._position = position.to(device) if isinstance(source, Tensor) else position
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(images, L, C)."""
+        return (len(self), *self._source.shape[-2:])
+
+    @property
+    def held(self) -> bool:
+        """Whether all are in the device's memory."""
+        return isinstance(self._source, Tensor)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        rows = self._position[index.to(self._position.device).flatten()]
+        if isinstance(self._source, Tensor):
+            found = self._source.index_select(0, rows)
+        elif self.device.type == "cpu":
+            found = self._source.gather(rows, torch.empty(len(rows), *self.shape[1:]))
+        else:  # half the bytes to transfer
+            found = self._source.gather(rows, self._source.buffer(len(rows))).to(self.device, non_blocking=True)
+        return found.float().reshape(*index.shape, *self.shape[1:])

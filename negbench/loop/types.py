@@ -1,0 +1,137 @@
+"""The types of a run: planned, opened, in training, finished. Every other file of the loop builds on them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from negbench.config import ResolvedConfig
+from negbench.contracts import Backbone
+from negbench.data.scene import Scene, Splits
+from negbench.identity import config_hash
+from negbench.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from accelerate import Accelerator
+
+    from negbench.display import Display
+
+Log = Callable[[Mapping[str, float], int, int], None]  # values by name, step, epoch
+Watch = Callable[[int, Mapping[str, float], bool], None]  # 0-based epoch, values by name, whether they are new
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that is known by its hash; nothing is encoded for it yet.
+
+    Attributes:
+        config: complete.
+        splits: its data sets.
+        data: names the splits and the frozen part of the backbone: runs of one value share features.
+        remarks: what a reader of its result must know, as far as it is known before.
+    """
+
+    config: ResolvedConfig
+    splits: Splits
+    data: str
+    remarks: tuple[str, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the configuration, the code, and `data`; computed when first read, because it parses all the code."""
+        return config_hash(self.config, data=self.data)
+
+    @property
+    def name(self) -> str:
+        """Folder name: the parts by name, the seed, the hash's beginning."""
+        c = self.config
+        dataset, strategy = Path(c.dataset.name).stem, re.sub(r"[^\w+-]+", "_", c.strategy.name)
+        return f"{strategy}-{c.loss.name}-{c.backbone.name}-{dataset}-s{c.seed}-{self.hash[:8]}"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun(PlannedRun):
+    """A run that is ready to be computed: its backbone in its initial state, its features encoded."""
+
+    backbone: Backbone
+    scene: Scene
+    accelerator: Accelerator
+    display: Display
+
+
+@dataclass
+class State:
+    """What changes while a run trains, beside weights, optimizer and random streams. A checkpoint holds all of it."""
+
+    epoch: int = 0  # the next one
+    refresh: int = -1  # -1: the warm-up pool
+    interval_start: int = 0
+    negatives: Tensor | None = None  # [Q, epochs of the interval * num_negatives] columns
+    step: int = 0
+    negatives_seen: int = 0
+    best: float = -math.inf
+    best_epoch: int = -1
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    behaviour: list[dict[str, float]] = field(default_factory=list)  # one summary per refresh (or epoch, batch scope)
+    regime: list[dict[str, float]] = field(default_factory=list)  # one card per `observe.card_epochs`
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    points: list[dict[str, float]] = field(default_factory=list)  # lines of metrics.jsonl
+    generators: dict[str, Tensor] = field(default_factory=dict)
+
+    def noting(self, log: Log) -> Log:
+        """`log`, with every point kept here as well."""
+
+        def noted(values: Mapping[str, float], step: int, epoch: int) -> None:
+            self.points.append({"step": step, "epoch": epoch, **values})
+            log(values, step, epoch)
+
+        return noted
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: `metrics` of the reported split by name, in [0, 1]; `details` is all of result.json."""
+
+    folder: RunFolder
+    details: dict[str, Any]
+    tracking_error: str | None = None  # why the MLflow store holds no full copy; `negbench ui` copies it again
+    reused: bool = False  # it was finished before
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run's folder, which `negbench run --resume`, `evaluate` and `report` take."""
+        return self.folder.run_id
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metric name -> value on the reported split, at the reported epoch."""
+        return dict(self.details["metrics"])
+
+    def __repr__(self) -> str:
+        """The run's name, and a line for each metric."""
+        width = max(map(len, self.metrics), default=0)
+        return "\n".join([f"run {self.run_id}", *(f"  {name:{width}}  {v:.4f}" for name, v in self.metrics.items())])
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"metric": list(self.metrics), "value": list(self.metrics.values())})
+
+    def _repr_html_(self) -> str:
+        return f"<h4>run {self.run_id}</h4>{self.frame.to_html(index=False)}"
