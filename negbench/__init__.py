@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
+    from negbench.options import Compare, Run
     from negbench.own.miner import Miner
 
 __version__ = "0.1.0"
@@ -51,16 +52,19 @@ _HOMES = {
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
+    "negbench.options": ("Compare", "Run"),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backbone",
+    "Compare",
     "Loss",
     "Miner",
     "NegbenchError",
     "Query",
+    "Run",
     "ScoreView",
     "Strategy",
     "__version__",

@@ -6,13 +6,14 @@ the same field of `Compare`. A model imports neither torch nor the code of its c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.files import checked_name
 
 MOVES_SCORES = False
 
@@ -49,6 +50,15 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
+    def __init__(self, **given: Any) -> None:
+        """Raises OptionError or UnknownNameError for the first option that does not fit."""
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise _mistake(error, type(self), lambda name: name) from error
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # `model_validate` does not call it
+
     @classmethod
     def parsed(cls, given: Mapping[str, Any], *, recipe: Mapping[str, Any] | None = None, table: str = "") -> Self:
         """Options from flags over a recipe's table over the defaults.
@@ -61,25 +71,100 @@ class Options(BaseModel):
         Raises:
             OptionError, UnknownNameError: a value or a key that the command does not take.
         """
-        flags = {name: value for name, value in given.items() if value is not None}
-        allowed = [name for name, field in cls.model_fields.items() if extra_of(field)["recipe"]]
-        for name in recipe or {}:
+        found = cls._of({name: value for name, value in given.items() if value is not None}, _flag)
+        return found.over(recipe, table) if recipe else found
+
+    def over(self, recipe: Mapping[str, Any], table: str) -> Self:
+        """These options over a recipe's table, which lies over the defaults.
+
+        Args:
+            recipe: field -> value.
+            table: name of the table, for messages.
+
+        Raises:
+            OptionError, UnknownNameError: a value or a key that the command does not take.
+        """
+        allowed = [name for name, field in type(self).model_fields.items() if extra_of(field)["recipe"]]
+        for name in recipe:
             if name not in allowed:
-                raise UnknownNameError("key", name, allowed, where=f"recipe's [{table}]")
+                raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return self._of({**recipe, **given}, lambda name: f"{table}.{name}")
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Any], shown: Callable[[str], str]) -> Self:
         try:
-            return cls(**{**(recipe or {}), **flags})
+            return cls.model_validate(dict(given))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else ""
-            shown = f"--{name.replace('_', '-')}" if name in flags else f"{table}.{name}"
-            problem = first["msg"].removeprefix("Value error, ")
-            raise OptionError(f"{shown} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}") from error
+            raise _mistake(error, cls, shown) from error
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str], str]) -> NegbenchError:
+    """The first mistake as one line."""
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return UnknownNameError("option", name, model.model_fields)
+    problem = first["msg"].removeprefix("Value error, ")
+    return OptionError(f"{shown(name)} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}")
 
 
 def extra_of(field: Any) -> dict[str, Any]:
     """What `option` was told beside pydantic's own settings."""
     found: dict[str, Any] = field.json_schema_extra or option().json_schema_extra
     return found
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def parse_seeds(given: Any) -> tuple[int, ...]:
+    """3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
+    parts = given.split(",") if isinstance(given, str) else given
+    try:
+        numbers = [int(given)] if isinstance(given, int) else [int(part) for part in parts if str(part).strip()]
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"--seeds {given!r}: want a count (3) or a list (0,1,2)") from error
+    if isinstance(given, int) or (isinstance(given, str) and len(numbers) == 1 and "," not in given):
+        numbers = list(range(numbers[0]))
+    if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
+        raise OptionError(f"--seeds {given!r}: want a count (3) or a list of different seeds (0,1,2)")
+    return tuple(numbers)
+
+
+def parse_negatives(given: Any) -> tuple[int, ...]:
+    """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
+    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    try:
+        numbers = tuple(int(part) for part in parts)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"--negatives {given!r}: want numbers per query and step, e.g. 1,5,63") from error
+    if (numbers and min(numbers) < 1) or len(set(numbers)) != len(numbers):
+        raise OptionError(f"--negatives {given!r}: want different numbers of at least 1, e.g. 1,5,63")
+    return numbers
+
+
+def _folder_name(given: str) -> str:
+    return checked_name(given, "--name")
+
+
+def _checked_seeds(given: Any) -> Any:
+    parse_seeds(given)
+    return given
+
+
+def _checked_negatives(given: Any) -> Any:
+    parse_negatives(given)
+    return given
+
+
+Seeds = Annotated[int | str | Sequence[int], BeforeValidator(_checked_seeds)]  # read by `parse_seeds`
+Negatives = Annotated[str | Sequence[int], BeforeValidator(_checked_negatives)]  # read by `parse_negatives`
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 
 # --- shared by several commands ------------------------------------------------------------------------------------
@@ -99,6 +184,142 @@ class TrackedOptions(RunsOptions):
     tracking_uri: str | None = option(
         None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].", recipe=False
     )
+
+
+class SettingsOptions(Options):
+    """Settings of runs."""
+
+    recipe: Path | None = option(
+        None, "TOML file of settings, or a name (see `list recipes`); flags override it.", recipe=False
+    )
+    sets: tuple[str, ...] = option(
+        (), "Set any key, e.g. train.epochs=12.", flags=("--set",), metavar="SECTION.KEY=VALUE", recipe=False
+    )
+    plugin: tuple[Path, ...] = option(
+        (), "Python file with your own strategy, loss, ...", metavar="FILE.py", recipe=False
+    )
+
+
+class DataOptions(Options):
+    """Where a benchmark's files lie."""
+
+    data_root: Path | None = option(
+        None, "Folder of the data set [default: the variable NEGBENCH_DATA].", recipe=False
+    )
+    allow_missing: bool = option(False, "Continue without missing images; marks the result partial.", recipe=False)
+
+
+class PluginOptions(SettingsOptions, DataOptions):
+    """Plug-ins of one run: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+
+    strategy: Any = option(
+        None,
+        "Negative-sampling strategy (see `list strategies`); options as qure:variant=release.",
+        cli=str,
+        recipe=False,
+    )
+    backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
+    dataset: Any = option(
+        None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str, recipe=False
+    )
+    loss: Any = option(None, "Loss [default: bradley-terry].", cli=str, recipe=False)
+    seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
+
+
+class WorkOptions(Options):
+    """Where tasks are computed."""
+
+    workers: int | None = option(
+        None, "Tasks at a time [default: 1; with ray as many as there is room for].", ge=1, recipe=False
+    )
+    executor: Any = option(
+        "pool",
+        "pool: processes of this machine; ray: tasks of a Ray cluster, each with one CPU and, where nodes have GPUs, "
+        "one GPU, or as ray:cpus=4:gpus=0.5 says.",
+        cli=str,
+        recipe=False,
+    )
+    address: str | None = option(
+        None, "With ray: HOST:PORT of the cluster's head [default: RAY_ADDRESS, else this machine alone].", recipe=False
+    )
+
+
+class OverwriteOptions(Options):
+    """What happens to runs that are there."""
+
+    overwrite: Literal["failed", "never", "always"] = option(
+        "failed",
+        "failed: compute failed runs again; never: leave them; always: compute everything again.",
+        recipe=False,
+    )
+
+
+# --- compare -------------------------------------------------------------------------------------------------------
+
+
+class Run(PluginOptions, OverwriteOptions, TrackedOptions):
+    """Options of `negbench run`."""
+
+    system: str | None = option(
+        None, "A published system as a whole (see `list systems`); other flags override it.", recipe=False
+    )
+    resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
+
+
+class Compare(SettingsOptions, DataOptions, WorkOptions, OverwriteOptions, TrackedOptions):
+    """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
+
+    A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
+    """
+
+    strategies: Any = option(
+        "cir",
+        "Comma-separated names, options as qure:variant=release; cir: the papers' strategies and their opponents; all: "
+        "every strategy that needs no guide and works with any loss.",
+        flags=("--strategies", "--strategy"),
+        cli=str,
+    )
+    losses: Any = option(
+        None, "Comma-separated loss names [default: bradley-terry].", flags=("--losses", "--loss"), cli=str
+    )
+    backbones: Any = option(
+        None, "Comma-separated backbone names [default: tiny].", flags=("--backbones", "--backbone"), cli=str
+    )
+    datasets: Any = option(
+        None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
+    )
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2).", cli=str)
+    negatives: Negatives = option(
+        (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
+    )
+    dials: tuple[str, ...] = option(
+        (),
+        "A setting and its values, e.g. dataset.twins=1,2,4; repeat for more.",
+        flags=("--dial",),
+        metavar="KEY=VALUE,VALUE",
+    )
+    sample: int | None = option(None, "With --dial: compute this many random combinations of the values.", ge=1)
+    systems: Any = option(
+        None,
+        "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",
+        cli=str,
+    )
+    tuned: int | None = option(
+        None, "Also compare tuned strategies: this many trials for each, on a part of train.", ge=1
+    )
+    search: tuple[str, ...] = option(
+        (), "With --tuned: search this range too, for every strategy (add :log).", metavar="KEY=LOW:HIGH"
+    )
+    variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the grid].")
+    baseline: str | None = option(
+        None, "Strategy that all others are compared with [default: in-batch, else all-corpus]."
+    )
+    metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
+    margin: float = option(0.5, "Differences within this many points are equal.", ge=0, lt=100)
+    alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", gt=0, lt=1)
+    audit: bool = option(True, "Also audit the strategies on the untrained model.")
+    report: bool = option(True, "Write the HTML report.")
 
 
 # --- inspect -------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def claims(
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.work import findings
-    from negbench.commands.cells import executor_of, raise_failed
+    from negbench.grid.compute import executor_of, raise_failed
 
     console, asked = options.console(), chosen(only)
     if list_:
@@ -116,7 +116,7 @@ def _plan(
     console: Any, asked: Sequence[Any], base: list[dict[str, Any]], seeds: str | None, compare: str | None, runs: Path
 ) -> ClaimsPlan:
     from negbench.claims.work import plan_claims
-    from negbench.grid.axes import parse_seeds
+    from negbench.options import parse_seeds
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import groups_of
 
@@ -150,7 +150,7 @@ def _compute(
     tracking_uri: str | None,
 ) -> tuple[ComparisonFolder, list[Outcome]]:
     """What is missing."""
-    from negbench.commands.cells import computed
+    from negbench.grid.compute import computed
     from negbench.grid.comparison import ComparisonFolder, default_name
 
     distinct = {cell.hash: cell for cell in plan.cells}.values()

@@ -34,7 +34,7 @@ def encode(
     address: options.Address = None,
 ) -> None:
     """Plan, encode with progress, report."""
-    from negbench.commands.cells import executor_of
+    from negbench.grid.compute import executor_of
     from negbench.config import build_config, recipe_settings, resolved, set_layer
     from negbench.data.scene import Scenes
     from negbench.display import Display, progress_console

@@ -74,7 +74,7 @@ def study(
 ) -> dict[str, Any]:
     """Read the settings, compute, print."""
     from negbench import files
-    from negbench.commands.cells import executor_of
+    from negbench.grid.compute import executor_of
     from negbench.commands.study import compute_study, read_study
 
     named = {"strategy": strategy, "backbone": backbone, "loss": loss}

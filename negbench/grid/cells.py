@@ -1,7 +1,7 @@
-"""Cells: runs that belong together. One planner, one executor and one way to go on for whatever is a set of runs.
+"""Cells: runs that belong together, planned and computed in one way for whatever is a set of runs.
 
-A cell is a run like any other, found again by its hash, so that the same command goes on where it stopped, and two
-grids share the cells that they have in common.
+A cell is a run like any other, found again by its hash: a command that is rerun computes only what is missing, and two
+comparisons share the cells that they have in common.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from negbench.config import ResolvedConfig, RunConfig
 from negbench.data.scene import Scenes
 from negbench.display import Display, log
 from negbench.errors import OptionError, RunError
-from negbench.executors import Executor, Report, told_of
+from negbench.executors import Executor, Report
 from negbench.grid.axes import labels_of, short
-from negbench.loop.runs import Bench, RunResult, plan_run, run_config, run_stack
-from negbench.loop.stacked import most_of, stack_key
+from negbench.loop.runs import Bench, plan_run, run_config
 from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 
 
@@ -26,16 +25,14 @@ from negbench.runfolder import Overwrite, RunFolder, Step, best_of, step_of
 class Cell:
     """One cell: its resolved configuration, hash, and the folder that holds it so far, if any.
 
-    `data` names the data set and the frozen part of the backbone: cells of one value share features. `alone` says why
-    it is trained by itself though `train.stacked` is asked for.
+    `data` names the data set and the frozen part of the backbone: cells of one value share features.
     """
 
     config: ResolvedConfig
     hash: str
-    labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
+    labels: dict[str, str]  # strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it
     data: str
     folder: str | None = None
-    alone: str = ""
     remarks: tuple[str, ...] = ()  # what a reader must know of it
 
     @property
@@ -76,12 +73,11 @@ def plan(
             named = {**labels_of(planned.config), **own, "dataset": planned.splits.val.identity}
             place = (planned.hash, str(sorted(own.items())))
             if place in seen:
-                raise OptionError(f"the grid holds {named['strategy']} with seed {config.seed} twice: name it once")
+                raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")
             seen.add(place)
             held = best_of(runs, planned.hash)
             folder = None if held is None else held.run_id
-            told = (planned.data, folder, planned.alone, planned.remarks)
-            cells.append(Cell(planned.config, planned.hash, named, *told))
+            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.remarks))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
@@ -91,7 +87,7 @@ def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
     axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # a point is a data set of its own
     differ = [axis for axis in axes if len({other.labels[axis] for other in cells}) > 1]
-    place = cell.labels.get("system") or cell.labels.get("point")
+    place = cell.labels.get("system") or cell.labels.get("point") or cell.labels.get("settings")
     return (f"[{place}] " if place else "") + " ".join(
         [*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"]
     )
@@ -112,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """A cell as a worker is told it; picklable.
+    """Picklable description of one cell for a worker.
 
     Args:
         config: of the cell.
@@ -134,49 +130,18 @@ class Task:
 SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
 
 
-@dataclass(frozen=True)
-class Done:
-    """What became of a task: as `Outcome`, and the traceback of a fault of ours."""
-
-    run_id: str | None
-    reused: bool
-    error: str | None = None
-    detail: str = ""
-
-
-def compute_tasks(tasks: Sequence[Task], report: Report) -> list[Done]:
-    """Compute one cell, or several as a stack; go on with them, or find them finished.
+def compute_task(task: Task, report: Report) -> tuple[str, bool]:
+    """Compute one cell, resume it, or find it finished: its run and whether it was finished before.
 
     Raises:
         RunError: this machine would compute another run than was planned.
     """
-    for task in tasks:
-        if plan_run(task.config, SCENES).hash != task.hash:
-            host = socket.gethostname()
-            raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
-    benches = [Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags) for task in tasks]
-    if len(tasks) == 1:
-        only = run_config(tasks[0].config, benches[0], overwrite=tasks[0].overwrite)
-        return [Done(only.run_id, only.reused)]
-    return [
-        Done(found.run_id, found.reused) if isinstance(found, RunResult) else Done(None, False, *told_of(found))
-        for found in run_stack([task.config for task in tasks], benches, overwrite=tasks[0].overwrite)
-    ]
-
-
-def stacks(cells: Sequence[Cell], workers: int) -> list[list[Cell]]:
-    """The cells that are computed together, in the order of the first of each; enough of them for all workers."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        key = stack_key(cell.config, cell.data) if cell.config.train.stacked else cell.hash
-        groups.setdefault(key, []).append(cell)
-    found = list[list[Cell]]()
-    for group in groups.values():
-        size = min(most_of(group[0].config), -(-len(group) // workers))
-        if size < len(group):  # runs of one seed share what they have in common
-            group = sorted(group, key=lambda cell: cell.seed)
-        found += [group[start : start + size] for start in range(0, len(group), size)]
-    return found
+    if plan_run(task.config, SCENES).hash != task.hash:
+        host = socket.gethostname()
+        raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
+    bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
+    found = run_config(task.config, bench, overwrite=task.overwrite)
+    return found.run_id, found.reused
 
 
 def compute(
@@ -215,18 +180,15 @@ def compute(
             yield Outcome(cell, None, f"{status} before, and --overwrite never", False), ""
         else:
             todo.append(cell)
-    together = stacks(todo, executor.workers)
     tasks = [
-        [Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in group]
-        for group in together
+        Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in todo
     ]
-    for event in executor.run(compute_tasks, tasks):
-        group = together[event.index]
+    for event in executor.run(compute_task, tasks):
+        cell = todo[event.index]
         if event.kind == "done":
-            for cell, done in zip(group, event.value, strict=True):
-                yield Outcome(cell, done.run_id, done.error, done.reused), done.detail
+            run_id, reused = event.value
+            yield Outcome(cell, run_id, None, reused), ""
         elif event.kind == "note":
-            log.warning("%s: %s", title_of(group[0], cells), event.value)
+            log.warning("%s: %s", title_of(cell, cells), event.value)
         else:
-            for cell in group:
-                yield Outcome(cell, None, event.value, False), event.detail
+            yield Outcome(cell, None, event.value, False), event.detail
