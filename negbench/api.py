@@ -212,10 +212,12 @@ def run(
     from negbench.loop.runs import Bench, resume, run_config
     from negbench.systems.system import load_config
 
-    given = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
+    given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
     given |= {"recipe": recipe, "sets": tuple(sets) or None}
     above = Run(**{key: value for key, value in given.items() if value is not None})
-    asked = above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
+    asked = (
+        above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
+    )
     _check_resume(asked)
     config = None
     if asked.resume is None:
@@ -239,13 +241,13 @@ def _check_resume(asked: Run) -> None:
         raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(others)}")
 
 
-def compare(options: Compare | None = None, *, console: Console | None = None) -> Comparison:
+def compare(asked: Compare | None = None, *, console: Console | None = None) -> Comparison:
     """Compute every combination of the axes once, as `negbench compare` does; call it again to resume.
 
     Progress goes to the logger `negbench`, at level INFO.
 
     Args:
-        options: the axes and all else; default: the defaults.
+        asked: `negbench.Compare(...)`: the axes and all else.
         console: where the tables are printed; default: nowhere.
 
     Raises:
@@ -253,7 +255,7 @@ def compare(options: Compare | None = None, *, console: Console | None = None) -
     """
     from negbench.grid.compute import computed, executor_of, raise_failed
 
-    asked, console = options or Compare(), console or _silent()
+    asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
@@ -272,12 +274,14 @@ def compare(options: Compare | None = None, *, console: Console | None = None) -
             _audit_cells(planned.cells, path)
         finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
     if errors:
-        raise NegbenchError(f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume")
+        raise NegbenchError(
+            f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume"
+        )
     raise_failed(outcomes)
     return Comparison(path)
 
 
-def plan_compare(options: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
+def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
     """What `compare` would compute, with the searches of `--tuned`; prints how much of it is finished.
 
     Raises:
@@ -287,7 +291,7 @@ def plan_compare(options: Compare, console: Console) -> tuple[ComparisonPlan, Ru
     from negbench.grid.cells import SCENES
     from negbench.grid.compare import over_recipe, plan_comparison
 
-    asked = over_recipe(_plain(options))
+    asked = over_recipe(_plain(asked))
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
     rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric)
     metrics: list[tuple[str, ...]] = []
@@ -303,7 +307,9 @@ def plan_compare(options: Compare, console: Console) -> tuple[ComparisonPlan, Ru
         searches = combinations(planned.configs, planned.cells, asked.search)
         fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
         count = sum(each.spec is not None for each in searches)
-        console.print(f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train", highlight=False)
+        console.print(
+            f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train", highlight=False
+        )
         if fixed:
             console.print(f"nothing to tune: {', '.join(fixed)}", highlight=False)
     return planned, rules, searches
@@ -378,8 +384,8 @@ def study(
     Raises:
         NegbenchError: settings that make no study, or a default that cannot be computed.
     """
-    from negbench.grid.compute import executor_of
     from negbench.commands.study import compute_study, read_study
+    from negbench.grid.compute import executor_of
 
     flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
     flags |= {} if seed is None else {"seed": seed}

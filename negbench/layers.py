@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from negbench.config import plugin_section
-from negbench.options import PluginOptions
+from negbench.options import RunSettings
 from negbench.registry import SECTIONS, registry
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
@@ -16,7 +16,7 @@ Named = str | Mapping[str, Any]
 
 
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:
-    """Register files of plug-ins and name them in the configuration. Raises NegbenchError for a file that is not one."""
+    """Register files of plug-ins and name them in the configuration."""
     for file in files or ():
         registry.add_file(file)
     return {"plugins": [str(file.resolve()) for file in files]} if files else {}
@@ -37,7 +37,7 @@ def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) ->
     return {"dataset": section} if section else {}
 
 
-def flag_layer(asked: PluginOptions) -> dict[str, Any]:
+def flag_layer(asked: RunSettings) -> dict[str, Any]:
     """`--plugin` (first: a flag may name what its files define), the plug-in flags and `--seed`."""
     found = plugin_layer(asked.plugin)
     for section in ("strategy", "backbone", "loss"):

@@ -71,25 +71,28 @@ class Options(BaseModel):
         Raises:
             OptionError, UnknownNameError: a value or a key that the command does not take.
         """
-        found = cls._of({name: value for name, value in given.items() if value is not None}, _flag)
-        return found.over(recipe, table) if recipe else found
+        flags = {name: value for name, value in given.items() if value is not None}
+        found = cls._of(flags, lambda name: _flag(cls, name))
+        return found if recipe is None else found.over(recipe, table)
 
-    def over(self, recipe: Mapping[str, Any], table: str) -> Self:
+    def over(self, recipe: Any, table: str) -> Self:
         """These options over a recipe's table, which lies over the defaults.
 
         Args:
-            recipe: field -> value.
-            table: name of the table, for messages.
+            recipe: field -> value, as it was read; None: no table.
+            table: its name, for messages.
 
         Raises:
             OptionError, UnknownNameError: a value or a key that the command does not take.
         """
+        if recipe is not None and not isinstance(recipe, Mapping):
+            raise OptionError(f"recipe's {table} = {quoted(recipe)}: want a table, [{table}]")
         allowed = [name for name, field in type(self).model_fields.items() if extra_of(field)["recipe"]]
-        for name in recipe:
+        for name in recipe or {}:
             if name not in allowed:
                 raise UnknownNameError("key", f"{table}.{name}", [f"{table}.{key}" for key in allowed])
         given = {name: getattr(self, name) for name in self.model_fields_set}
-        return self._of({**recipe, **given}, lambda name: f"{table}.{name}")
+        return self._of({**(recipe or {}), **given}, lambda name: f"{table}.{name}")
 
     @classmethod
     def _of(cls, given: Mapping[str, Any], shown: Callable[[str], str]) -> Self:
@@ -99,17 +102,23 @@ class Options(BaseModel):
             raise _mistake(error, cls, shown) from error
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _flag(model: type[Options], name: str) -> str:
+    """A field as the command line names it."""
+    if name not in model.model_fields:
+        return name
+    extra = extra_of(model.model_fields[name])
+    return name.upper() if extra["argument"] else next(iter(extra["flags"]), f"--{name.replace('_', '-')}")
 
 
 def _mistake(error: ValidationError, model: type[Options], shown: Callable[[str], str]) -> NegbenchError:
     """The first mistake as one line."""
     first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
+    problem = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # of several fields together
+        return OptionError(problem)
+    name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         return UnknownNameError("option", name, model.model_fields)
-    problem = first["msg"].removeprefix("Value error, ")
     return OptionError(f"{shown(name)} {quoted(first['input'])}: {problem[0].lower()}{problem[1:]}")
 
 
@@ -203,13 +212,11 @@ class SettingsOptions(Options):
 class DataOptions(Options):
     """Where a benchmark's files lie."""
 
-    data_root: Path | None = option(
-        None, "Folder of the data set [default: the variable NEGBENCH_DATA].", recipe=False
-    )
+    data_root: Path | None = option(None, "Folder of the data set [default: the variable NEGBENCH_DATA].", recipe=False)
     allow_missing: bool = option(False, "Continue without missing images; marks the result partial.", recipe=False)
 
 
-class PluginOptions(SettingsOptions, DataOptions):
+class RunSettings(SettingsOptions, DataOptions):
     """Plug-ins of one run: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
 
     strategy: Any = option(
@@ -226,7 +233,7 @@ class PluginOptions(SettingsOptions, DataOptions):
     seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
 
 
-class WorkOptions(Options):
+class WorkerOptions(Options):
     """Where tasks are computed."""
 
     workers: int | None = option(
@@ -257,7 +264,7 @@ class OverwriteOptions(Options):
 # --- compare -------------------------------------------------------------------------------------------------------
 
 
-class Run(PluginOptions, OverwriteOptions, TrackedOptions):
+class Run(RunSettings, OverwriteOptions, TrackedOptions):
     """Options of `negbench run`."""
 
     system: str | None = option(
@@ -266,7 +273,7 @@ class Run(PluginOptions, OverwriteOptions, TrackedOptions):
     resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
 
 
-class Compare(SettingsOptions, DataOptions, WorkOptions, OverwriteOptions, TrackedOptions):
+class Compare(SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
     A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.

@@ -116,9 +116,9 @@ def _plan(
     console: Any, asked: Sequence[Any], base: list[dict[str, Any]], seeds: str | None, compare: str | None, runs: Path
 ) -> ClaimsPlan:
     from negbench.claims.work import plan_claims
-    from negbench.options import parse_seeds
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import groups_of
+    from negbench.options import parse_seeds
 
     numbers = parse_seeds(seeds or "3")
     if compare is not None:
@@ -150,8 +150,8 @@ def _compute(
     tracking_uri: str | None,
 ) -> tuple[ComparisonFolder, list[Outcome]]:
     """What is missing."""
-    from negbench.grid.compute import computed
     from negbench.grid.comparison import ComparisonFolder, default_name
+    from negbench.grid.compute import computed
 
     distinct = {cell.hash: cell for cell in plan.cells}.values()
     done = sum(cell.step(runs, rule) == "reuse" for cell in distinct)

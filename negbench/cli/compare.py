@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
         help="Compute every combination once, then print tables and an answer. Rerun the command to resume.",
         examples=[
             "negbench compare --strategies cir --losses bradley-terry --seeds 3",
-            "negbench compare --dial dataset.twins=1,2,4 --strategies qure,in-batch --datasets vectors --backbones vectors",
+            "negbench compare --recipe world --dial dataset.twins=1,2,4 --strategies qure,in-batch",
             "negbench compare --systems all --strategies cir --seeds 5 --workers 2",
             "negbench compare --strategies qure,dqe --tuned 40",
         ],

@@ -34,10 +34,10 @@ def encode(
     address: options.Address = None,
 ) -> None:
     """Plan, encode with progress, report."""
-    from negbench.grid.compute import executor_of
     from negbench.config import build_config, recipe_settings, resolved, set_layer
     from negbench.data.scene import Scenes
     from negbench.display import Display, progress_console
+    from negbench.grid.compute import executor_of
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
     from negbench.systems.system import with_system

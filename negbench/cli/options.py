@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from negbench.cli.output import wants_json
-from negbench.layers import dataset_layer, named, plugin_layer
+from negbench.layers import dataset_layer as dataset_layer
+from negbench.layers import named as named
+from negbench.layers import plugin_layer as plugin_layer
 
 if TYPE_CHECKING:
     from negbench.display import Display

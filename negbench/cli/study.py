@@ -74,8 +74,8 @@ def study(
 ) -> dict[str, Any]:
     """Read the settings, compute, print."""
     from negbench import files
-    from negbench.grid.compute import executor_of
     from negbench.commands.study import compute_study, read_study
+    from negbench.grid.compute import executor_of
 
     named = {"strategy": strategy, "backbone": backbone, "loss": loss}
     flags = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)

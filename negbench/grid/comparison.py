@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("settings", "system", "point", *KEY)  # the first three only where --tuned, --systems or --dial is used
+AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,8 @@ class Dial:
 
     @property
     def name(self) -> str:
-        """As figures print it: the key without its section."""
+        """The key without its section."""
         return self.key.split(".")[-1]
-
-    @property
-    def numeric(self) -> bool:
-        """Whether there is something between two values."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
     def layer(self, value: Any) -> dict[str, Any]:
         """As a layer of the configuration."""
