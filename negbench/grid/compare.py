@@ -153,7 +153,7 @@ def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     names = asked.systems.split(",") if isinstance(asked.systems, str) else list(asked.systems)
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
     for name in chosen:
-        system(name)  # raises
+        system(name, "--systems")  # raises
     recipe, *overrides = axes.base
     base = [recipe, {"backbone": axes.backbones[0], "dataset": axes.datasets[0]}, *overrides]
     with stages("plan") as display:
