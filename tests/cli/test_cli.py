@@ -77,9 +77,9 @@ def test_list_prints_every_key_with_source_and_ranges(capsys: pytest.CaptureFixt
         (["list", "strategy"], "did you mean 'strategies'?"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
-        (["compare", "--overwrite", "yes"], "value of --overwrite 'yes'"),
+        (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed', 'never' or 'always'"),
         (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
-        (["export", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
+        (["run", "--resume", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ],
 )

@@ -94,9 +94,7 @@ def test_cells_are_computed_in_the_order_of_the_plan(vector_sets: list[str], tmp
     cells = planned(axes_of(vector_sets, "qure,top-k", seeds=2), tmp_path)
     seen: list[str] = []
     folder = ComparisonFolder(tmp_path / "c")
-    folder.compute(
-        [*cells, cells[1]], Here(), tracking_uri="none", progress=lambda o, done: seen.append(o.cell.hash)
-    )
+    folder.compute([*cells, cells[1]], Here(), tracking_uri="none", progress=lambda o, done: seen.append(o.cell.hash))
     assert seen == [cell.hash for cell in cells]
 
 
@@ -205,7 +203,9 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
         told.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
-        (outcome,) = grid_compute.computed(folder, cells, executor=Processes(2), tracking_uri="none", overwrite="failed")
+        (outcome,) = grid_compute.computed(
+            folder, cells, executor=Processes(2), tracking_uri="none", overwrite="failed"
+        )
         assert (outcome.error, told) == (None, found)
 
 

@@ -78,7 +78,17 @@ def test_the_command_computes_every_point_and_finds_it_again(
     tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [part for text in vector_sets for part in ("--set", text)]
-    command = ["compare", "--strategies", "all-corpus,top-k", "--seeds", "2", "--name", "d", "--runs-dir", str(tmp_path)]
+    command = [
+        "compare",
+        "--strategies",
+        "all-corpus,top-k",
+        "--seeds",
+        "2",
+        "--name",
+        "d",
+        "--runs-dir",
+        str(tmp_path),
+    ]
     dials = [part for text in DIALS for part in ("--dial", text)]
     assert negbench([*command, *sets, *dials, "--no-report", "--tracking-uri", "none"]) == 0
     document = read_json(tmp_path / "d" / "comparison.json")
