@@ -87,7 +87,7 @@ from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 status = negbench_command(
     "compare --plugin below.py --strategies below,top-k,in-batch --baseline in-batch --losses bradley-terry "
-    "--seeds 2 --datasets vectors --backbones vectors --set train.epochs=2 --set train.stacked=true "
+    "--seeds 2 --datasets vectors --backbones vectors --set train.epochs=2 "
     "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
     "--set dataset.val_queries=100 "
     "--name mine --tracking-uri none".split()
