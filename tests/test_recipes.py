@@ -388,7 +388,7 @@ def test_encode_and_audit_take_recipes(
     recipe = str(write(tmp_path, "r", 'system = "dqe"\nseed = 3\n[strategy]\nbeta = 0.7\n[compare]\nseeds = [1]'))
     sets = [part for text in vector_sets for part in ("--set", text)]
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
-    assert negbench(["encode", "--recipe", recipe, *toy]) == 0
+    assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
     assert "144 images, 144 to encode" in capsys.readouterr().out
     flags = ["--strategy", "dqe,top-k", "--curves", "0", "--out", str(tmp_path)]
     assert negbench(["audit", "--recipe", recipe, *flags, *sets]) == 0
