@@ -18,7 +18,7 @@ from negbench.analysis.words import bracket, label_of, listed, markdown, signed
 from negbench.display import Grid
 from negbench.files import atomic_write, intact, read_json, write_json
 from negbench.grid.comparison import Group, groups_of
-from negbench.grid.systems import Matrix
+from negbench.grid.swap import Matrix
 from negbench.report.charts import Chart, heat, png
 from negbench.report.page import Note, Page, Section, Table, write_page, write_text
 from negbench.report.views import shown
