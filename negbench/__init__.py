@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         tunable,
     )
     from negbench.errors import NegbenchError
-    from negbench.options import Study
+    from negbench.options import Compare, Run, Study
     from negbench.own.miner import Miner
 
 __version__ = "0.1.0"
@@ -53,8 +53,8 @@ _HOMES = {
     ),
     "negbench.contracts": ("Backbone", "Loss", "Query", "ScoreView", "Strategy", "tunable"),
     "negbench.errors": ("NegbenchError",),
-    "negbench.options": ("Study",),
     "negbench.command_options": ("Audit", "Embed"),
+    "negbench.options": ("Compare", "Run", "Study"),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -62,11 +62,13 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Audit",
     "Backbone",
+    "Compare",
     "Embed",
     "Loss",
     "Miner",
     "NegbenchError",
     "Query",
+    "Run",
     "ScoreView",
     "Strategy",
     "Study",

@@ -12,28 +12,33 @@ import dataclasses
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from negbench import files, options
+from negbench import files
 from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
-from negbench.errors import OptionError
+from negbench.display import notes
+from negbench.errors import NegbenchError, OptionError
+from negbench.layers import Named, flag_layer
+from negbench.options import Compare, Run, SettingsOptions
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from negbench.command_options import Audit as AuditOptions
-    from negbench.command_options import Embed as EmbedOptions
+    from negbench.analysis.verdicts import Rules
+    from negbench.command_options import Audit, Embed
     from negbench.datasets.dataset import Dataset
-    from negbench.executors import Executor
+    from negbench.grid.cells import Cell, Outcome
+    from negbench.grid.compare import ComparisonPlan
     from negbench.loop.types import RunResult
+    from negbench.options import Study
     from negbench.own.audit import AuditResult
     from negbench.own.embed import EmbeddedFolder
     from negbench.report.loaded import Comparison, StudyResult
-    from negbench.runfolder import Overwrite
+    from negbench.tuning.tuned import Combination
 
-Named = str | Mapping[str, Any]
+Asked = TypeVar("Asked", bound=SettingsOptions)
 
 _MADE: dict[int, dict[str, Any]] = {}  # id of an object that was made here -> its section
 
@@ -147,25 +152,25 @@ def _options_of(kind: str, given: Any) -> dict[str, Any]:
     return options
 
 
-def _axis(kind: str, given: Any, plugins: list[str]) -> list[Named] | str | None:
-    """One axis of a grid: 'all' or 'a,b', one plug-in, or a list of them."""
+def _axis(kind: str, given: Any, plugins: list[str]) -> Any:
+    """One axis of a comparison: 'all' or 'a,b', one plug-in, or a list of them; objects become tables."""
     if given is None or isinstance(given, str):
         return given
     several = isinstance(given, Sequence) and not isinstance(given, Mapping)
     return [_section(kind, each, plugins) for each in (given if several else [given])]
 
 
-def _layer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Single plug-ins by section, and the files that define them, as a layer of a configuration."""
-    from negbench.config import plugin_section
-
-    plugins = list[str]()
-    found: dict[str, Any] = {}
-    for section, each in given.items():
-        if each is not None:
-            named = _section(SECTIONS[section], each, plugins)
-            found[section] = plugin_section(SECTIONS[section], named)
-    return found | ({"plugins": plugins} if plugins else {})
+def _plain(asked: Asked) -> Asked:
+    """The same options without objects: each is replaced by its table, and the files of classes join `plugin`."""
+    plugins, found = list[str](), dict[str, Any]()
+    for section, kind in SECTIONS.items():
+        if section in asked.model_fields_set and getattr(asked, section) is not None:
+            found[section] = _section(kind, getattr(asked, section), plugins)
+        if kind in asked.model_fields_set:
+            found[kind] = _axis(kind, getattr(asked, kind), plugins)
+    if plugins:
+        found["plugin"] = (*asked.plugin, *map(Path, plugins))
+    return asked.model_copy(update=found)
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------
@@ -180,136 +185,184 @@ def run(
     seed: int | None = None,
     recipe: Path | str | None = None,
     sets: Sequence[str] = (),
-    runs_dir: Path | None = None,
-    tracking_uri: str | None = None,
+    options: Run | None = None,
 ) -> RunResult:
     """Train and score one run, as `negbench run` does; returns `.metrics`, `.run_id` and `.path`.
 
     Args:
-        strategy, backbone, dataset, loss: names or objects; left out, the recipe's or the default.
+        strategy, backbone, dataset, loss: names or objects; default: the recipe's.
         seed: of initial weights, batches and draws.
         recipe: TOML file or name, as `--recipe`.
         sets: 'section.key=value' texts, as `--set`.
-        runs_dir: where the run's folder and the MLflow store lie; default NEGBENCH_RUNS or ./runs.
-        tracking_uri: MLflow store; default the sqlite file in `runs_dir`.
-    """
-    from negbench.loop.runs import Bench, run_config
-    from negbench.systems.system import load_config
-
-    flags = _layer({"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss})
-    where = None if recipe is None else Path(recipe)
-    config = load_config(recipe=where, flags={**flags, "seed": seed}, sets=sets)
-    return run_config(config, Bench.open(runs_dir, tracking_uri))
-
-
-def compare(
-    strategies: Any = None,
-    *,
-    losses: Any = None,
-    backbones: Any = None,
-    datasets: Any = None,
-    seeds: int | Sequence[int] | None = None,
-    negatives: Sequence[int] | None = None,
-    name: str | None = None,
-    workers: int | None = None,
-    executor: str | Executor = "pool",
-    address: str | None = None,
-    overwrite: Overwrite = "failed",
-    baseline: str | None = None,
-    metric: str | None = None,
-    margin: float = 0.5,
-    alpha: float = 0.05,
-    audit: bool = True,
-    report: bool = True,
-    tuned: int | None = None,
-    search: Sequence[str] = (),
-    recipe: Path | str | None = None,
-    sets: Sequence[str] = (),
-    runs_dir: Path | None = None,
-    tracking_uri: str | None = None,
-) -> Comparison:
-    """Compute every combination once, as `negbench compare` does; the same call goes on where it stopped.
-
-    Progress is told to the logger `negbench`, at level INFO.
-
-    Args:
-        strategies, losses, backbones, datasets: 'cir', 'all', 'a,b', a name, a table, an object, or a list of these;
-            left out, the recipe's or the default.
-        seeds: a count, or a list; default 3.
-        negatives: per query and step, an axis; default each strategy's own number.
-        name: folder and MLflow experiment; default from the grid.
-        workers: cells at a time; default 1, with Ray as many as there is room for.
-        executor, address: where, as the flags: 'pool', 'ray', 'ray:gpus=0.5', or an executor of your own.
-        overwrite: failed, never or always.
-        baseline: strategy that all are compared with; default in-batch, else all-corpus.
-        metric: what the verdicts are about; default the data set's main metric.
-        margin: differences within this many points are a tie.
-        alpha: level of the tests.
-        audit: whether the strategies are audited on the untrained model, too.
-        report: whether the HTML page is written.
-        tuned: also compare at equal tuning, so many trials for every strategy, as comparison NAME-tuned.
-        search: with `tuned`: KEY=LOW:HIGH, searched for every strategy.
-        recipe, sets, runs_dir, tracking_uri: as in `run`.
+        options: where the run is stored and all other options; the keywords above override it.
 
     Raises:
-        NegbenchError: a user's mistake, or cells that failed.
+        NegbenchError: a user's mistake, before anything is computed where that can be known.
     """
-    from negbench.analysis.verdicts import Rules
-    from negbench.commands.cells import executor_of
-    from negbench.commands.compare import build_grid, compare_grid
+    from negbench.display import Display, progress_console
+    from negbench.grid.cells import SCENES
+    from negbench.loop.runs import Bench, resume, run_config
+    from negbench.systems.system import load_config
 
-    rules, plugins = Rules.of_flags(baseline, margin, alpha, metric), list[str]()
-    given = {"strategies": strategies, "losses": losses, "backbones": backbones, "datasets": datasets}
-    axes: dict[str, Any] = {kind: _axis(kind, each, plugins) for kind, each in given.items()}
-    axes |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
-    axes |= {"negatives": None if negatives is None else list(negatives)}
-    layer, runs = {"plugins": plugins} if plugins else {}, files.runs_dir(runs_dir)
-    grid = build_grid(axes, {}, None if recipe is None else Path(recipe), sets, layer)
-    found = compare_grid(
-        grid,
-        runs,
-        rules,
-        console=_silent(),
-        name=None if name is None else files.checked_name(name, "name"),
-        executor=executor_of(executor, address, workers, runs),
-        overwrite=overwrite,
-        audit=audit,
-        report=report,
-        tuned=tuned,
-        search=search,
-        tracking_uri=tracking_uri,
+    given: dict[str, Any] = {"strategy": strategy, "backbone": backbone, "dataset": dataset, "loss": loss, "seed": seed}
+    given |= {"recipe": recipe, "sets": tuple(sets) or None}
+    above = Run(**{key: value for key, value in given.items() if value is not None})
+    asked = (
+        above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
-    assert found is not None  # no dry run
-    return found
+    _check_resume(asked)
+    config = None
+    if asked.resume is None:
+        flags = {**flag_layer(_plain(asked)), "system": asked.system}
+        remarks = list[str]()
+        config = load_config(recipe=asked.recipe, flags=flags, sets=asked.sets, note=remarks.append)
+        notes(remarks)
+    display = Display(progress_console())
+    with display.live():
+        tags = {"system": asked.system} if asked.system else {}
+        bench = Bench.open(asked.runs_dir, asked.tracking_uri, scenes=SCENES, display=display, tags=tags)
+        if config is None:
+            return resume(str(asked.resume), bench)
+        return run_config(config, bench, overwrite=asked.overwrite)
 
 
-def study(asked: options.Study, *, console: Console | None = None) -> StudyResult:
-    """Search a strategy's knobs, as `negbench study` does; the same call resumes.
+def _check_resume(asked: Run) -> None:
+    """`--resume` goes with no option but where the run lies."""
+    others = sorted(asked.model_fields_set - {"resume", "runs_dir", "tracking_uri"})
+    if asked.resume is not None and others:
+        raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(others)}")
+
+
+def compare(asked: Compare | None = None, *, console: Console | None = None) -> Comparison:
+    """Compute every combination of the axes once, as `negbench compare` does; call it again to resume.
+
+    Progress goes to the logger `negbench`, at level INFO.
 
     Args:
-        asked: options; plug-ins as in `run`.
+        asked: `negbench.Compare(...)`: the axes and all else.
+        console: where the tables are printed; default: nowhere.
+
+    Raises:
+        NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
+    """
+    from negbench.grid.compute import computed, executor_of, raise_failed
+
+    asked, console = asked or Compare(), console or _silent()
+    runs = files.runs_dir(asked.runs_dir)
+    executor = executor_of(asked.executor, asked.address, asked.workers, runs)
+    planned, rules, searches = plan_compare(asked, console)
+    how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
+    outcomes, errors = computed(planned.folder, planned.cells, **how), list[str]()
+    if searches:
+        more, errors = _tuned(planned, searches, outcomes, how)
+        outcomes += more
+    # what comes after the cells is imported after them
+    from negbench.report.finish import finish
+    from negbench.report.loaded import Comparison
+
+    path = planned.folder.path
+    if any(outcome.run_id for outcome in outcomes):
+        if planned.audited:
+            _audit_cells(planned.cells, path)
+        finish(console, runs, path.name, asked.tracking_uri, rules, report=planned.asked.report)
+    if errors:
+        raise NegbenchError(
+            f"{len(errors)} of {len(searches)} searches failed ({errors[0]}); rerun the command to resume"
+        )
+    raise_failed(outcomes)
+    return Comparison(path)
+
+
+def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
+    """What `compare` would compute, with the searches of `--tuned`; prints how much of it is finished.
+
+    Raises:
+        NegbenchError: a user's mistake, or data that are missing.
+    """
+    from negbench.analysis.verdicts import Rules
+    from negbench.grid.cells import SCENES
+    from negbench.grid.compare import over_recipe, plan_comparison
+
+    asked = over_recipe(_plain(asked))
+    planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
+    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric)
+    metrics: list[tuple[str, ...]] = []
+    if rules.metric is not None:
+        sections = {cell.labels["dataset"]: cell.config.dataset for cell in planned.cells}.values()
+        metrics = [SCENES.dataset(section, "val", images=False).card.metrics for section in sections]
+    rules.check((cell.labels["strategy"] for cell in planned.cells), metrics)
+    console.print(planned.line(), highlight=False, soft_wrap=True)
+    searches = []
+    if asked.tuned is not None:
+        from negbench.tuning.tuned import combinations
+
+        searches = combinations(planned.configs, planned.cells, asked.search)
+        fixed = dict.fromkeys(each.labels["strategy"] for each in searches if each.spec is None)
+        count = sum(each.spec is not None for each in searches)
+        console.print(
+            f"tuning: {asked.tuned} trials for each of {count} strategies, on a part of train", highlight=False
+        )
+        if fixed:
+            console.print(f"nothing to tune: {', '.join(fixed)}", highlight=False)
+    return planned, rules, searches
+
+
+def _tuned(
+    planned: ComparisonPlan, searches: Sequence[Combination], before: Sequence[Outcome], how: Mapping[str, Any]
+) -> tuple[list[Outcome], list[str]]:
+    """Make the trials, and compute every strategy at the best of its own; the outcomes, and why searches failed."""
+    from negbench.display import log, stages
+    from negbench.grid.cells import SCENES, plan
+    from negbench.grid.compute import computed
+    from negbench.tuning.tuned import tune
+
+    trials, folder = int(planned.asked.tuned or 0), planned.folder
+    runs = folder.path.parent
+    where = {"executor": how["executor"], "tracking_uri": how["tracking_uri"]}
+    results = tune(searches, runs, folder.path.name, trials, **where, report=log.info)
+    configs = [config for _, mine in results for config in mine]
+    labels = [{**tuning.labels, "settings": "tuned"} for tuning, mine in results for _ in mine]
+    with stages("plan") as display:
+        cells = plan(configs, runs, display, SCENES, labels)
+    about = {"tuned": {"trials": trials, "tunings": [dataclasses.asdict(tuning) for tuning, _ in results]}}
+    outcomes = computed(dataclasses.replace(folder, about={**folder.about, **about}), cells, **how, before=before)
+    return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
+
+
+def _audit_cells(cells: Sequence[Cell], folder: Path) -> None:
+    from negbench.display import stages
+    from negbench.grid.cells import SCENES
+    from negbench.own.audit import audit_cells
+
+    with stages("audit") as display:
+        remarks = audit_cells(cells, folder, display, SCENES)
+    notes(f"audit: {remark}" for remark in remarks)
+
+
+def study(asked: Study, *, console: Console | None = None) -> StudyResult:
+    """Search a strategy's knobs, as `negbench study` does; call it again to resume.
+
+    Args:
+        asked: `negbench.Study(...)`; its plug-ins may be objects, as in `run`.
         console: where the tables are printed; default: nowhere.
 
     Raises:
         NegbenchError: settings that make no study, or a default that cannot be computed.
     """
-    from negbench.commands.cells import executor_of
+    from negbench.grid.compute import executor_of
     from negbench.report.loaded import StudyResult
     from negbench.report.study import finish
     from negbench.tuning import search
 
-    plugins, given = list[str](), {section: getattr(asked, section) for section in SECTIONS}
-    named = {key: _section(SECTIONS[key], each, plugins) for key, each in given.items() if each is not None}
-    asked = asked.model_copy(update={**named, "plugin": (*asked.plugin, *map(Path, plugins))})
-    console = console or _silent()
+    asked, console = _plain(asked), console or _silent()
     executor = executor_of(asked.executor, asked.address, asked.workers, files.runs_dir(asked.runs_dir))
     book, final = search.study(asked, executor, lambda line: console.print(line, highlight=False, soft_wrap=True))
     finish(console, book, final, asked.tracking_uri)
     return StudyResult(book.folder)
 
 
-def audit(asked: AuditOptions | None = None) -> AuditResult:
-    """What strategies would draw, without training, as `negbench audit` prints it; `.frame()` has a row a strategy.
+def audit(asked: Audit | None = None) -> AuditResult:
+    """Show what strategies would draw, without training, as `negbench audit` does; `.frame()` has a row a strategy.
 
     Args:
         asked: `negbench.Audit(...)`; its strategies, backbone and dataset may be objects of `make_strategy`,
@@ -321,15 +374,10 @@ def audit(asked: AuditOptions | None = None) -> AuditResult:
     from negbench.command_options import Audit
     from negbench.own.audit import run_audit
 
-    asked, plugins = asked or Audit(), list[str]()
-    named: dict[str, Any] = {"strategies": _axis("strategies", asked.strategies, plugins)}
-    for section in ("backbone", "dataset"):
-        if (given := getattr(asked, section)) is not None:
-            named[section] = _section(SECTIONS[section], given, plugins)
-    return run_audit(asked.model_copy(update={**named, "plugin": (*asked.plugin, *map(Path, plugins))}))
+    return run_audit(_plain(asked or Audit()))
 
 
-def embed(asked: EmbedOptions) -> EmbeddedFolder:
+def embed(asked: Embed) -> EmbeddedFolder:
     """Embed every image and text that the triplets of a folder name, as `negbench embed` does, for `precomputed`.
 
     Args:

@@ -284,9 +284,9 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
-    """A recipe without the tables that one command alone reads: [compare], [map], [study]; {} without a recipe."""
+    """A recipe without the tables that one command alone reads: [compare] and [study]; {} without a recipe."""
     found = {} if path is None else read_recipe(path)
-    return {key: value for key, value in found.items() if key not in ("compare", "map", "study")}
+    return {key: value for key, value in found.items() if key not in ("compare", "study")}
 
 
 def parse_value(text: str, where: str) -> Any:

@@ -66,11 +66,6 @@ class Executor(Protocol):
         ...
 
 
-def executor_of(workers: int) -> Executor:
-    """One worker computes here; several are processes."""
-    return Here() if workers == 1 else Processes(workers)
-
-
 @dataclass(frozen=True)
 class Here:
     """In this process, in the order given."""
@@ -226,10 +221,10 @@ def outcome_of(function: Function, index: int, task: Any, report: Report) -> Eve
     try:
         return Event(index, "done", function(task, report))
     except Exception as error:
-        return Event(index, "failed", *told_of(error))
+        return Event(index, "failed", *_told(error))
 
 
-def told_of(error: Exception) -> tuple[str, str]:
+def _told(error: Exception) -> tuple[str, str]:
     """One line, and the traceback where it is a fault of ours."""
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.registry import blamed

@@ -347,3 +347,39 @@ class Report(RunsOptions):
 
     name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
+
+
+Sampler = Literal["tpe", "gp", "random", "cmaes", "grid"]
+Pruner = Literal["median", "hyperband", "none"]
+Minimise = Literal["mining-seconds", "false-negative-rate"]
+
+
+class Study(RunSettings, WorkerOptions, TrackedOptions):
+    """Options of `negbench study`."""
+
+    trials: int | None = option(None, "Trials in all; a higher number continues the study [default: 40].", ge=1)
+    seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1)
+    search: tuple[str, ...] = option(
+        (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
+    )
+    fix: tuple[str, ...] = option(
+        (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
+    )
+    points: tuple[dict[str, Any], ...] = option(
+        (), "Points that are computed instead of a search, each key -> value; the default is added.", cli=False
+    )
+    force: bool = option(False, "Search more than five knobs.")
+    minimise: Minimise | None = option(
+        None, "Second objective: mining-seconds or false-negative-rate (nothing is pruned)."
+    )
+    sampler: Sampler = option("tpe", "tpe, gp, random, cmaes, or grid over listed values.")
+    pruner: Pruner = option("median", "median, hyperband or none.")
+    storage: str | None = option(
+        None,
+        "postgresql://USER@HOST/DATABASE [default: a journal file in RUNS/NAME].",
+        recipe=False,
+    )
+    final_seeds: int | None = option(
+        None, "Fresh seeds on which the best runs beside the default; 0 for none [default: 3].", ge=0
+    )
+    name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -68,9 +69,10 @@ def test_objects_and_names_make_the_same_comparison_as_the_command(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategies = [negbench.make_strategy("top-k", k=3), "in-batch"]
-    settings: dict[str, Any] = {"seeds": 2, "sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
+    where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
+    loss = negbench.make_loss("info-nce")
     found = negbench.compare(
-        strategies, losses=negbench.make_loss("info-nce"), name="c", audit=False, report=False, **settings
+        negbench.Compare(strategies=strategies, losses=loss, seeds=2, name="c", audit=False, report=False, **where)
     )
     assert capsys.readouterr().out == ""
     sets = [part for text in vector_sets for part in ("--set", text)]
@@ -104,7 +106,9 @@ def test_a_class_of_ones_own_runs_by_its_file(
     monkeypatch.syspath_prepend(tmp_path)
     import lowest  # type: ignore[import-not-found]
 
-    result = negbench.run(strategy=lowest.Lowest(k=2), sets=vector_sets, runs_dir=tmp_path, tracking_uri="none")
+    where = negbench.Run(runs_dir=tmp_path, tracking_uri="none", seed=3)
+    result = negbench.run(strategy=lowest.Lowest(k=2), sets=vector_sets, options=where)
+    assert result.folder.config.seed == 3
     assert result.details["behaviour"]["pool_size"] == 2
     assert result.folder.config.plugins == (str(tmp_path / "lowest.py"),)
     assert list(result.frame.columns) == ["metric", "value"]
@@ -127,15 +131,19 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
         negbench.run(strategy="qure", backbone=object())  # type: ignore[arg-type]
     assert "\n" not in str(told.value)
     with pytest.raises(NegbenchError, match="want names or objects of that kind, got int"):
-        negbench.compare([3])
+        negbench.compare(negbench.Compare(strategies=[3]))
     with pytest.raises(NegbenchError, match="unknown executor 'roy': did you mean 'ray'"):
-        negbench.compare("qure", executor="roy")
+        negbench.compare(negbench.Compare(strategies="qure", executor="roy"))
     with pytest.raises(NegbenchError, match="--address is a Ray cluster's"):
         negbench.study(negbench.Study(strategy="qure", address="head:6379"))
     with pytest.raises(NegbenchError, match="an executor of your own knows its workers"):
-        negbench.compare("qure", executor=Here(), workers=2)
-    with pytest.raises(NegbenchError, match="workers must be at least 1, got 0"):
-        negbench.compare("qure", workers=0)
+        negbench.compare(negbench.Compare(executor=Here(), workers=2))
+    with pytest.raises(NegbenchError, match="workers 0: input should be greater than or equal to 1"):
+        negbench.Compare(workers=0)
+    with pytest.raises(NegbenchError, match="unknown option 'strategie': did you mean 'strategies'"):
+        negbench.Compare(strategie="qure")  # type: ignore[call-arg]
+    with pytest.raises(NegbenchError, match="resume takes the run's own configuration: leave out seed"):
+        negbench.run(seed=1, options=negbench.Run(resume="x"))
     with pytest.raises(NegbenchError, match="there is no run 'nothing'"):
         negbench.load("nothing", Path("nowhere"))
 
@@ -153,6 +161,23 @@ def test_backbones_and_data_sets_are_taken_for_the_options_they_were_made_with()
     assert number not in _MADE  # nothing is remembered of what is gone
 
 
+def test_one_model_is_signature_help_and_check() -> None:
+    """Every option of the model is a flag with its help, and a parameter that an editor completes."""
+    from typer.main import get_command
+
+    from negbench.cli.main import app
+
+    for model, name in ((negbench.Compare, "compare"), (negbench.Run, "run")):
+        parameters = inspect.signature(model).parameters
+        assert set(parameters) == set(model.model_fields)
+        flags = {each.name: each for each in get_command(app).commands[name].params}  # type: ignore[attr-defined]
+        for field, info in model.model_fields.items():
+            if field != "variants":  # of recipes alone
+                assert (info.description or "?") in flags[field].help, field
+    for function in (negbench.run, negbench.compare):
+        assert len(inspect.signature(function).parameters) <= 8
+
+
 def test_progress_goes_to_the_logger(
     vector_sets: list[str], tmp_path: Path, logged: list[logging.LogRecord], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,16 +190,9 @@ def test_progress_goes_to_the_logger(
             Counting.tasks += len(tasks)
             return super().run(function, tasks)
 
-    negbench.compare(
-        "qure,in-batch",
-        seeds=1,
-        executor=Counting(),
-        sets=vector_sets,
-        audit=False,
-        report=False,
-        runs_dir=tmp_path,
-        tracking_uri="none",
-    )
+    where: dict[str, Any] = {"sets": vector_sets, "runs_dir": tmp_path, "tracking_uri": "none"}
+    quick: dict[str, Any] = {"seeds": 1, "audit": False, "report": False}
+    negbench.compare(negbench.Compare(strategies="qure,in-batch", executor=Counting(), **quick, **where))
     assert Counting.tasks == 2
     assert any("[2/2]" in record.getMessage() for record in logged)
     assert capsys.readouterr().out == ""

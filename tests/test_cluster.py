@@ -21,7 +21,6 @@ import pytest
 import torch
 
 from negbench.cli.main import run as negbench
-from negbench.commands.compare import build_grid
 from negbench.config import build_config, resolved
 from negbench.contracts import Backbone
 from negbench.data.features import store_of
@@ -30,8 +29,10 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Executor, Here
 from negbench.files import SUMS
+from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, compute, plan
 from negbench.grid.encoding import encode, encode_run
+from negbench.options import Compare
 from negbench.runfolder import RunFolder
 from negbench.tracking import Tracker
 
@@ -126,9 +127,8 @@ def test_as_many_at_a_time_as_is_said(two_nodes: Any, tmp_path: Path) -> None:
 
 
 def planned(vector_sets: list[str], runs: Path) -> list[Cell]:
-    axes = {"strategies": "qure,in-batch", "losses": "bradley-terry", "backbones": None, "datasets": None}
-    grid = build_grid({**axes, "seeds": "2"}, {}, None, [*vector_sets, "train.epochs=40"], None)
-    return plan(grid.configs(), runs, Display(), Scenes())
+    asked = Compare(strategies="qure,in-batch", seeds=2, sets=(*vector_sets, "train.epochs=40"))
+    return plan(Axes.of(asked).configs(), runs, Display(), Scenes())
 
 
 def computed(vector_sets: list[str], runs: Path, executor: Executor) -> dict[str, RunFolder]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.executors import GRACE, Processes, Report, executor_of
+from negbench.executors import GRACE, Here, Processes, Report
 
 
 def task(value: Any, report: Report) -> Any:
@@ -30,7 +30,7 @@ def task(value: Any, report: Report) -> Any:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_failures_stop_nothing(workers: int) -> None:
     tasks = [1, "mistake", 2, "fault", 3] + (["die", 4, "die", 5] if workers > 1 else [])
-    events = list(executor_of(workers).run(task, tasks))
+    events = list((Here() if workers == 1 else Processes(workers)).run(task, tasks))
     ends = {e.index: e for e in events if e.kind != "note"}
     assert len(ends) == len(tasks)
     assert {tasks[i]: e.value for i, e in ends.items() if e.kind == "done"} == {

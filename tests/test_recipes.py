@@ -14,18 +14,18 @@ from PIL import Image
 
 from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.cli.main import run as negbench
-from negbench.cli.map import dials_of, recipe_table
-from negbench.commands.compare import build_grid
 from negbench.config import RunConfig, read_recipe, resolved
 from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.executors import executor_of
-from negbench.grid.axes import Grid
+from negbench.executors import Here
+from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
+from negbench.grid.compare import over_recipe
 from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.grid.dials import parse_dial
 from negbench.loop.runs import Bench, run_config
-from negbench.options import Study
+from negbench.options import Compare, Study
 from negbench.systems.system import load_config
 from negbench.tuning.search import plan_study
 
@@ -205,7 +205,6 @@ STUDIES: dict[str, tuple[str, str, list[Any]]] = {
     "warm-up-table": ("qure", "schedule.warmup", [2, 1]),
     "warm-up-table-dqe": ("dqe", "schedule.warmup", [2, 1]),
 }
-AXES = ("strategies", "losses", "backbones", "datasets", "seeds")
 RootOf = Callable[[str], Path]
 
 
@@ -219,8 +218,9 @@ def sets_of(name: str, root_of: RootOf) -> list[str]:
     return [f"dataset.root='{root_of(dataset['name'])}'"] if dataset else []
 
 
-def grid_of(name: str, sets: list[str], seeds: str | None = None) -> Grid:
-    return build_grid({**dict.fromkeys(AXES), "seeds": seeds}, {}, path_of(name), sets, None)
+def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
+    path = path_of(recipe) if isinstance(recipe, str) else recipe
+    return Axes.of(over_recipe(Compare(recipe=path, sets=tuple(sets), **given)))
 
 
 # --- the numbers ---------------------------------------------------------------------------------------------------
@@ -231,16 +231,14 @@ WORLDS = ("demo", "world", *(name for name in RECIPES if name.startswith("map-")
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_world_draws_alike(name: str) -> None:
-    """The demo's strategies have their own numbers of negatives; maps hold them equal, and move what they name."""
-    axes = dict.fromkeys(("strategies", "losses", "backbones", "datasets", "seeds"))
-    grid = build_grid(axes, {}, path_of(name))
-    configs = [resolved(config) for config in grid.configs()]
+    """The demo's strategies have their own numbers of negatives; worlds hold them equal, and move what they name."""
+    configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert {config.dataset.name for config in configs} == {config.backbone.name for config in configs} == {"vectors"}
     if name != "demo":
         assert {config.train.num_negatives for config in configs} == {1}
-    table = recipe_table(path_of(name))
-    assert bool(table) == name.startswith("map-")
-    for dial in dials_of(None, table) if table else ():
+    dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
+    assert bool(dials) == name.startswith("map-")
+    for dial in dials:
         assert dial.key in configs[0].flat()
         assert len(dial.values) > 1
 
@@ -294,7 +292,7 @@ def test_a_grid_holds_the_published_rows_and_changes_nothing_else(name: str, roo
     base, rows = ROWS[name]
     sets = sets_of(name, root_of)
     whole = resolved(load_config(recipe=path_of(base), sets=sets)).flat()
-    configs = grid_of(name, sets).configs()
+    configs = axes_of(name, sets).configs()
     assert [config.seed for config in configs] == [seed for seed in (0, 1, 2) for _ in rows]
     for config, row in zip(configs, 3 * rows, strict=True):
         flat = resolved(config).flat()
@@ -372,17 +370,16 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
         load_config(recipe=recipe, sets=vector_sets)
     assert len(warned) == 1
     told = list[str]()
-    axes = dict.fromkeys(AXES)
-    build_grid({**axes, "strategies": "dqe,top-k", "seeds": "1"}, {}, recipe, vector_sets, None).configs(told.append)
+    axes_of(recipe, vector_sets, strategies="dqe,top-k", seeds=1).configs(told.append)
     assert told == [line]  # once for all cells
     assert plan_study(Study(recipe=recipe, sets=tuple(vector_sets))).remarks == (line,)
     # each cell has what its own backbone carries
-    grid = build_grid({**axes, "backbones": "tiny,blip2"}, {}, recipe, [f"dataset.root='{toy_root}'"], None)
-    assert {c.backbone.name: c.backbone.options for c in grid.configs()} == {
+    configs = axes_of(recipe, [f"dataset.root='{toy_root}'"], backbones="tiny,blip2").configs()
+    assert {c.backbone.name: c.backbone.options for c in configs} == {
         "tiny": {"attribute_weights": True},
         "blip2": {"attribute_weights": True},
     }
-    assert {config.loss.name for config in grid.configs()} == {"margin-kl"}
+    assert {config.loss.name for config in configs} == {"margin-kl"}
 
 
 def test_encode_and_audit_take_recipes(
@@ -402,18 +399,18 @@ def test_encode_and_audit_take_recipes(
 
 
 def test_a_comparisons_world_serves_one_run_and_a_study() -> None:
-    """Their own flags say what the tables [compare] and [map] say there."""
+    """Their own flags say what the table [compare] says there."""
     run = load_config(recipe=Path("world"), flags={"strategy": {"name": "top-k"}})
-    study = plan_study(Study(strategy="top-k", recipe=Path("map-worlds"))).spec.config
+    study = plan_study(Study(strategy="top-k", recipe=Path("map-noise"))).spec.config
     for config in (run, study):
         assert (config.dataset.model_dump()["train_images"], config.strategy.name) == (500, "top-k")
 
 
-@pytest.mark.parametrize("given", ["3", "[3]", "[{}]", '[{name = "a"}, {name = "a"}]'])
-def test_variants_need_names(given: str, tmp_path: Path) -> None:
-    recipe = write(tmp_path, "r", f"[compare]\nvariants = {given}")
-    with pytest.raises(NegbenchError, match=r"compare\.variants: want a list of tables"):
-        build_grid(dict.fromkeys(AXES), {}, recipe, [], None)
+def test_variants_need_names(tmp_path: Path) -> None:
+    for given in ("3", "[3]", "[{}]", '[{name = "a"}, {name = "a"}]'):
+        recipe = write(tmp_path, "r", f"[compare]\nvariants = {given}")
+        with pytest.raises(NegbenchError, match=r"compare\.variants"):
+            axes_of(recipe, [])
 
 
 # --- two steps -----------------------------------------------------------------------------------------------------
@@ -523,20 +520,20 @@ def test_a_recipe_runs_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["qure-fig4", "cirqrs-table7"])  # the others differ in options of these
 def test_a_grids_cells_run_two_steps(name: str, root_of: RootOf, tmp_path: Path) -> None:
-    for config in grid_of(name, toy_sets_of(name, root_of), "1").configs()[:2]:
+    for config in axes_of(name, toy_sets_of(name, root_of), seeds=1).configs()[:2]:
         two_steps(config, tmp_path)
 
 
 def test_variants_share_a_table_under_their_names(root_of: RootOf, tmp_path: Path) -> None:
-    grid = grid_of("hycole-table4", [*toy_sets_of("hycole-table4", root_of), "train.epochs=1"], "1")
-    configs = grid.configs()
-    cells = plan(configs, tmp_path, Display(), Scenes(), grid.labels(configs))
+    axes = axes_of("hycole-table4", [*toy_sets_of("hycole-table4", root_of), "train.epochs=1"], seeds=1)
+    configs = axes.configs()
+    cells = plan(configs, tmp_path, Display(), Scenes(), axes.labels(configs))
     folder = ComparisonFolder(tmp_path / "table4")
-    outcomes = folder.compute(cells, executor_of(1), tracking_uri="none")
+    outcomes = folder.compute(cells, Here(), tracking_uri="none")
     assert [outcome.error for outcome in outcomes] == [None] * 7
-    assert [outcome.cell.labels["strategy"] for outcome in outcomes] == list(grid.variants)
+    assert [outcome.cell.labels["strategy"] for outcome in outcomes] == list(axes.variants)
     [table] = tables_of(groups_of(tmp_path, "table4"))
     rows = [row for row in rows_of(table, Rules()) if row.main]
-    assert {row.strategy for row in rows} == set(grid.variants)
+    assert {row.strategy for row in rows} == set(axes.variants)
     assert {row.baseline for row in rows} == {"HyCoLe-HNM"}
     assert all(np.isfinite([row.difference for row in rows if row.strategy != "HyCoLe-HNM"]))

@@ -15,7 +15,8 @@ from mlflow.tracking import MlflowClient
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
 from negbench.loop import record
-from negbench.loop.runs import Bench, RunResult, resume, run_config
+from negbench.loop.runs import Bench, resume, run_config
+from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder, final_values
 from negbench.systems.system import load_config
 from negbench.tracking import Tracker, default_uri

@@ -38,7 +38,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.claims import table
     from negbench.claims.claim import chosen
     from negbench.claims.planning import findings
-    from negbench.commands.cells import raise_failed
+    from negbench.grid.compute import raise_failed
 
     asked, console = Claims.parsed(given), options.console()
     if asked.listed:
@@ -63,9 +63,9 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
 def _plan(asked: Claims, runs: Path) -> ClaimsPlan:
     from negbench.claims.claim import chosen
     from negbench.claims.planning import base_layers, plan_claims
-    from negbench.grid.axes import parse_seeds
     from negbench.grid.cells import SCENES
     from negbench.grid.comparison import groups_of
+    from negbench.options import parse_seeds
 
     seeds, named, base = parse_seeds(asked.seeds or "3"), chosen(asked.only), base_layers(asked)
     if asked.compare is not None:
@@ -89,8 +89,8 @@ def _read(name: str, plan: ClaimsPlan, runs: Path) -> tuple[ComparisonFolder, li
 
 def _compute(asked: Claims, plan: ClaimsPlan, runs: Path) -> tuple[ComparisonFolder, list[Outcome]]:
     """Compute the runs that are missing."""
-    from negbench.commands.cells import computed, executor_of
     from negbench.grid.comparison import ComparisonFolder, default_name
+    from negbench.grid.compute import computed, executor_of
 
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     distinct = {cell.hash: cell for cell in plan.cells}.values()

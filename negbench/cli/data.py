@@ -103,9 +103,9 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def encode(given: Mapping[str, Any]) -> None:
     """Store the features with progress, and print how many."""
-    from negbench.commands.cells import executor_of
     from negbench.config import build_config, resolved
     from negbench.data.scene import Scenes
+    from negbench.grid.compute import executor_of
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
     from negbench.systems.system import with_system

@@ -6,9 +6,10 @@ import errno
 import gc
 import importlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from negbench import __version__
 from negbench.cli import output
@@ -16,8 +17,29 @@ from negbench.errors import NegbenchError, missing_package, out_of_memory
 from negbench.registry import blamed
 from negbench.signals import Stopped, stop_on_signals
 
+# group in the help -> its commands: one file each, which has `register(app)`
+_GROUPS = {
+    "Start": ("init", "embed", "data", "doctor"),
+    "Compare": ("run", "compare", "study", "claims"),
+    "Negatives": ("audit", "mine"),
+    "Inspect": ("report", "ui", "list_", "evaluate"),
+}
+
+
+class _Grouped(TyperGroup):
+    """Lists the commands of the help by their groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        for title, names in _GROUPS.items():
+            rows = [(name, self.commands[name]) for name in (name.rstrip("_") for name in names)]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(formatter.width - 14)) for name, command in rows])
+
+
 app = typer.Typer(
     name="negbench",
+    cls=_Grouped,
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,31 +63,9 @@ def _root(
     """Options that stand before the command."""
 
 
-# one file each; every file has `register(app)`
-_COMMANDS = (
-    "init",
-    "embed",
-    "run",
-    "compare",
-    "map",
-    "swap",
-    "claims",
-    "study",
-    "audit",
-    "report",
-    "aggregate",
-    "pack",
-    "merge",
-    "evaluate",
-    "mine",
-    "list_",
-    "data",
-    "ui",
-    "doctor",
-)
-
-for _name in _COMMANDS:
-    importlib.import_module(f"negbench.cli.{_name}").register(app)
+for _names in _GROUPS.values():
+    for _name in _names:
+        importlib.import_module(f"negbench.cli.{_name}").register(app)
 for _group in (app, *(group.typer_instance for group in app.registered_groups)):
     for _command in _group.registered_commands if _group is not None else ():
         if _command.callback is not None:
@@ -113,7 +113,7 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         return _fail(f"{error.filename or 'a file'}: {error.strerror}")
     except Stopped as error:
-        how = "compare and study go on by the same command, a run by --resume"
+        how = "rerun compare or study to resume, a run with --resume"
         typer.echo(f"negbench: stopped by {error}; what was finished is kept: {how}", err=True)
         return error.code
     except Abort:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from negbench.cli.output import wants_json
+from negbench.layers import dataset_layer as dataset_layer
+from negbench.layers import named as named
+from negbench.layers import plugin_layer as plugin_layer
 
 if TYPE_CHECKING:
     from negbench.display import Display
@@ -116,37 +119,6 @@ def stages(title: str) -> AbstractContextManager[Display]:
     from negbench import display
 
     return display.stages(title)
-
-
-def plugin_layer(files: list[Path] | None) -> dict[str, Any]:
-    """Register `--plugin` files and record them in the configuration."""
-    if not files:
-        return {}
-    from negbench.registry import registry
-
-    for file in files:
-        registry.add_file(file)
-    return {"plugins": [str(file.resolve()) for file in files]}
-
-
-def dataset_layer(name: str | None, root: Path | None, allow_missing: bool) -> dict[str, Any]:
-    """`--dataset`, `--data-root` and `--allow-missing` as a section."""
-    section: dict[str, Any] = named("dataset", name).get("dataset", {})
-    if root is not None:
-        section["root"] = str(root)
-    if allow_missing:
-        section["allow_missing"] = True
-    return {"dataset": section} if section else {}
-
-
-def named(section: str, given: str | None) -> dict[str, Any]:
-    """One plug-in flag, NAME or NAME:option=value:..., as a section."""
-    if given is None:
-        return {}
-    from negbench.config import plugin_section
-    from negbench.registry import SECTIONS
-
-    return {section: plugin_section(SECTIONS[section], given)}
 
 
 def plugin_flags(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import command, options
+from negbench.options import Run
 
 if TYPE_CHECKING:
     from negbench.loop.types import RunResult
@@ -15,65 +17,25 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
+    command.add(
+        app,
         "run",
-        help="Train and score one run. Ends with its metrics and where it is stored.",
-        epilog="Example: negbench run --strategy qure --backbone tiny --dataset synthetic",
-    )(run)
+        Run,
+        run,
+        help="Train and score one run; prints its metrics and where it is stored.",
+        examples=["negbench run --strategy qure --backbone tiny --dataset synthetic"],
+    )
 
 
-def run(
-    system: options.System = None,
-    strategy: options.Strategy = None,
-    backbone: options.Backbone = None,
-    dataset: options.Dataset = None,
-    loss: options.Loss = None,
-    seed: options.Seed = None,
-    data_root: options.DataRoot = None,
-    allow_missing: options.AllowMissing = False,
-    recipe: options.Recipe = None,
-    sets: options.Sets = None,
-    plugin: options.Plugins = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")
-    ] = None,
-    overwrite: options.OverwriteFlag = "failed",
-    runs_dir: options.RunsDir = None,
-    tracking_uri: options.TrackingUri = None,
-) -> dict[str, Any] | None:
-    """Build the configuration, compute, print."""
-    from negbench.display import Display, progress_console
-    from negbench.systems.system import load_config
+def run(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Compute and print."""
+    asked, console = Run.parsed(given), options.console()
+    from negbench import api
 
-    console = options.console()
-    named = {"strategy": strategy, "backbone": backbone, "loss": loss}
-    flags: dict[str, Any] = options.plugin_flags(plugin, named, dataset, data_root, allow_missing)
-    flags |= {"seed": seed, "system": system}
-    given = {key for key, value in flags.items() if value is not None}
-    if resume is not None and (given or recipe or sets):
-        from negbench.errors import OptionError
-
-        raise OptionError(
-            f"--resume takes the run's own configuration: leave out {', '.join(sorted(given)) or 'the rest'}"
-        )
-    told = list[str]()
-    config = None if resume is not None else load_config(recipe=recipe, flags=flags, sets=sets or (), note=told.append)
-    options.notes(told)
-    from negbench.grid.cells import SCENES
-    from negbench.loop.runs import Bench, run_config
-    from negbench.loop.runs import resume as resume_run
-
-    display = Display(progress_console())
-    with display.live():
-        tags = {"system": system} if system else {}
-        bench = Bench.open(runs_dir, tracking_uri, scenes=SCENES, display=display, tags=tags)
-        if config is None:
-            result = resume_run(str(resume), bench)
-        else:
-            result = run_config(config, bench, overwrite=options.overwrite_of(overwrite))
+    result = api.run(options=asked)
     if os.environ.get("RANK", "0") != "0":  # under `accelerate launch` one process speaks
         return None
-    _print(console, result, tracking_uri)
+    _print(console, result, asked.tracking_uri)
     return {"run": result.run_id, "path": result.path, "reused": result.reused, **result.details}
 
 
@@ -88,12 +50,12 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     for line in behaviour_lines(result.folder):
         console.print(line, highlight=False)
     if result.reused:
-        console.print("finished before; --overwrite always computes it anew", highlight=False)
+        console.print("finished before; --overwrite always computes it again", highlight=False)
     console.print(f"run    {result.run_id}", highlight=False, soft_wrap=True)
     console.print(f"stored {result.path}", highlight=False, soft_wrap=True)
     if result.tracking_error:
         console.print(
-            f"the MLflow copy failed ({result.tracking_error}): `negbench ui` copies it again",
+            f"the MLflow copy failed ({result.tracking_error}); `negbench ui` copies runs that the store lacks",
             style="yellow",
         )
     elif tracking_uri != "none":

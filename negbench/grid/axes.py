@@ -1,4 +1,4 @@
-"""The axes of a grid: names and options from flags and recipes, and their product as configurations."""
+"""The axes of a comparison: names and options from flags and recipes, and their product as configurations."""
 
 from __future__ import annotations
 
@@ -10,42 +10,84 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.config import Note, ResolvedConfig, RunConfig, build_config, plugin_section, resolved
+from negbench.config import (
+    Note,
+    ResolvedConfig,
+    RunConfig,
+    build_config,
+    merged,
+    plugin_section,
+    recipe_settings,
+    resolved,
+    set_layer,
+)
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError
-from negbench.registry import constructor_of, option_defaults, registry
-from negbench.systems.system import CIR, with_system
+from negbench.layers import dataset_layer, plugin_layer
+from negbench.options import Compare, parse_negatives, parse_seeds
+from negbench.registry import SECTIONS, constructor_of, option_defaults, registry
+from negbench.systems.system import CIR, system, with_system
 
 
 @dataclass(frozen=True)
-class Grid:
+class Axes:
     """Axes of a comparison: every combination is a cell.
 
     Args:
-        base: configuration layers below the axes (a recipe, `--set`, ...); a system that they name goes below them.
+        base: configuration layers below the axes; a system that they name goes below them.
         strategies, losses, backbones, datasets: plug-in sections {"name": ..., option: ...}.
         seeds: of every combination.
-        variants: name -> layer above all others, for cells that differ in more than one plug-in (a table of ablations).
+        variants: name -> layer above all others, for cells that differ in more than one plug-in (an ablation table).
         negatives: per query and step, for every strategy alike: draws of a corpus strategy, members that a batch
-            strategy keeps; none leaves each strategy its own number.
+            strategy keeps; empty leaves each strategy its own number.
         top: layers above all others.
     """
 
     base: tuple[Mapping[str, Any], ...]
-    strategies: tuple[Mapping[str, Any], ...]
-    losses: tuple[Mapping[str, Any], ...]
-    backbones: tuple[Mapping[str, Any], ...]
-    datasets: tuple[Mapping[str, Any], ...]
+    strategies: tuple[dict[str, Any], ...]
+    losses: tuple[dict[str, Any], ...]
+    backbones: tuple[dict[str, Any], ...]
+    datasets: tuple[dict[str, Any], ...]
     seeds: tuple[int, ...]
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     negatives: tuple[int, ...] = ()
     top: tuple[Mapping[str, Any], ...] = ()
 
+    @classmethod
+    def of(cls, asked: Compare) -> Axes:
+        """The axes asked for; the sections of the recipe lie below them.
+
+        Raises:
+            NegbenchError: an unknown name or key, or an axis without a value.
+        """
+        recipe = recipe_settings(asked.recipe)
+        overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
+        objective = system(str(recipe["system"])).objective if "system" in recipe else {}
+        below = {"loss": "bradley-terry", "backbone": "tiny", "dataset": "synthetic", **merged([objective, recipe])}
+        losses, backbones, datasets = (
+            expand(SECTIONS[section], [below[section]] if given is None else given)
+            for section, given in (("loss", asked.losses), ("backbone", asked.backbones), ("dataset", asked.datasets))
+        )
+        given = dataset_layer(None, asked.data_root, asked.allow_missing).get("dataset", {})
+        found = cls(
+            base=(recipe, *overrides),
+            strategies=expand("strategies", asked.strategies),
+            losses=losses,
+            backbones=_with_sets(backbones, "backbone", overrides),
+            datasets=tuple({**section, **given} for section in _with_sets(datasets, "dataset", overrides)),
+            seeds=parse_seeds(asked.seeds),
+            variants=_named_variants(asked.variants),
+            negatives=parse_negatives(asked.negatives),
+        )
+        if not (found.strategies and found.losses and found.backbones and found.datasets):
+            raise OptionError("an axis is empty: name at least one strategy, loss, backbone and data set")
+        return found
+
     def configs(self, note: Note = warnings.warn) -> list[RunConfig]:
         """All cells; those that share a data set and a backbone stand together, so that features are loaded once.
 
         Args:
-            note: told once, in a line, what a backbone or a data set cannot carry of the system.
+            note: called once per component of the system that the backbone or data set does not support.
         """
         scenes, remarks = Scenes(), dict[str, None]()
         found = []
@@ -57,15 +99,15 @@ class Grid:
             note(remark)
         return found
 
-    def above(self, layers: Sequence[Mapping[str, Any]]) -> Grid:
-        """The same grid with these layers above all its own."""
+    def above(self, layers: Sequence[Mapping[str, Any]]) -> Axes:
+        """The same axes with these layers above all its own."""
         return replace(self, top=(*self.top, *layers))
 
     def labels(self, configs: Sequence[RunConfig]) -> list[dict[str, str]]:
-        """What tables call each of `configs` where that does not follow from it.
+        """Labels of each of `configs` that do not follow from it.
 
-        A variant stands under its name as the strategy, beside the first one's loss and backbone, so that all variants
-        share a table and its tests; so does a number of negatives, behind the strategy's name.
+        A variant's name replaces the strategy's, and its loss and backbone are labelled as the first variant's, so that
+        all variants share a table and its tests. A number of negatives is appended to the strategy's name.
         """
         names = list(self.variants)
         if not names and not self.negatives:
@@ -89,12 +131,14 @@ class Grid:
                 yield [*self.base, layer, drawn, variant, *self.top]
 
 
-def expand(kind: str, given: str | Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """'all', 'cir' or 'a,b:k=1' (a flag), or a list of names and tables (a recipe) -> plug-in sections.
+def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """'all', 'cir' or 'a,b:k=1' (a flag), one table, or a list of names and tables (a recipe) -> plug-in sections.
 
     "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
     Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
     """
+    if isinstance(given, Mapping):
+        given = [given]
     if isinstance(given, str):
         given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
     sections: list[dict[str, Any]] = []
@@ -116,31 +160,6 @@ def _needs_another(kind: str, name: str) -> bool:
         return False
     found: Any = registry.get(kind, name)
     return bool({"guide", "judge"} & set(found.reads))
-
-
-def parse_negatives(given: Any) -> tuple[int, ...]:
-    """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
-    parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
-    try:
-        numbers = tuple(int(part) for part in parts)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"--negatives {given!r}: want numbers per query and step, e.g. 1,5,63") from error
-    if (numbers and min(numbers) < 1) or len(set(numbers)) != len(numbers):
-        raise OptionError(f"--negatives {given!r}: want different numbers of at least 1, e.g. 1,5,63")
-    return numbers
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """'3' -> 0, 1, 2; '0,5,7' -> as listed."""
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise OptionError(f"--seeds {text!r}: want a count (3) or a list (0,1,2)") from error
-    if len(numbers) == 1 and "," not in text:
-        numbers = list(range(numbers[0]))
-    if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
-        raise OptionError(f"--seeds {text!r}: want a count (3) or a list of different seeds (0,1,2)")
-    return tuple(numbers)
 
 
 def label(section: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
@@ -174,14 +193,19 @@ def labels_of(config: ResolvedConfig) -> dict[str, str]:
     return found
 
 
-def parse_variants(given: Any) -> dict[str, dict[str, Any]]:
-    """The recipe's list of variants, {"name": ..., section: {...}}, as name -> layer.
-
-    Raises:
-        OptionError: no list of tables, or names that are missing or stand there twice.
-    """
-    variants = given if isinstance(given, list) and all(isinstance(each, Mapping) for each in given) else None
-    names = [each.get("name") for each in variants or ()]
-    if variants is None or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+def _named_variants(given: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Variants {"name": ..., section: {...}} as name -> layer. Raises OptionError for a name missing or used twice."""
+    names = [each.get("name") for each in given]
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
         raise OptionError("compare.variants: want a list of tables, each with a name of its own and sections")
-    return {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in variants}
+    return {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in given}
+
+
+def _with_sets(
+    sections: tuple[dict[str, Any], ...], name: str, overrides: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+    """Apply `--set backbone.KEY=...` to every entry of the axis."""
+    extra: dict[str, Any] = {}
+    for layer in overrides:
+        extra.update(layer.get(name, {}) if isinstance(layer.get(name), dict) else {})
+    return tuple({**section, **extra} for section in sections)

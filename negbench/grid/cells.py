@@ -1,7 +1,7 @@
-"""Cells: runs that belong together. One planner, one executor and one way to go on for whatever is a set of runs.
+"""Cells: runs that belong together, planned and computed in one way for whatever is a set of runs.
 
-A cell is a run like any other, found again by its hash, so that the same command goes on where it stopped, and two
-grids share the cells that they have in common.
+A cell is a run like any other, found again by its hash: a command that is rerun computes only what is missing, and two
+comparisons share the cells that they have in common.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cell:
 
     config: ResolvedConfig
     hash: str
-    labels: dict[str, str]  # strategy, loss, backbone, dataset -> as tables print it
+    labels: dict[str, str]  # strategy, loss, backbone, dataset (and settings, system or point) -> as tables print it
     data: str
     folder: str | None = None
     remarks: tuple[str, ...] = ()  # what a reader must know of it
@@ -73,12 +73,11 @@ def plan(
             named = {**labels_of(planned.config), **own, "dataset": planned.splits.val.identity}
             place = (planned.hash, str(sorted(own.items())))
             if place in seen:
-                raise OptionError(f"the grid holds {named['strategy']} with seed {config.seed} twice: name it once")
+                raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")
             seen.add(place)
             held = best_of(runs, planned.hash)
             folder = None if held is None else held.run_id
-            told = (planned.data, folder, planned.remarks)
-            cells.append(Cell(planned.config, planned.hash, named, *told))
+            cells.append(Cell(planned.config, planned.hash, named, planned.data, folder, planned.remarks))
             advance(1)
     names = {axis: short(cell.labels[axis] for cell in cells) for axis in ("strategy", "loss", "backbone")}
     return [replace(c, labels=c.labels | {axis: known[c.labels[axis]] for axis, known in names.items()}) for c in cells]
@@ -88,7 +87,7 @@ def title_of(cell: Cell, cells: Sequence[Cell]) -> str:
     """'qure bradley-terry seed 0', with backbone and data set where the cells differ in them."""
     axes = ("backbone",) if "point" in cell.labels else ("backbone", "dataset")  # a point is a data set of its own
     differ = [axis for axis in axes if len({other.labels[axis] for other in cells}) > 1]
-    place = cell.labels.get("system") or cell.labels.get("point")
+    place = cell.labels.get("system") or cell.labels.get("point") or cell.labels.get("settings")
     return (f"[{place}] " if place else "") + " ".join(
         [*(cell.labels[axis] for axis in ("strategy", "loss", *differ)), f"seed {cell.seed}"]
     )
@@ -109,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """A cell as a worker is told it; picklable.
+    """Picklable description of one cell for a worker.
 
     Args:
         config: of the cell.
@@ -131,16 +130,8 @@ class Task:
 SCENES = Scenes()  # of this process: the cells of a worker share what the first one loaded
 
 
-@dataclass(frozen=True)
-class Done:
-    """A computed task: the run, and whether it was finished before."""
-
-    run_id: str
-    reused: bool
-
-
-def compute_task(task: Task, report: Report) -> Done:
-    """Compute one cell; go on with it, or find it finished.
+def compute_task(task: Task, report: Report) -> tuple[str, bool]:
+    """Compute one cell, resume it, or find it finished: its run and whether it was finished before.
 
     Raises:
         RunError: this machine would compute another run than was planned.
@@ -150,7 +141,7 @@ def compute_task(task: Task, report: Report) -> Done:
         raise RunError(f"node {host} has other code, data or weights than planned with: make it as the others are")
     bench = Bench.open(task.runs, task.uri, scenes=SCENES, tags=task.tags)
     found = run_config(task.config, bench, overwrite=task.overwrite)
-    return Done(found.run_id, found.reused)
+    return found.run_id, found.reused
 
 
 def compute(
@@ -189,11 +180,14 @@ def compute(
             yield Outcome(cell, None, f"{status} before, and --overwrite never", False), ""
         else:
             todo.append(cell)
-    tasks = [Task(c.config, c.hash, runs, tracking_uri, {**(tags or {}), **c.labels}, overwrite) for c in todo]
+    tasks = [
+        Task(cell.config, cell.hash, runs, tracking_uri, {**(tags or {}), **cell.labels}, overwrite) for cell in todo
+    ]
     for event in executor.run(compute_task, tasks):
         cell = todo[event.index]
         if event.kind == "done":
-            yield Outcome(cell, event.value.run_id, None, event.value.reused), ""
+            run_id, reused = event.value
+            yield Outcome(cell, run_id, None, reused), ""
         elif event.kind == "note":
             log.warning("%s: %s", title_of(cell, cells), event.value)
         else:

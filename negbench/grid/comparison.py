@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,27 +21,29 @@ if TYPE_CHECKING:
     from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("system", "point", *KEY)  # the first where cells are those of whole systems, the second those of a map
+AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
 
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """A comparison: its folder in the runs folder, whose name is also that of its MLflow experiment."""
+    """A comparison: its folder in the runs folder, whose name is also that of its MLflow experiment.
+
+    Args:
+        path: the folder.
+        about: what comparison.json says beside its cells: dials, points, systems, tuned, undefined.
+    """
 
     path: Path
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
-        """comparison.json: which run holds which cell."""
+        """comparison.json: which run holds which cell, and `about`."""
         rows = [
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
-        self.write_rows(rows)
-
-    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """comparison.json from rows as `cells` gives them; `run` is a folder below the runs folder."""
-        ordered = sorted(rows, key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
-        files.write_json(self.path / "comparison.json", {"cells": ordered})
+        rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
+        files.write_json(self.path / "comparison.json", {"kind": "comparison", "cells": rows, **self.about})
 
     def compute(
         self,
@@ -51,6 +53,7 @@ class ComparisonFolder:
         tracking_uri: str | None = None,
         overwrite: Overwrite = "failed",
         progress: Callable[[Outcome, int], None] | None = None,
+        before: Sequence[Outcome] = (),
     ) -> list[Outcome]:
         """Compute what is not finished, and write this folder after every cell.
 
@@ -60,6 +63,7 @@ class ComparisonFolder:
             tracking_uri: MLflow store; the cells hang under one run of the comparison's experiment.
             overwrite: see `negbench.runfolder.Overwrite`.
             progress: called after every cell with its outcome and how many are done.
+            before: outcomes of other cells of this comparison, which stay in comparison.json.
 
         Returns:
             One outcome per cell, in order. A failing cell does not stop the others.
@@ -74,7 +78,7 @@ class ComparisonFolder:
         tags |= {"mlflow.parentRunId": parent} if parent else {}
         found: dict[str, Outcome] = {}
         files.seal(self.path)
-        self.write(())
+        self.write(before)
 
         def outcomes() -> list[Outcome]:
             return [replace(found[cell.hash], cell=cell) for cell in cells if cell.hash in found]
@@ -87,7 +91,7 @@ class ComparisonFolder:
                 if fault:  # ours: for a report of it
                     with files.atomic_write(self.path / f"fault-{outcome.cell.hash[:8]}.txt") as file:
                         file.write(fault)
-                self.write(outcomes())
+                self.write([*before, *outcomes()])
                 if progress is not None:
                     progress(outcome, len(found))
         return outcomes()

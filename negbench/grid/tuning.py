@@ -1,16 +1,10 @@
-"""What a comparison at equal tuning found: one entry for each strategy, loss, backbone and data set; tuned.json."""
+"""The search of one strategy of a comparison at equal tuning; comparison.json holds them under `tuned`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from negbench.files import read_json, write_json
-
-FILE = "tuned.json"  # in the folder of the comparison at defaults
-SUFFIX = "-tuned"  # of the name of the comparison with the settings found
 
 
 @dataclass(frozen=True)
@@ -37,16 +31,3 @@ class Tuning:
     best: float | None = None
     found: Mapping[str, Any] | None = None
     error: str = ""
-
-
-def write_tunings(folder: Path, trials: int, found: Sequence[Tuning]) -> None:
-    """tuned.json of a comparison's folder; `trials`: the budget of each."""
-    write_json(folder / FILE, {"trials": trials, "tunings": [asdict(each) for each in found]})
-
-
-def read_tunings(folder: Path) -> tuple[int, list[Tuning]]:
-    """The budget, and what `write_tunings` wrote; (0, []) where there is none."""
-    if not (folder / FILE).exists():
-        return 0, []
-    kept = read_json(folder / FILE)
-    return int(kept["trials"]), [Tuning(**{**each, "knobs": tuple(each["knobs"])}) for each in kept["tunings"]]

@@ -181,10 +181,10 @@ def systems() -> dict[str, System]:
     return {PLAIN: found[PLAIN], **found}
 
 
-def system(name: str) -> System:
-    """One system. Raises UnknownNameError."""
+def system(name: str, flag: str = "--system") -> System:
+    """One system. Raises UnknownNameError, which names the flag."""
     if name not in systems():
-        raise UnknownNameError("system", name, systems(), where="--system")
+        raise UnknownNameError("system", name, systems(), where=flag)
     return systems()[name]
 
 

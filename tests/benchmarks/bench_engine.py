@@ -37,10 +37,10 @@ from negbench.display import Display
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Moving
 from negbench.loop.objective import Objective
-from negbench.loop.runs import OpenRun, open_run
+from negbench.loop.runs import open_run
 from negbench.loop.schedule import cosine
 from negbench.loop.train import train_epoch
-from negbench.loop.types import State
+from negbench.loop.types import OpenRun, State
 from negbench.systems.system import load_config
 
 SPEC = Spec(twins=4.5, train_images=96, train_queries=512, val_images=24, val_queries=8)

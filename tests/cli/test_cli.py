@@ -76,8 +76,9 @@ def test_list_prints_every_key_with_its_source(capsys: pytest.CaptureFixture[str
         (["list", "strategy"], "KIND 'strategy': input should be 'strategies'"),
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
-        (["compare", "--overwrite", "yes"], "value of --overwrite 'yes'"),
-        (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
+        (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed', 'never' or 'always'"),
+        (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
+        (["run", "--resume", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
     ],
 )

@@ -21,7 +21,8 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
-from negbench.loop.runs import Bench, OpenRun, RunResult, open_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, resume, run_config
+from negbench.loop.types import OpenRun, RunResult
 from negbench.mining.draws import uniform
 from negbench.mining.planes import images_of
 from negbench.scoring import evaluation

@@ -27,7 +27,8 @@ from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError
 from negbench.loop.hybrid import HybridTerms, Members, Temperatures, check_hybrid
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import OpenRun, open_run
+from negbench.loop.runs import open_run
+from negbench.loop.types import OpenRun
 from negbench.metrics.metric import Metric
 from negbench.registry import registry
 from negbench.systems.system import load_config

@@ -17,7 +17,8 @@ from negbench.data.scene import Scenes, load_backbone
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop import needs
-from negbench.loop.runs import Bench, OpenRun, open_run, run_config
+from negbench.loop.runs import Bench, open_run, run_config
+from negbench.loop.types import OpenRun
 from negbench.room import Need, check_disk, check_memory, machine_memory, size
 from negbench.systems.system import load_config
 

@@ -19,7 +19,8 @@ from negbench.data.scene import Scene, Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective, check_objective
-from negbench.loop.runs import OpenRun, open_run
+from negbench.loop.runs import open_run
+from negbench.loop.types import OpenRun
 from negbench.mining.draws import splitmix
 from negbench.mining.task import mining_task
 from negbench.systems.system import load_config

@@ -12,7 +12,8 @@ from negbench.command_options import Audit
 from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.loop.observe import card_epochs
-from negbench.loop.runs import Bench, RunResult, run_config
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import RunResult
 from negbench.mining.regime import Regime
 from negbench.own.audit import audit
 from negbench.own.subject import open_subject

@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes
 from negbench.errors import NegbenchError
-from negbench.loop.runs import Bench, RunResult, run_config
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import RunResult
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config

@@ -34,10 +34,10 @@ from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
 from negbench.loop.schedule import cosine, stages_of
 from negbench.loop.snapshot import Snapshot
-from negbench.loop.types import State
+from negbench.loop.types import RunResult, State
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.mining.curves import Curves
 from negbench.mining.draws import draw, splitmix

@@ -17,7 +17,8 @@ from negbench.errors import OptionError
 from negbench.loop import runs
 from negbench.loop import train as loop
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, RunResult
+from negbench.loop.runs import Bench
+from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 

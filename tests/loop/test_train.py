@@ -20,7 +20,8 @@ from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
 from negbench.loop import runs
-from negbench.loop.runs import Bench, RunResult
+from negbench.loop.runs import Bench
+from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 

@@ -20,8 +20,9 @@ from negbench.grid.axes import expand, labels_of
 from negbench.identity import code_version
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, resume, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config
 from negbench.loop.schedule import stages_of
+from negbench.loop.types import RunResult
 from negbench.mining.composite import batch_rule, batch_rules, slots_of, stages
 from negbench.mining.mine import mine
 from negbench.mining.task import mining_task

@@ -18,7 +18,8 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, RunResult, open_run, plan_run, run_config
+from negbench.loop.runs import Bench, open_run, plan_run, run_config
+from negbench.loop.types import RunResult
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET

@@ -23,7 +23,8 @@ from negbench.executors import Here
 from negbench.files import DamagedError, atomic_write, locked, read_json, write_json
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
-from negbench.loop.runs import Bench, RunResult, run_config
+from negbench.loop.runs import Bench, run_config
+from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 

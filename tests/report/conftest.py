@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from negbench.analysis.verdicts import Rules, rows_of, tables_of
-from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
 from negbench.display import Display
-from negbench.executors import executor_of
+from negbench.executors import Here
 from negbench.files import seal, write_json
+from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.options import Compare
 from negbench.report.build import write_report
 from negbench.runfolder import RunFolder
 
@@ -27,10 +28,9 @@ LOSSES = ("bradley-terry", "info-nce")
 def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs folder of the comparison 'small': three strategies, two losses, two seeds, tested."""
     runs = tmp_path_factory.mktemp("compared")
-    axes = {"strategies": ",".join(STRATEGIES), "losses": ",".join(LOSSES), "backbones": None, "datasets": None}
-    grid = build_grid({**axes, "seeds": "2"}, {}, None, [*toy_sets], None)
-    cells = plan(grid.configs(), runs, Display(), Scenes())
-    ComparisonFolder(runs / "small").compute(cells, executor_of(1), tracking_uri="none")
+    axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=tuple(toy_sets)))
+    cells = plan(axes.configs(), runs, Display(), Scenes())
+    ComparisonFolder(runs / "small").compute(cells, Here(), tracking_uri="none")
     tables = tables_of(groups_of(runs, "small"))
     write_json(runs / "small" / "statistics.json", [r.plain() for t in tables for r in rows_of(t, Rules())])
     return runs

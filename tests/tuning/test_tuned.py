@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from negbench.analysis.verdicts import VerdictRow
 from negbench.cli.main import run as negbench
-from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.files import read_json
+from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
-from negbench.grid.tuning import Tuning, read_tunings, write_tunings
-from negbench.report.tuned import TunedRow, tuned_answer, tuned_frame, tuned_rows
+from negbench.grid.tuning import Tuning
+from negbench.options import Compare
 from negbench.tuning.book import open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 
 
 def combined(
-    tmp_path: Path, sets: list[str], strategies: str, search: tuple[str, ...] = (), **axes: str
+    tmp_path: Path, sets: list[str], strategies: str, search: tuple[str, ...] = (), seeds: int | str = 2
 ) -> list[Combination]:
-    named = {"strategies": strategies, "losses": None, "backbones": None, "datasets": None, "seeds": "2", **axes}
-    configs = build_grid(named, {}, None, sets, None).configs()
+    configs = Axes.of(Compare(strategies=strategies, seeds=seeds, sets=tuple(sets))).configs()
     return combinations(configs, plan(configs, tmp_path, Display(), Scenes()), search)
 
 
@@ -66,16 +60,12 @@ def test_trials_have_a_seed_and_a_part_of_train_of_their_own(vector_sets: list[s
     assert told.spec.config.eval.dev_fraction == 0.4
 
 
-def test_a_range_for_all_is_searched_by_all(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_range_for_all_is_searched_by_all(vector_sets: list[str], tmp_path: Path) -> None:
     found = combined(tmp_path, vector_sets, "top-k,all-corpus", ("train.lr=0.001:0.1:log",))
     keys = [{knob.key for knob in each.spec.space.knobs} for each in found if each.spec is not None]
     assert keys == [OWN | {"train.lr"}, {"train.lr"}]
     with pytest.raises(OptionError, match="compared at equal numbers"):
         combined(tmp_path, vector_sets, "top-k", ("num_negatives=1:5",))
-    assert negbench(["compare", "--search", "train.lr=1:2", "--runs-dir", str(tmp_path), "--dry-run"]) == 2
-    assert "add --tuned N" in capsys.readouterr().err
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
@@ -83,26 +73,19 @@ def test_a_range_for_all_is_searched_by_all(
 
 @pytest.mark.slow
 def test_a_comparison_at_equal_tuning(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], words_of: Callable[[Path], str]
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sets = [part for text in vector_sets for part in ("--set", text)]
     command = ["compare", "--strategies", "top-k,after-target,all-corpus", "--seeds", "2", "--name", "c", "--no-audit"]
-    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", *sets, "--tuned"]
+    command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", *sets, "--tuned"]
     assert negbench([*command, "3", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "tuning: 3 trials for each of 2 strategies" in out
     assert "nothing to tune: all-corpus" in out
     assert not (tmp_path / "c").exists()
     assert negbench([*command, "3"]) == 0
-    assert "c: at published defaults and at equal tuning (3 trials each)" in capsys.readouterr().out
-    budget, tunings = read_tunings(tmp_path / "c")
-    assert budget == 3
-    assert {each.labels["strategy"]: each.trials for each in tunings} == {
-        "top-k": 3,
-        "after-target": 3,
-        "all-corpus": 0,
-    }
-    searched = [each for each in tunings if each.study]
+    capsys.readouterr()
+    searched = searches_of(tmp_path, 3)
     for each in searched:
         values = [trial.values[0] for trial in open_book(tmp_path, each.study).frozen() if trial.values]
         assert (each.default, each.best) == (values[0], max(values))
@@ -112,25 +95,33 @@ def test_a_comparison_at_equal_tuning(
             assert kept["config"]["seed"] == SEED
             assert kept["dataset"]["scored"] == "dev"  # the reported split is not even loaded
     _check_tuned_runs(tmp_path, searched)
-    _check_gains(tmp_path)
-    page = words_of(tmp_path / "c" / "report" / "index.html")
-    assert "At equal tuning" in page
-    assert "Nothing to tune: all-corpus." in page
-    command.insert(1, "--no-report")
     assert negbench([*command, "3"]) == 0
     again = capsys.readouterr().err
     assert "trial 0" not in again
     assert "more to compute" not in again
     assert negbench([*command, "4"]) == 0
     assert "trial 3" in capsys.readouterr().err
-    assert {each.trials for each in read_tunings(tmp_path / "c")[1] if each.study} == {4}
+    searches_of(tmp_path, 4)
+
+
+def searches_of(runs: Path, trials: int) -> list[Tuning]:
+    """Those of comparison 'c' that had something to tune; every strategy had so many trials, or none."""
+    tuned = read_json(runs / "c" / "comparison.json")["tuned"]
+    assert tuned["trials"] == trials
+    found = [Tuning(**each) for each in tuned["tunings"]]
+    had = {each.labels["strategy"]: each.trials for each in found}
+    assert had == {"top-k": trials, "after-target": trials, "all-corpus": 0}
+    return [each for each in found if each.study]
 
 
 def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
-    """The tuned comparison holds the best trials' settings, on all of train, and knobless strategies as they are."""
-    cells = read_json(runs / "c-tuned" / "comparison.json")["cells"]
-    assert {cell["strategy"] for cell in cells} == {"top-k", "after-target", "all-corpus"}
-    for cell in cells:
+    """Tuned cells have the best trials' settings, on all of train; strategies without a knob are the same runs."""
+    cells = read_json(runs / "c" / "comparison.json")["cells"]
+    default, tuned = ([cell for cell in cells if cell["settings"] == each] for each in ("default", "tuned"))
+    assert len(cells) == 12
+    places = [[(cell["strategy"], cell["seed"]) for cell in each] for each in (default, tuned)]
+    assert places[0] == places[1]
+    for cell in tuned:
         config = read_json(runs / cell["run"] / "config.json")["config"]
         for each in searched:
             if each.labels["strategy"] == cell["strategy"]:
@@ -138,25 +129,8 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
                 assert {key: flat[key] for key in each.found or {}} == each.found
         assert config["eval"]["reported"]
         assert config["train"]["num_negatives"] == 1
-    default = {cell["hash"] for cell in read_json(runs / "c" / "comparison.json")["cells"]}
-    assert {cell["hash"] for cell in cells if cell["strategy"] == "all-corpus"} < default
-
-
-def _check_gains(runs: Path) -> None:
-    def mean(name: str, strategy: str) -> float:
-        cells = read_json(runs / name / "comparison.json")["cells"]
-        results = [read_json(runs / c["run"] / "result.json") for c in cells if c["strategy"] == strategy]
-        return float(np.mean([result["metrics"][result["main_metric"]] for result in results]))
-
-    frame = pd.read_csv(runs / "c" / "tuned.csv").set_index("strategy")
-    for strategy, row in frame.iterrows():
-        name = str(strategy)
-        assert row["R@10 at defaults"] == pytest.approx(100 * mean("c", name), abs=0.006)
-        assert row["R@10 tuned"] == pytest.approx(100 * mean("c-tuned", name), abs=0.006)
-        if row["tuning gains"] != "-":
-            gain = 100 * (mean("c-tuned", name) - mean("c", name))
-            assert float(row["tuning gains"].split()[0]) == pytest.approx(gain, abs=0.006)
-    assert frame.loc["all-corpus", "found"] == "nothing to tune"
+    plain = {cell["hash"] for cell in default}
+    assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < plain
 
 
 @pytest.mark.slow
@@ -178,9 +152,9 @@ def test_workers_make_the_same_trials(
         ]
         command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-audit", "--no-report", "--tuned", "2"]
         assert negbench([*command, *sets]) == 0
-    kept = [read_tunings(tmp_path / name)[1] for name in ("one", "two")]
-    assert [each.found for each in kept[0]] == [each.found for each in kept[1]]
-    assert [each.best for each in kept[0]] == [each.best for each in kept[1]]
+    kept = [read_json(tmp_path / name / "comparison.json")["tuned"]["tunings"] for name in ("one", "two")]
+    assert [each["found"] for each in kept[0]] == [each["found"] for each in kept[1]]
+    assert [each["best"] for each in kept[0]] == [each["best"] for each in kept[1]]
 
 
 def test_a_search_that_fails_is_told_and_the_others_go_on(
@@ -200,50 +174,7 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
     command = ["compare", "--strategies", "top-k,after-target", "--seeds", "1", "--name", "c", "--no-audit"]
     command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-report", "--tuned", "1"]
     assert negbench([*command, *(part for text in vector_sets for part in ("--set", text))]) == 2
-    told = capsys.readouterr()
-    assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in told.err
-    assert "after-target" in told.out.rpartition("at equal tuning")[2]
-
-
-# --- words ---------------------------------------------------------------------------------------------------------
-
-
-def row(strategy: str, mean: float, beaten_by: tuple[str, ...] = ()) -> VerdictRow:
-    spread = {"sd": 0.0, "low": mean, "high": mean, "models_low": mean, "models_high": mean}
-    labels = {"dataset": "d", "loss": "l", "backbone": "b", "strategy": strategy, "metric": "recall_at_10"}
-    return VerdictRow(
-        **labels, main=True, mean=mean, **spread, seeds=2, queries=9, baseline="a", verdict="tied",
-        beaten_by=beaten_by, negatives=1.0,
-    )  # fmt: skip
-
-
-def test_the_answer_names_who_is_unbeaten_before_and_after_and_the_cost() -> None:
-    labels = {"loss": "l", "backbone": "b", "dataset": "d"}
-    searched = Tuning({**labels, "strategy": "x"}, "s", ("strategy.k",), 5, 7.4, 0.1, 0.2, {"strategy.k": 3})
-    kept = Tuning({**labels, "strategy": "y"}, "s", ("strategy.k",), 5, 2.0, 0.1, 0.1, {})
-    none = Tuning({**labels, "strategy": "z"})
-    rows = [
-        TunedRow(row("x", 0.1, ("y",)), row("x", 0.4), searched, 0.3, 0.2, 0.4),
-        TunedRow(row("y", 0.3), row("y", 0.3, ("x",)), kept),
-        TunedRow(row("z", 0.2), row("z", 0.2, ("x",)), none),
-    ]
-    lines = tuned_answer(5, rows)
-    assert lines[0].startswith("not beaten at published defaults: y and z; after 5 trials each: x (strategies with 1")
-    assert "tau of the two orders -0.33" in lines[0]  # x y z: 1 3 2 and 3 2 1: pairs xy and xz turn, yz stays
-    assert lines[1:] == [
-        "Tuning gains, in points on the reported split: x +30.00 [20.00, 40.00].",
-        "Best at its default: y.",
-        "Nothing to tune: z.",
-        "Tuning cost 10 trials and 9 s of computing beside the runs of both tables.",
-    ]
-    assert list(tuned_frame(rows)["found"]) == ["k=3", "the default", "nothing to tune"]
-    assert list(tuned_frame(rows)["tuning gains"]) == ["+30.00 [20.00, 40.00]", "-", "-"]
-
-
-def test_tunings_are_read_as_written(tmp_path: Path) -> None:
-    found = [Tuning({"strategy": "x"}, "s", ("a", "b"), 3, 1.5, 0.1, 0.2, {"a": 1}), Tuning({"strategy": "y"})]
-    write_tunings(tmp_path, 3, found)
-    assert read_tunings(tmp_path) == (3, found)
-    assert read_tunings(tmp_path / "absent") == (0, [])
-    assert tuned_rows(tmp_path, ".", [], []) == (3, [])
-    assert math.isnan(TunedRow(row("x", 0.1), None, found[0]).gain)
+    assert "1 of 2 searches failed (top-k: trial 0, the default, failed: mend this)" in capsys.readouterr().err
+    cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
+    found = [(cell["settings"], cell["strategy"]) for cell in cells]
+    assert found == [("default", "after-target"), ("default", "top-k"), ("tuned", "after-target")]

@@ -1,21 +1,26 @@
-"""What the commands that compute cells share: encoding first, progress, an estimate after the first cell, failures."""
+"""Computing cells for a command: encoding first, progress, an estimate after the first cell, failures."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from negbench import files
+from negbench.cluster import Ray
+from negbench.config import parse_plugin
 from negbench.display import log, notes, progress_console, stages
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.executors import Executor, Here, Processes
+from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
+from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.encoding import encode_cells
+from negbench.grid.estimate import estimate
+from negbench.runfolder import Overwrite, RunFolder
 from negbench.signals import Stopped
-
-if TYPE_CHECKING:
-    from negbench.executors import Executor
-    from negbench.grid.cells import Cell, Outcome
-    from negbench.grid.comparison import ComparisonFolder
-    from negbench.runfolder import Overwrite
 
 
 def computed(
@@ -25,12 +30,21 @@ def computed(
     executor: Executor,
     tracking_uri: str | None,
     overwrite: Overwrite,
+    before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute what is not finished; tells progress and what failed. One outcome per cell."""
-    from negbench.executors import Processes
-    from negbench.grid.cells import SCENES, compute_task, title_of
-    from negbench.grid.encoding import encode_cells
+    """Compute what is not finished; logs progress and failures.
 
+    Args:
+        folder: of the comparison.
+        cells: of `plan`.
+        executor: where.
+        tracking_uri: MLflow store.
+        overwrite: see `negbench.runfolder.Overwrite`.
+        before: outcomes of other cells of the comparison.
+
+    Returns:
+        One outcome per cell.
+    """
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
@@ -44,11 +58,12 @@ def computed(
     try:
         with _progress(runs, cells, todo, executor) as progress:
             outcomes = folder.compute(
-                cells, executor, tracking_uri=tracking_uri, overwrite=overwrite, progress=progress
+                cells, executor, tracking_uri=tracking_uri, overwrite=overwrite, progress=progress, before=before
             )
     except (KeyboardInterrupt, Stopped):
-        kept = sum(row["run"] is not None for row in folder.cells())
-        log.warning("%d of %d cells are finished and kept in %s", kept, len(cells), folder.path)
+        rows = folder.cells()
+        kept = sum(row["run"] is not None for row in rows)
+        log.warning("%d of %d cells are finished and kept in %s", kept, len(before) + len(cells), folder.path)
         raise
     for outcome in _failed(outcomes):
         log.error("FAILED %s: %s", title_of(outcome.cell, cells), outcome.error)
@@ -64,7 +79,7 @@ def raise_failed(outcomes: Sequence[Outcome]) -> None:
     """The command's end: NegbenchError where a cell failed."""
     failed, total = _failed(outcomes), len({outcome.cell.hash for outcome in outcomes})
     if failed:
-        raise NegbenchError(f"{len(failed)} of {total} cells failed; the same command computes them again")
+        raise NegbenchError(f"{len(failed)} of {total} cells failed; rerun the command to compute them again")
 
 
 @contextmanager
@@ -72,21 +87,8 @@ def _progress(
     runs: Path, cells: Sequence[Cell], todo: Sequence[Cell], executor: Executor
 ) -> Iterator[Callable[[Outcome, int], None]]:
     """What to call after every cell: a live bar on a terminal, a line elsewhere, an estimate after the first one."""
-    import time
-
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from negbench.grid.cells import title_of
-
     console = progress_console()
-    started, told, total = time.monotonic(), False, len({cell.hash for cell in cells})
+    started, estimated, total = time.monotonic(), False, len({cell.hash for cell in cells})
     columns = (
         TextColumn("cells"),
         BarColumn(),
@@ -99,7 +101,7 @@ def _progress(
         task = live.add_task("", total=total)
 
         def progress(outcome: Outcome, done: int) -> None:
-            nonlocal told
+            nonlocal estimated
             what = title_of(outcome.cell, cells)
             what = f"{what} FAILED: {outcome.error}" if outcome.error else what
             live.update(task, completed=done, total=total, description=what)
@@ -107,8 +109,8 @@ def _progress(
                 return
             if not console.is_terminal:
                 log.info("[%d/%d] %6.1f s  %s", done, total, time.monotonic() - started, what)
-            if not told and outcome.run_id is not None and done < total:
-                told = True
+            if not estimated and outcome.run_id is not None and done < total:
+                estimated = True
                 log.info(_estimate(runs / outcome.run_id, outcome.cell, todo, executor))
 
         yield progress
@@ -116,9 +118,6 @@ def _progress(
 
 def _estimate(folder: Path, first: Cell, todo: Sequence[Cell], executor: Executor) -> str:
     """Time and disk of the rest, from the first cell that was computed."""
-    from negbench.grid.estimate import estimate
-    from negbench.runfolder import RunFolder
-
     rest = [cell for cell in todo if cell.hash != first.hash]
     seconds = sum(RunFolder(folder).result["seconds"].values())
     return f"{len(rest)} more to compute: {estimate(rest, seconds, folder, executor).line()} (as the first one went)"
@@ -128,7 +127,7 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
     """`--executor`, `--address` and `--workers`, checked.
 
     Args:
-        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which stays as it is.
+        given: 'pool', 'ray', 'ray:cpus=4:gpus=0.5', or an executor, which is returned as it is.
         address: HOST:PORT of a Ray cluster's head; None: RAY_ADDRESS, else this machine alone.
         workers: tasks at a time, at most; None: 1, or with Ray as many as there is room for.
         runs: what all nodes must share beside the cache.
@@ -138,12 +137,6 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
         OptionError: an option's value, an address without Ray, or workers or an address beside an executor.
         NegbenchError: Ray is not installed, or its cluster cannot be reached.
     """
-    from negbench import executors, files
-    from negbench.config import parse_plugin
-    from negbench.errors import OptionError, UnknownNameError
-
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers must be at least 1, got {workers}")
     if not isinstance(given, str):
         if workers is not None or address is not None:
             raise OptionError("an executor of your own knows its workers and address: leave both out")
@@ -161,8 +154,6 @@ def executor_of(given: str | Executor, address: str | None, workers: int | None,
     if name == "pool":
         if address is not None:
             raise OptionError("--address is a Ray cluster's: add --executor ray")
-        return executors.executor_of(workers or 1)
-    from negbench.cluster import Ray
-
+        return Here() if workers in (None, 1) else Processes(workers)
     shared = [files.cache_dir(), *([runs] if runs is not None else [])]
     return Ray.open(shared, address, most=workers, **chosen)

@@ -1,4 +1,4 @@
-"""The swap matrix: every system with its negatives replaced by every strategy, all else untouched; and its corners.
+"""Systems as an axis: every system with the negatives of every strategy, all else untouched; and its corners.
 
 A cell keeps the system's loss, terms, backbone options, schedule and number of negatives per query and step: a corpus
 strategy in a batch system draws as many as the batch has other members, a batch strategy in a corpus system keeps as
@@ -27,7 +27,7 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Undefined:
-    """A cell that there is not, and why."""
+    """A combination that cannot be computed, and why."""
 
     system: str
     strategy: str
@@ -36,15 +36,15 @@ class Undefined:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is to be computed.
+    """The cells of systems x strategies.
 
     Attributes:
         systems: names of the rows.
         cells: of the matrix and the corners; a cell's label `system` is the row's name, or that of a corner.
         corners: system -> factors taken from it (the others are the plain system's) -> label `system` of its cells.
         own: system -> label `strategy` of its published negatives.
-        undefined: cells that cannot be.
-        remarks: what the backbone or the data set cannot carry, a line each.
+        undefined: combinations that cannot be computed.
+        remarks: components of the systems that the backbone or the data set does not support, a line each.
     """
 
     systems: tuple[str, ...]
@@ -54,8 +54,16 @@ class Matrix:
     undefined: list[Undefined] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
+    def plain(self) -> dict[str, Any]:
+        """For comparison.json."""
+        corners = {
+            system: [{"factors": [f for f in FACTORS if f in factors], "label": label} for factors, label in of.items()]
+            for system, of in self.corners.items()
+        }
+        return {"names": list(self.systems), "corners": corners, "own": self.own, "remarks": self.remarks}
 
-def swap_matrix(
+
+def system_cells(
     base: Sequence[Layer],
     systems: Sequence[str],
     strategies: Sequence[Mapping[str, Any]],
@@ -65,10 +73,10 @@ def swap_matrix(
     display: Display,
     scenes: Scenes,
 ) -> Matrix:
-    """Plan the matrix of these systems and strategies, and the corners between each system and the plain one.
+    """Plan these systems with these strategies, and the corners between each system and the plain one.
 
     Args:
-        base: layers above a system's own (backbone, data set, `--set`).
+        base: layers above a system's own (backbone, data set, `--set`); a `system` that they name plays no part.
         systems: names.
         strategies: plug-in sections.
         seeds: of every cell.
@@ -79,6 +87,7 @@ def swap_matrix(
     Raises:
         NegbenchError: a system that cannot run with its own negatives.
     """
+    base = [{key: value for key, value in layer.items() if key != "system"} for layer in base]
     found = Matrix(tuple(systems), [])
     for name in systems:
         chosen = system(name)

@@ -1,0 +1,164 @@
+"""Planning a comparison: the cells of the axes that are asked for, and what its folder says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from negbench.config import RunConfig, read_recipe
+from negbench.display import notes, stages
+from negbench.errors import OptionError
+from negbench.grid.axes import Axes
+from negbench.grid.cells import SCENES, Cell, plan
+from negbench.grid.comparison import ComparisonFolder, default_name
+from negbench.grid.dials import dial_cells, parse_dial, points_of
+from negbench.grid.systems import system_cells
+from negbench.options import Compare, parse_negatives
+from negbench.systems.system import system, systems
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """A comparison before it is computed.
+
+    Attributes:
+        asked: the options, those of the recipe included.
+        folder: of the comparison.
+        cells: to compute.
+        configs: as read, one for each cell; empty with dials or systems.
+        size: the axes in words, '2 strategies x 3 seeds'.
+        audited: whether the cells differ in no more than an audit looks at.
+    """
+
+    asked: Compare
+    folder: ComparisonFolder
+    cells: list[Cell]
+    configs: list[RunConfig] = field(default_factory=list)
+    size: str = ""
+    audited: bool = False
+
+    def line(self) -> str:
+        """How many cells there are, and how many of them are finished."""
+        runs, distinct = self.folder.path.parent, {cell.hash: cell for cell in self.cells}.values()
+        steps = Counter(cell.step(runs, self.asked.overwrite) for cell in distinct)
+        size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
+        resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
+        return f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
+
+
+def over_recipe(asked: Compare) -> Compare:
+    """The options with those of the recipe's table [compare] below them.
+
+    Raises:
+        NegbenchError: a recipe that cannot be read, or a key of the table that is none.
+    """
+    return asked if asked.recipe is None else asked.over(read_recipe(asked.recipe).get("compare", {}), "compare")
+
+
+def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
+    """Resolve every cell of the axes and look for it among the finished runs.
+
+    Args:
+        asked: the options, those of the recipe included (`over_recipe`).
+        runs: runs folder.
+
+    Raises:
+        NegbenchError: axes that do not go together, a cell that cannot run, or data that are missing.
+    """
+    _check(asked)
+    axes = Axes.of(asked)
+    if asked.systems is not None:
+        return _of_systems(asked, axes, runs)
+    if asked.dials:
+        return _of_dials(asked, axes, runs)
+    remarks = list[str]()
+    with stages("plan") as display:
+        configs = axes.configs(remarks.append)
+        settings = {"settings": "default"} if asked.tuned else {}
+        labels = [{**each, **settings} for each in axes.labels(configs)]
+        cells = plan(configs, runs, display, SCENES, labels)
+    notes(remarks)
+    found = ComparisonPlan(asked, _folder(asked, runs, cells), cells, configs, _size(axes))
+    return replace(found, audited=asked.audit and not axes.variants)
+
+
+def _check(asked: Compare) -> None:
+    """Refuse options that do nothing without another, and axes whose cells make no common table."""
+    for given, flag, wanted, needed in (
+        (asked.search, "--search", asked.tuned, "--tuned N"),
+        (asked.sample, "--sample", asked.dials, "--dial KEY=VALUE,VALUE"),
+    ):
+        if given and not wanted:
+            raise OptionError(f"{flag} has no effect alone: add {needed}")
+    used = {
+        "--systems": asked.systems is not None,
+        "--dial": bool(asked.dials),
+        "--tuned": asked.tuned is not None,
+        "--negatives": bool(parse_negatives(asked.negatives)),
+        "variants": bool(asked.variants),
+    }
+    first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
+    others = [flag for flag, given in used.items() if given and flag != first]
+    if first is not None and others:
+        raise OptionError(f"{first} and {others[0]} do not go together: compare them one at a time")
+
+
+def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
+    return ComparisonFolder(runs / (asked.name or default_name(cells)), about)
+
+
+def _size(axes: Axes, **more: int) -> str:
+    counts = more | {
+        "variants": len(axes.variants) or 1,
+        "numbers of negatives": len(axes.negatives) or 1,
+        "strategies": len(axes.strategies),
+        "losses": len(axes.losses),
+        "backbones": len(axes.backbones),
+        "data sets": len(axes.datasets),
+        "seeds": len(axes.seeds),
+    }
+    return " x ".join(f"{count} {what}" for what, count in counts.items() if count > 1) or "1 strategy x 1 seed"
+
+
+def _single(axes: Axes, flag: str, *names: str) -> None:
+    """Refuse a second loss, backbone or data set."""
+    for name in names:
+        if len(getattr(axes, name)) > 1:
+            raise OptionError(f"{flag} compares on one of the {name}: give one")
+
+
+def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
+    _single(axes, "--dial", "losses", "backbones", "datasets")
+    dials = [parse_dial(text) for text in asked.dials]
+    points = points_of(dials, asked.sample)
+    with stages("plan") as display:
+        cells, undefined = dial_cells(dials, points, axes, runs=runs, display=display, scenes=SCENES)
+    notes(f"no point {label}: {reason}" for label, reason in undefined.items())
+    about = {
+        "dials": [{"key": dial.key, "values": list(dial.values)} for dial in dials],
+        "points": [list(point) for point in points],
+        "undefined": [{"point": label, "strategy": "all", "reason": why} for label, why in undefined.items()],
+    }
+    size = _size(axes, points=len(points) - len(undefined))
+    return ComparisonPlan(asked, _folder(asked, runs, cells, **about), cells, size=size)
+
+
+def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
+    if asked.losses is not None:
+        raise OptionError("--systems brings each system's own loss: leave --losses out")
+    _single(axes, "--systems", "backbones", "datasets")
+    names = asked.systems.split(",") if isinstance(asked.systems, str) else list(asked.systems)
+    chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
+    for name in chosen:
+        system(name, "--systems")  # raises
+    recipe, *overrides = axes.base
+    base = [recipe, {"backbone": axes.backbones[0], "dataset": axes.datasets[0]}, *overrides]
+    with stages("plan") as display:
+        matrix = system_cells(base, chosen, axes.strategies, axes.seeds, runs=runs, display=display, scenes=SCENES)
+    notes(matrix.remarks)
+    about = {"systems": matrix.plain(), "undefined": [vars(each) for each in matrix.undefined]}
+    size = _size(axes, systems=len(chosen)) + ", and the corners between each system and the plain one"
+    return ComparisonPlan(asked, _folder(asked, runs, matrix.cells, **about), matrix.cells, size=size)

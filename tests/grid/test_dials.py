@@ -1,0 +1,101 @@
+"""Dials: the points, their cells, and what comparison.json says of them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.errors import NegbenchError, OptionError
+from negbench.files import read_json
+from negbench.grid.compare import plan_comparison
+from negbench.grid.dials import Dial, parse_dial, point_label, points_of
+from negbench.options import Compare
+
+DIALS = ("train.lr=0.003,0.03", "train.epochs=1,2")
+
+
+def test_dials_are_read_as_set_reads() -> None:
+    assert parse_dial("dataset.twins=1, 2,4") == Dial("dataset.twins", (1, 2, 4))
+    assert parse_dial("train.precision=fp32,bf16") == Dial("train.precision", ("fp32", "bf16"))
+    assert point_label([Dial("a.x", (1,)), Dial("b.y", ("s",))], (1, "s")) == "x=1, y=s"
+    for wrong in ("twins=1,2", "dataset.twins", "dataset.twins=", "dataset.twins=1,1", "a.b.c=1"):
+        with pytest.raises(OptionError, match="--dial"):
+            parse_dial(wrong)
+
+
+def test_points_are_all_combinations_or_a_sample_of_them() -> None:
+    dials = [Dial("a.x", (1, 2)), Dial("a.y", ("s", "t", "u")), Dial("a.z", (0.5, 1.5))]
+    whole = points_of(dials)
+    assert whole == list(itertools.product((1, 2), ("s", "t", "u"), (0.5, 1.5)))
+    some = points_of(dials, 5)
+    assert len(set(some)) == 5
+    assert set(some) < set(whole)
+    assert points_of(dials, 5) == some  # drawn from a fixed seed
+    assert set(points_of(dials, 11)) < set(whole)
+    with pytest.raises(OptionError, match="fewer than the 12 points"):
+        points_of(dials, 12)
+    with pytest.raises(OptionError, match="names a key twice"):
+        points_of([dials[0], Dial("a.x", (3,))])
+
+
+def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> None:
+    asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=DIALS, sets=tuple(vector_sets), name="d")
+    found = plan_comparison(asked, tmp_path)
+    assert len(found.cells) == 16
+    for cell in found.cells:
+        assert cell.labels["point"] == f"lr={cell.config.train.lr}, epochs={cell.config.train.epochs}"
+    assert found.folder.path == tmp_path / "d"
+    assert found.folder.about == {
+        "dials": [{"key": "train.lr", "values": [0.003, 0.03]}, {"key": "train.epochs", "values": [1, 2]}],
+        "points": [[0.003, 1], [0.003, 2], [0.03, 1], [0.03, 2]],
+        "undefined": [],
+    }
+    assert not found.audited  # an audit looks at one point
+    assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 of them finished before"
+
+
+def test_a_point_that_cannot_be_computed_is_left_out_and_named(
+    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Compare(strategies="all-corpus", seeds=1, dials=("train.batch_size=16,1",), sets=tuple(vector_sets))
+    found = plan_comparison(asked, tmp_path)
+    (undefined,) = found.folder.about["undefined"]
+    assert (undefined["point"], undefined["strategy"]) == ("batch_size=1", "all")
+    assert undefined["reason"].startswith("train.batch_size = 1")
+    assert {cell.labels["point"] for cell in found.cells} == {"batch_size=16"}
+    with pytest.raises(NegbenchError, match=r"train.batch_size = 1"):
+        plan_comparison(asked.model_copy(update={"dials": ("train.batch_size=1",)}), tmp_path)
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    command = ["compare", "--strategies", "all-corpus", "--seeds", "1", "--dry-run", "--runs-dir", str(tmp_path), *sets]
+    assert negbench([*command, "--dial", "train.batch_size=16,1"]) == 0
+    assert "note: no point batch_size=1: train.batch_size = 1" in capsys.readouterr().err
+
+
+def test_the_command_computes_every_point_and_finds_it_again(
+    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [part for text in vector_sets for part in ("--set", text)]
+    command = [
+        "compare",
+        "--strategies",
+        "all-corpus,top-k",
+        "--seeds",
+        "2",
+        "--name",
+        "d",
+        "--runs-dir",
+        str(tmp_path),
+    ]
+    dials = [part for text in DIALS for part in ("--dial", text)]
+    assert negbench([*command, *sets, *dials, "--no-report", "--tracking-uri", "none"]) == 0
+    document = read_json(tmp_path / "d" / "comparison.json")
+    assert document["kind"] == "comparison"
+    for cell in document["cells"]:
+        config = read_json(tmp_path / cell["run"] / "config.json")["config"]
+        assert cell["point"] == f"lr={config['train']['lr']}, epochs={config['train']['epochs']}"
+    capsys.readouterr()
+    assert negbench([*command, *sets, *dials, "--dry-run"]) == 0
+    assert "16 of them finished before" in capsys.readouterr().out
