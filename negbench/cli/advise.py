@@ -46,7 +46,7 @@ def advise(
 ) -> dict[str, Any]:
     """Load, take the card, look it up, print."""
     from negbench.advise.advise import advise, read_worlds
-    from negbench.analysis.regime import in_words
+    from negbench.analysis.regime_card import in_words
     from negbench.cli.audit import layers_below, run_to_audit, set_layers
     from negbench.commands.audit import configured
     from negbench.mining.regime import regime

@@ -123,7 +123,7 @@ def run_to_audit(name: str | None, runs_dir: Path | None, backbone: str | None, 
 
 
 def _print(console: Any, found: Audit) -> None:
-    from negbench.analysis.regime import in_words
+    from negbench.analysis.regime_card import in_words
     from negbench.analysis.tables import audit_table
 
     console.print(audit_table(found))

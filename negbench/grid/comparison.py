@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from negbench.tracking import Tracker
 
 KEY = ("strategy", "loss", "backbone", "dataset")
-AXES = ("system", "point", *KEY)  # the first where cells are those of whole systems, the second those of a map
+AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,29 @@
-"""What the report of a comparison or of a run holds, put together from their folders."""
+"""The page of a comparison or of a run, put together from their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.answer import answers
-from negbench.analysis.leader import FOLDED, leader_tables, ordered, verdict_frame
-from negbench.analysis.regime import READ, behaviours_frame, card_frame, published_lines, regime_frame, run_frame
+from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
+from negbench.analysis.dials import crossings_frame, points_frame
+from negbench.analysis.findings import Findings, stored
+from negbench.analysis.regime_card import READ, card_frame, run_frame
+from negbench.analysis.table import FOLDED, LeaderTable, leader_tables, ordered, tests_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.analysis.tuned_gain import TUNED, tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
-from negbench.errors import NegbenchError
 from negbench.files import read_json
-from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
-from negbench.grid.tuning import SUFFIX as TUNED
-from negbench.report import figures
+from negbench.grid.comparison import AXES, Group
+from negbench.report import axis_charts, figures
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
 from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
 from negbench.report.published import rows_beside
-from negbench.report.tuned import tuned_section
 from negbench.runfolder import RunFolder, find_run
 
 GALLERIES = 2
@@ -35,7 +35,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     Args:
         runs: runs folder.
         name: of a comparison, a study, or of a run as `find_run` takes it.
-        galleries: best, worst and random queries shown, each so many; 0 leaves galleries and maps out.
+        galleries: best, worst and random queries shown, each so many; 0 leaves galleries out.
 
     Returns:
         Paths written, `report/index.html` first.
@@ -44,25 +44,13 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         RunError: no such comparison, study or run, or none finished yet.
     """
     folder = runs / name
-    if (folder / "study.json").exists():  # each kind of page with what it imports, optuna for one
+    if (folder / "study.json").exists():  # imports optuna
         from negbench.report.study import study_page
         from negbench.tuning.book import open_book
 
         page = study_page(open_book(runs, name))
-    elif (folder / "swap.json").exists():
-        from negbench.report.swap import swap_page
-
-        page = swap_page(folder)
-    elif (folder / "aggregate.json").exists():
-        from negbench.report.aggregate import aggregate_page
-
-        page = aggregate_page(folder)
-    elif (folder / "answer.json").exists():
-        from negbench.report.map import map_page
-
-        page = map_page(folder)
     elif (folder / "comparison.json").exists() or not _is_run(runs, name):
-        page = comparison_page(runs, name, galleries)
+        page = comparison_page(folder, stored(runs, name), galleries)
     else:
         found = find_run(runs, name)
         folder, page = found.path, run_page(found, galleries)
@@ -74,25 +62,21 @@ def _is_run(runs: Path, name: str) -> bool:
     return (Path(name) / "config.json").exists() or any(name in p.parent.name for p in runs.glob("*/config.json"))
 
 
-def comparison_page(runs: Path, name: str, galleries: int) -> Page:
-    """The page of a comparison."""
-    rows = read_rows(runs / name)
-    groups = ordered(groups_of(runs, name), rows)
-    cells = ComparisonFolder(runs / name).cells()
-    parts = figures.parts_of(groups, rows)
-    sections = [
-        _leader(groups, rows, cells, parts),
-        tuned_section(runs, name, rows, read_rows(runs / f"{name}{TUNED}")),
-    ]
-    sections += [_did(groups, rows), _regime(groups), _statistics(rows)]
-    sections.append(_audit(runs / name))
+def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
+    """The page of a comparison in this folder; figures of runs are those of the published settings alone."""
+    groups = ordered(found.groups, found.rows)
+    cells: Sequence[Mapping[str, Any]] = found.document["cells"]
+    rows = [row for row in found.rows if row.settings != TUNED]
+    parts = figures.parts_of(ordered(found.plain, rows), rows) if found.plain else []
+    tables = leader_tables(groups, found.rows)
+    sections = [*_dials(found), *_systems(found), _leader(found, tables, cells, parts), _tuned(found)]
+    sections += [_did(tables), _regime(tables), _statistics(found.rows), _audit(folder), _notes(found)]
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
-    found = answers(groups, rows)
     return Page(
-        title=f"negbench: {name}",
+        title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
-        answer=tuple(f"{dataset}: {line}" if len(found) > 1 else line for dataset in found for line in found[dataset]),
+        answer=tuple(found.answer()),
         facts=_facts(groups),
         sections=tuple(section for section in sections if section is not None),
     )
@@ -118,48 +102,106 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     )
 
 
-def read_rows(folder: Path) -> list[VerdictRow]:
-    """statistics.json of a comparison; empty where there is none."""
-    path = folder / "statistics.json"
-    if not path.exists():
+# --- a comparison's own axes -------------------------------------------------------------------------------------
+
+
+def _dials(found: Findings) -> list[Section | None]:
+    """Who is best where, the lines along each dial, and the crossings."""
+    if not found.dials.axes or not found.rows:
         return []
-    try:
-        return [VerdictRow.read(row) for row in read_json(path)]
-    except (TypeError, AttributeError, KeyError) as error:
-        raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
+    charts = axis_charts.dial_charts(found.dials, found.main)
+    text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
+    points = Table("points", "All points", points_frame(found.dials, found.main), text)
+    changes: tuple[Part, ...] = (Note("No order changes along a dial."),)
+    if found.crossings:
+        text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
+        changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
+    best = [chart for chart in charts if chart.key.startswith("best")]
+    lines = tuple(chart for chart in charts if chart not in best)
+    return [
+        Section("best", "Who is best where", "", (*best, points)),
+        Section("lines", "Along the dials", "", lines) if lines else None,
+        Section("crossings", "Where the order changes", "", changes) if found.dials.whole else None,
+    ]
+
+
+def _systems(found: Findings) -> list[Section | None]:
+    """The matrix of systems and negatives, and what each system's gain is made of."""
+    if not found.systems or not found.rows:
+        return []
+    parts: list[Part] = []
+    places = list(dict.fromkeys((row.dataset, row.backbone) for row in found.main))
+    for number, place in enumerate(places, 1):
+        rows = [row for row in found.main if (row.dataset, row.backbone) == place]
+        suffix, where = (f"-{number}", f" ({', '.join(place)})") if len(places) > 1 else ("", "")
+        parts.append(axis_charts.matrix_chart(rows, f"matrix{suffix}", where))
+    title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
+    parts.append(
+        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
+    )
+    sections: list[Section | None] = [Section("matrix", "What other negatives do to each system", "", tuple(parts))]
+    if found.gains:
+        text = (
+            "Own term: what a factor adds alone to the plain system. Interaction: what factors add together beyond "
+            "each alone. Shapley share: the own term and an equal part of the interactions. Points; a system's "
+            "intervals hold all at once."
+        )
+        corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
+        gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
+        sections.append(Section("gains", "What each system's gain is made of", "", (gains, corners)))
+    return sections
+
+
+def _tuned(found: Findings) -> Section | None:
+    if not found.tuned:
+        return None
+    text = (
+        "Every strategy that has knobs was given the same number of trials on a part of train, with a seed of its own; "
+        "the reported split was not seen. Each side is a table of its own, against its own baseline; `tuning gains` is "
+        "tuned minus default, with intervals for all gains of a table at once."
+    )
+    table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
+    return Section("tuned", "At equal tuning", text, (table,))
+
+
+def _notes(found: Findings) -> Section | None:
+    lines = tuple(Note(line) for line in found.notes())
+    return Section("notes", "What is left out", "", lines) if lines else None
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
 def _leader(
-    groups: Sequence[Group], rows: Sequence[VerdictRow], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+    found: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
 ) -> Section:
     left = sum(1 for cell in cells if cell["run"] is None)
-    found: list[Part] = []
+    shown: list[Part] = []
     if left:
-        found.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
-    if not rows:
-        found.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    found += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
+        shown.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
+    if not found.rows:
+        shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
+    shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
     text = "Percent: mean ± standard deviation over seeds. Rows of equally many negatives per query and step stand "
     text += "together, the best first. FN: share known to be relevant."
     tested = " Difference in points, with an interval and a p-value for the whole table; `beaten by` is of all pairs; "
-    tested += "detectable: the true difference that would be found with a power of 80 %."
-    for key, where, table in _by_dataset(groups, rows):
-        title = f"Leader table{where}"
-        found.append(Table(f"leader{key}", title, table.quality, text + tested * bool(rows), FOLDED))
-    return Section("leader", "Against the baseline", "", tuple(found))
+    tested += "detectable: the true difference that would be found with a power of 80 %. Over all: every data set and "
+    tested += "backbone weighs the same."
+    for key, where, table in _by_dataset(tables):
+        shown.append(
+            Table(f"leader{key}", f"Leader table{where}", table.quality, text + tested * bool(found.rows), FOLDED)
+        )
+    several = bool(found.dials.axes or found.systems)
+    return Section("leader", "Against the baseline", "", tuple(shown), folded=several)
 
 
-def _by_dataset(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Iterable[tuple[str, str, Any]]:
+def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
     """Ending of a key, words for a title, and the leader table of each data set."""
-    tables = leader_tables(groups, rows)
     for place, (dataset, table) in enumerate(tables.items(), 1):
         yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
 
 
-def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
+def _did(tables: Mapping[str, LeaderTable]) -> Section:
     """What the strategies did, and what it cost."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
@@ -168,24 +210,21 @@ def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
     )
     cost = "Means over seeds of one run; seconds depend on the machine and its load."
     parts: list[Part] = []
-    for key, where, table in _by_dataset(groups, rows):
-        parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
-        parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
+    for key, where, table in _by_dataset(tables):
+        if len(table.behaviour):
+            parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
+            parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
     return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
 
 
-def _regime(groups: Sequence[Group]) -> Section | None:
-    """Where the models stand, and which published behaviours their strategies show there."""
-    parts: list[Part] = []
-    for place, dataset in enumerate(names := sorted({group.labels["dataset"] for group in groups}), 1):
-        mine = [group for group in groups if group.labels["dataset"] == dataset]
-        key, where = (f"-{place}", f" on {dataset}") if len(names) > 1 else ("", "")
-        if len(frame := regime_frame(mine)):
-            parts.append(Table(f"regime{key}", f"Regime{where}", frame, READ, FOLDED))
-        if len(frame) and len(shown := behaviours_frame(mine)):
-            text = "What papers show of these strategies in training, in how many of the runs that can tell: no test."
-            parts.append(Table(f"published-behaviours{key}", f"Published behaviours{where}", shown, text, FOLDED))
-    return Section("regime", "Regime", "", tuple(parts), folded=True) if parts else None
+def _regime(tables: Mapping[str, LeaderTable]) -> Section | None:
+    """Where the models stand."""
+    parts = tuple(
+        Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED)
+        for key, where, table in _by_dataset(tables)
+        if len(table.regime)
+    )
+    return Section("regime", "Regime", "", parts, folded=True) if parts else None
 
 
 def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
@@ -197,15 +236,15 @@ def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
     folded = (*FOLDED, "baseline", "queries")
     tables: dict[str, Chart | Table] = {
         label_of(metric): Table(
-            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded
+            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", tests_frame(mine), "", folded
         )
         for metric, mine in found.items()
     }
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "count both the queries and the seeds, and hold for all rows of a table at once: `better` and `worse` exactly "
-        "where the interval excludes 0. `tied`: it lies inside the margin, so a difference would not matter; "
-        "`underpowered`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
+        "where the interval excludes 0. `equal`: it lies inside the margin, so a difference would not matter; "
+        "`undecided`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
         f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     shown = tuple(tables.values()) if len(tables) == 1 else (Choice("tests", tables),)
@@ -266,7 +305,6 @@ def _metrics(folder: RunFolder) -> Section:
         parts.append(Table("behaviour", "What the strategy did at each refresh", refreshes_frame(folder)))
     if "regime" in folder.result:  # runs of earlier versions have none
         parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
-        parts += [Note(f"Published: {line}.") for line in published_lines(folder)]
     parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
     return Section("metrics", "Metrics", "", tuple(parts))
 
@@ -276,7 +314,7 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
     rows = []
     for cell in cells:
         run = runs.get(Path(cell["run"]).name) if cell["run"] else None
-        row = {name: cell[name] for name in KEY} | {"seed": cell["seed"], "run": cell["run"] or "-"}
+        row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if run is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
         else:
@@ -299,6 +337,9 @@ def _settings(folder: RunFolder) -> Section:
 
 
 def _charts(parts: Sequence[Runs]) -> list[Section | None]:
+    if not parts:
+        return []
+
     def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> Section | None:
         """One chart per data set and backbone; a choice where there are several."""
         found: dict[str, Chart | Table] = {
@@ -337,11 +378,10 @@ def _scores(parts: Sequence[Runs]) -> Section:
 
 
 def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
-    if count == 0:
+    if count == 0 or not parts:
         return []
     from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
 
-    maps: list[Part] = []
     val: list[Part] = []
     train: list[Part] = []
     for runs in parts:
@@ -350,11 +390,9 @@ def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
         several: list[Part] = [Note(f"{runs.dataset}, {runs.backbone}")] if len(parts) > 1 else []
         val += [*several, *([Cards(found.val, found.pictures)] if found.val else missing)]
         train += [*several, *missing, *([Cards(found.train, found.pictures)] if found.train else [])]
-        maps += [*several, found.map] if found.map is not None else []
     first = "The model of each strategy's first seed, under the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
     return [
-        Section("map", "Map of the queries", first, tuple(maps), folded=True) if maps else None,
         Section("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True),
         Section(
             "negatives",

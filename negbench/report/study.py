@@ -18,7 +18,7 @@ from negbench import files, statistics
 from negbench.analysis.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
-from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, told, words_room
+from negbench.report.charts import MARKERS, PALETTE, Chart, Panel
 from negbench.report.page import Note, Page, Section, Table, write_page
 from negbench.report.views import trials_shown
 from negbench.statistics import Interval
@@ -263,8 +263,7 @@ def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], floa
             if trials:
                 heights = [100 * t.values[0] for t in trials]
                 color, marker = PALETTE[index], MARKERS[index]
-                (dots,) = axes.plot([x(t) for t in trials], heights, marker, color=color, label=name)
-                told(dots, _told(book, trials))
+                axes.plot([x(t) for t in trials], heights, marker, color=color, label=name)
         axes.set(ylabel=f"{book.spec.objective} (%)")
 
     return draw
@@ -320,7 +319,7 @@ def _knobs(book: Book) -> Section | None:
         axes.barh(names, [100 * shares[name] for name in names], color=PALETTE[0], height=0.6)
         axes.set(xlabel="share of the variance (%)")
 
-    bar = Panel("", bars, 0.3 * len(shares) + 0.2, words_room(list(shares)))
+    bar = Panel("", bars, 0.3 * len(shares) + 0.2)
     parts: list[Table | Chart] = [
         Chart("importance", "How much each knob matters", f"{_FANOVA} n = {len(done)} trials.", (bar,), across=1),
         Table("importance", "Importance", importance_frame(book)),
@@ -381,8 +380,7 @@ def _plane(book: Book, pair: tuple[str, str], quarters: Sequence[tuple[str, Sequ
         )
         for index, (name, trials) in enumerate(quarters):
             places = [[float(t.params[key]) for t in trials] for key in pair]
-            (dots,) = axes.plot(*places, MARKERS[index], color=PALETTE[index], label=name)
-            told(dots, _told(book, trials))
+            axes.plot(*places, MARKERS[index], color=PALETTE[index], label=name)
         axes.set(xlabel=across, ylabel=up)
         axes.set_xscale("log" if knobs[across].log else "linear")
         axes.set_yscale("log" if knobs[up].log else "linear")
@@ -418,15 +416,6 @@ def _place(book: Book, key: str, value: Any) -> float:
     if knob.log:
         return math.log(value / low) / math.log(high / low)
     return float((value - low) / (high - low))
-
-
-def _told(book: Book, trials: Sequence[Any]) -> tuple[str, ...]:
-    """What a pointer on a trial is told."""
-    keys = [knob.key for knob in book.spec.space.knobs]
-    return tuple(
-        f"trial {t.number}: {100 * t.values[0]:.2f} % ({', '.join(f'{k} {plain(t.params.get(k))}' for k in keys)})"
-        for t in trials
-    )
 
 
 def _pareto(book: Book) -> Section | None:

@@ -1,0 +1,73 @@
+"""The regime card in tables and in words; what its numbers mean stands in docs/regimes.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from negbench.analysis.columns import REGIME
+from negbench.analysis.words import number
+
+Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
+
+READ = (
+    "Where the models stand on the queries that they train on, at the last refresh: mean over seeds. Rank, first: the "
+    "target's median rank, and the share of targets that are first. Bands top 5 %: share of QuRe's bands, whatever the "
+    "strategy, that start in the top 5 % of the ranking. Gap: recall at 10 on train minus val, in points, in galleries "
+    "of one size. FN: share known to be relevant among random images and among the 10 right above and right below the "
+    "target. Tail: reach of the top 1 % of the scores above their median, in robust deviations (normal: 2.3). Drops: "
+    "steepest drop over the median drop, and second over third. An order of strategies holds for its regime: where "
+    "targets stand far from first and bands start far down, a method that relies on fitted targets and drops near the "
+    "head is not in the world that it was made for."
+)
+
+
+def last_card(result: Mapping[str, Any]) -> Card:
+    """Of result.json: the card of the last refresh."""
+    found: Card = result["regime_by_refresh"][-1]
+    return found
+
+
+def card_frame(cards: Mapping[str, Card]) -> pd.DataFrame:
+    """One row a number, one column a card: title -> card."""
+    rows = [{"number": c.title, **{name: c.text(card) for name, card in cards.items()}} for c in REGIME]
+    return pd.DataFrame(rows)
+
+
+def run_frame(result: Mapping[str, Any]) -> pd.DataFrame:
+    """`card_frame` of a run: each refresh by its epoch, and the end."""
+    cards = {f"epoch {card['epoch']:g}": card for card in result["regime_by_refresh"]}
+    return card_frame({**cards, "end": result["regime"]})
+
+
+def in_words(cards: Sequence[Card]) -> str:
+    """Where models stand, in one line: of several cards the lowest to the highest value."""
+    rank, images = _range(cards, "target_rank_median", 1, 0), _range(cards, "images", 1, 0)
+    parts = [f"the training target's median rank is {rank} of {images}, {_range(cards, 'target_first')} % are first"]
+    parts.append(f"QuRe's band would start in the top 5 % for {_range(cards, 'band_start_top')} % of the queries")
+    if _known(cards, "false_negatives"):
+        random, above = _range(cards, "false_negatives", 100, 2), _range(cards, "false_negatives_above")
+        parts.append(f"{random} % of random negatives are false, {above} % of those right above the target")
+    else:
+        parts.append("false negatives are unknown")
+    if _known(cards, "fit_gap"):
+        parts.append(f"recall at 10 on train minus val is {_range(cards, 'fit_gap')} points")
+    else:
+        parts.append("the fit gap is unknown")
+    return "; ".join(parts)
+
+
+def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int = 1) -> str:
+    values = [factor * value for value in _known(cards, field)]
+    if not values:
+        return "-"
+    low, high = number(min(values), digits), number(max(values), digits)
+    return low if low == high else f"{low} to {high}"
+
+
+def _known(cards: Sequence[Card], field: str) -> list[float]:
+    found = [card.get(field) for card in cards]
+    return [value for value in found if value is not None and math.isfinite(value)]

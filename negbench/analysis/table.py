@@ -1,0 +1,196 @@
+"""The tables of a comparison: quality with its verdict, what the strategies did, where the models stood, what it cost.
+
+Quality and behaviour are a function of the cells and the rules of comparison alone, so the files written from them are
+the same bytes however the cells were computed. Cost depends on the machine and stands in a table of its own. Strategies
+that meet equally many negatives per query and step stand together, the best of them first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from negbench.analysis import columns
+from negbench.analysis.columns import metric_column, numbers, texts
+from negbench.analysis.regime_card import last_card
+from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of
+from negbench.grid.comparison import AXES, Group
+
+FOLDED = ("settings", "loss", "backbone", "dataset", "seeds")  # stand above a table where all rows agree
+
+
+@dataclass(frozen=True)
+class LeaderTable:
+    """Texts for people, rows by negatives per query and step, then by the metric, best first, alike in all tables.
+
+    `regime` is empty where no run has a card.
+    """
+
+    quality: pd.DataFrame
+    behaviour: pd.DataFrame
+    regime: pd.DataFrame
+    cost: pd.DataFrame
+
+
+def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> LeaderTable:
+    """Means and standard deviations over seeds of each group.
+
+    Args:
+        groups: of a comparison.
+        rows: their verdicts, for the columns that need a test; one without a group ("over all") is a line of `quality`.
+    """
+    groups = ordered(groups, rows)
+    tested = {_key(row): row for row in rows if row.main}
+    verdicts = [tested.pop(_group_key(group), None) for group in groups]
+    lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
+    over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
+    axes = [*axes_of(groups, rows), "seeds"]
+    names = list(
+        dict.fromkeys(name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
+    )
+    metrics = [metric_column(name) for name in names]
+    quality = [*metrics, columns.NEGATIVES, columns.FALSE_DRAWS]
+    if rows:
+        quality = [*columns.BEFORE_METRICS, *quality, *columns.AFTER_METRICS]
+    cards = [line | card for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
+    return LeaderTable(
+        texts(quality, [*over_all, *lines], axes),
+        texts(columns.BEHAVIOUR, lines, axes),
+        texts(columns.REGIME, cards, axes[:-1]),
+        texts(columns.COST, lines, axes),
+    )
+
+
+def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> dict[str, LeaderTable]:
+    """Data set, or "over all" -> its leader table; along dials, where every point is a data set, one under ''."""
+    if any("point" in group.labels for group in groups):
+        return {"": leader_table(groups, rows)}
+    names = sorted({group.labels["dataset"] for group in groups})
+    names += [OVER_ALL] * any(row.dataset == OVER_ALL for row in rows)
+    return {
+        name: leader_table(
+            [group for group in groups if group.labels["dataset"] == name], [row for row in rows if row.dataset == name]
+        )
+        for name in names
+    }
+
+
+def tests_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+    """All that the statistics say of one metric, in the order of the leader table."""
+    return texts(columns.TESTS, [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
+
+
+def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
+    """Behaviour, regime and cost as numbers, not rounded, under the names of result.json: for CSV files."""
+    groups = ordered(groups)
+    lines, axes = [line_of(group) for group in groups], [*axes_of(groups), "seeds"]
+    cards = [line | card for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
+    return {
+        "behaviour": numbers(columns.BEHAVIOUR, lines, axes),
+        "regime": numbers(columns.REGIME, cards, axes[:-1]),
+        "cost": numbers(columns.COST, lines, axes),
+    }
+
+
+# --- lines -------------------------------------------------------------------------------------------------------
+
+
+def axes_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[str]:
+    """The axes that a comparison has."""
+    used = [group.labels for group in groups] + [vars(row) for row in rows]
+    return [axis for axis in AXES if any(labels.get(axis) for labels in used)]
+
+
+def _headline(group: Group, row: VerdictRow | None) -> list[str]:
+    """The metrics that a table shows of a group, the tested one first."""
+    names = headline_metrics(list(group.results[0]["metrics"]))
+    return names if row is None else list(dict.fromkeys([row.metric, *names]))
+
+
+def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
+    """All values of a group under the keys of columns: means over seeds, the highest peak of memory, its verdict."""
+    results = group.results
+    line: dict[str, object] = {**dict.fromkeys(AXES, ""), **group.labels}
+    line |= {name: _mean(group.values(name)) for name in ("negatives_seen", "steps", "images_encoded")}
+    line |= {name: _mean(group.values("behaviour", name)) for result in results for name in result["behaviour"]}
+    stages = dict.fromkeys(name for result in results for name in result["seconds"])
+    line |= {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
+    memory = dict.fromkeys(name for result in results for name in result["peak_memory_mib"])
+    line |= {f"peak_memory_{name}_mib": max(group.values("peak_memory_mib", name)) for name in memory}
+    line |= {} if row is None else row_line(row)
+    line |= {metric_column(name).key: group.values("metrics", name) for name in _headline(group, row)}
+    return line | {"seeds": len(results), "negatives": negatives_text(negatives_of(group))}
+
+
+def row_line(row: VerdictRow) -> dict[str, object]:
+    """A verdict under the keys of columns."""
+    line = dict(vars(row)) | {"models_mean": row.mean, "models_difference": row.difference}
+    return line | {"negatives": negatives_text(row.negatives), metric_column(row.metric).key: row.mean}
+
+
+def regime_of(group: Group) -> dict[str, float]:
+    """Means over seeds of the last refresh's card; empty where no run has one."""
+    cards = [last_card(result) for result in group.results if result.get("regime_by_refresh")]
+    names = [column.key for column in columns.REGIME] * bool(cards)
+    return {
+        name: _mean([v for card in cards if (v := card.get(name)) is not None and math.isfinite(v)]) for name in names
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
+
+
+# --- order -------------------------------------------------------------------------------------------------------
+
+
+def negatives_text(value: float) -> str:
+    """'1', '62.9', '189'; '-' where it is not known."""
+    return "-" if math.isnan(value) else f"{value:.3g}"
+
+
+def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
+    """Rows by their negatives per query and step, as tables print them; the most usual number first."""
+    found: dict[float, list[VerdictRow]] = {}
+    for row in rows:
+        found.setdefault(_rounded(row.negatives), []).append(row)
+    usual = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {negatives_text(mine[0].negatives): mine for _, mine in usual}
+
+
+def by_negatives(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    """Table by table, by negatives per query and step, and the metric, best first."""
+    return sorted(
+        rows,
+        key=lambda r: (r.point, r.system, r.settings, r.dataset, r.backbone, _rounded(r.negatives), r.loss, -r.mean),
+    )
+
+
+def _rounded(negatives: float) -> float:
+    """Equal where a last, smaller batch alone makes the difference."""
+    return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
+
+
+def _key(row: VerdictRow) -> tuple[str, ...]:
+    return (*row.place, row.strategy)
+
+
+def _group_key(group: Group) -> tuple[str, ...]:
+    return (*(group.labels.get(axis, "") for axis in PLACE), group.labels["strategy"])
+
+
+def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Group]:
+    """By data set, negatives per query and step, and the metric, best first: the order of tables and figures."""
+    means: Mapping[tuple[str, ...], float] = {_key(row): row.mean for row in rows if row.main}
+
+    def place(group: Group) -> tuple[object, ...]:
+        own = _mean(group.values("metrics", group.results[0]["main_metric"]))
+        mean = means.get(_group_key(group), own)
+        labels = [group.labels.get(axis, "") for axis in ("point", "system", "settings", "dataset")]
+        return labels, _rounded(negatives_of(group)), -mean, sorted(group.labels.items())
+
+    return sorted(groups, key=place)
