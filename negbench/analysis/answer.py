@@ -20,7 +20,7 @@ def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
 
     Args:
         groups: of a comparison.
-        rows: their statistics; without any there is no answer.
+        rows: their statistics.
     """
     main = [row for row in rows if row.main]
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}

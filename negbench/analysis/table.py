@@ -79,7 +79,7 @@ def leader_tables(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> d
     }
 
 
-def tests_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+def verdict_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
     """All that the statistics say of one metric, in the order of the leader table."""
     return texts(columns.TESTS, [row_line(row) for row in by_negatives(rows)], axes_of((), rows))
 

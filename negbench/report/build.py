@@ -12,7 +12,7 @@ from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_fr
 from negbench.analysis.dials import crossings_frame, points_frame
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.regime_card import READ, card_frame, run_frame
-from negbench.analysis.table import FOLDED, LeaderTable, leader_tables, ordered, tests_frame
+from negbench.analysis.table import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.analysis.tuned_gain import TUNED, tuned_frame
 from negbench.analysis.verdicts import VerdictRow
@@ -236,7 +236,7 @@ def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
     folded = (*FOLDED, "baseline", "queries")
     tables: dict[str, Chart | Table] = {
         label_of(metric): Table(
-            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", tests_frame(mine), "", folded
+            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded
         )
         for metric, mine in found.items()
     }
