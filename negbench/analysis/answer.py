@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from negbench.analysis.regime_card import in_words, last_card
-from negbench.analysis.table import equally_many
+from negbench.analysis.table import equally_many, negatives_words
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.grid.comparison import Group
@@ -74,11 +74,6 @@ def _loss(row: VerdictRow, best: VerdictRow) -> str:
     if row.best == best.strategy:
         return f"{row.strategy} by {100 * row.behind:.2f} {bracket(row.behind_low, row.behind_high)} points"
     return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
-
-
-def negatives_words(count: str) -> str:
-    """'1 negative', '62.9 negatives'."""
-    return f"{count} negative{'s' * (count != '1')}"
 
 
 def _mean(row: VerdictRow) -> str:

@@ -153,6 +153,11 @@ def negatives_text(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3g}"
 
 
+def negatives_words(count: str) -> str:
+    """'1 negative', '62.9 negatives'."""
+    return f"{count} negative{'s' * (count != '1')}"
+
+
 def equally_many(rows: Sequence[VerdictRow]) -> dict[str, list[VerdictRow]]:
     """Rows by their negatives per query and step, as tables print them; the most usual number first."""
     found: dict[float, list[VerdictRow]] = {}

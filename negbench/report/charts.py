@@ -88,6 +88,7 @@ def _figure(chart: Chart) -> Figure:
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     figure = Figure(layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr]  # inches: words at the edge are not cut
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
     handles: dict[str, Any] = {
         name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.table import equally_many
+from negbench.analysis.table import equally_many, negatives_words
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, listed, spread
 from negbench.grid.comparison import Group
@@ -139,7 +139,7 @@ def _forest_panel(
     blocks = equally_many(rows)
     lines: list[str | VerdictRow] = []
     for negatives, mine in blocks.items():
-        lines += [f"{negatives} negative{'s' * (negatives != '1')}", *mine]
+        lines += [negatives_words(negatives), *mine]
 
     def draw(axes: Axes) -> None:
         axes.axvspan(-100 * rows[0].margin, 100 * rows[0].margin, color=GREY, alpha=0.12, linewidth=0)

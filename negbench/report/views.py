@@ -65,5 +65,6 @@ def _view(kind: str, columns: Sequence[str], order: Sequence[str]) -> dict[str, 
         "orderByAsc": False,
         "selectedColumns": list(columns),
         "columnOrder": list(columns),
+        "columnWidths": {name: max(95, 7 * len(name) - 20) for name in columns},  # pixels: names are read whole
         "runsHiddenMode": "SHOW_ALL",
     }

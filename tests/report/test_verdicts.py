@@ -309,8 +309,8 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     ]
     (text,) = answer([], rows)
     assert text == (
-        "R@10 with 1 negative per query and step: x (50.0 %), same (49.8 %) and open (49.0 %) share first place; equal to "
-        "x within 0.5 points: same; undecided against x: open. Behind it: last by 10.00 [8.00, 12.00] points."
+        "R@10 with 1 negative per query and step: x (50.0 %), same (49.8 %) and open (49.0 %) share first place; equal "
+        "to x within 0.5 points: same; undecided against x: open. Behind it: last by 10.00 [8.00, 12.00] points."
     )
     (alone,) = answer([], [rows[0], rows[3]])
     assert alone.startswith("R@10 with 1 negative per query and step: x (50.0 %) is best. Behind it: last by 10.00")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from negbench.analysis.verdicts import VerdictRow
 from negbench.cli.main import run as negbench
 from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
@@ -20,7 +18,6 @@ from negbench.errors import OptionError
 from negbench.files import read_json
 from negbench.grid.cells import plan
 from negbench.grid.tuning import Tuning, read_tunings, write_tunings
-from negbench.report.tuned import TunedRow, tuned_answer, tuned_frame, tuned_rows
 from negbench.tuning.book import open_book
 from negbench.tuning.tuned import DEV_FRACTION, SEED, Combination, combinations
 
@@ -205,45 +202,8 @@ def test_a_search_that_fails_is_told_and_the_others_go_on(
     assert "after-target" in told.out.rpartition("at equal tuning")[2]
 
 
-# --- words ---------------------------------------------------------------------------------------------------------
-
-
-def row(strategy: str, mean: float, beaten_by: tuple[str, ...] = ()) -> VerdictRow:
-    spread = {"sd": 0.0, "low": mean, "high": mean, "models_low": mean, "models_high": mean}
-    labels = {"dataset": "d", "loss": "l", "backbone": "b", "strategy": strategy, "metric": "recall_at_10"}
-    return VerdictRow(
-        **labels, main=True, mean=mean, **spread, seeds=2, queries=9, baseline="a", verdict="tied",
-        beaten_by=beaten_by, negatives=1.0,
-    )  # fmt: skip
-
-
-def test_the_answer_names_who_is_unbeaten_before_and_after_and_the_cost() -> None:
-    labels = {"loss": "l", "backbone": "b", "dataset": "d"}
-    searched = Tuning({**labels, "strategy": "x"}, "s", ("strategy.k",), 5, 7.4, 0.1, 0.2, {"strategy.k": 3})
-    kept = Tuning({**labels, "strategy": "y"}, "s", ("strategy.k",), 5, 2.0, 0.1, 0.1, {})
-    none = Tuning({**labels, "strategy": "z"})
-    rows = [
-        TunedRow(row("x", 0.1, ("y",)), row("x", 0.4), searched, 0.3, 0.2, 0.4),
-        TunedRow(row("y", 0.3), row("y", 0.3, ("x",)), kept),
-        TunedRow(row("z", 0.2), row("z", 0.2, ("x",)), none),
-    ]
-    lines = tuned_answer(5, rows)
-    assert lines[0].startswith("not beaten at published defaults: y and z; after 5 trials each: x (strategies with 1")
-    assert "tau of the two orders -0.33" in lines[0]  # x y z: 1 3 2 and 3 2 1: pairs xy and xz turn, yz stays
-    assert lines[1:] == [
-        "Tuning gains, in points on the reported split: x +30.00 [20.00, 40.00].",
-        "Best at its default: y.",
-        "Nothing to tune: z.",
-        "Tuning cost 10 trials and 9 s of computing beside the runs of both tables.",
-    ]
-    assert list(tuned_frame(rows)["found"]) == ["k=3", "the default", "nothing to tune"]
-    assert list(tuned_frame(rows)["tuning gains"]) == ["+30.00 [20.00, 40.00]", "-", "-"]
-
-
 def test_tunings_are_read_as_written(tmp_path: Path) -> None:
     found = [Tuning({"strategy": "x"}, "s", ("a", "b"), 3, 1.5, 0.1, 0.2, {"a": 1}), Tuning({"strategy": "y"})]
     write_tunings(tmp_path, 3, found)
     assert read_tunings(tmp_path) == (3, found)
     assert read_tunings(tmp_path / "absent") == (0, [])
-    assert tuned_rows(tmp_path, ".", [], []) == (3, [])
-    assert math.isnan(TunedRow(row("x", 0.1), None, found[0]).gain)
