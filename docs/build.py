@@ -62,7 +62,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         *kinds,
         {"API": "api.md"},
         {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
-        {"Contributing": ["contributing.md", "contribute-results.md"]},
+        {"Contributing": ["contributing.md"]},
     ]
     return config
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from negbench.analysis.leader import equally_many, negatives_words
 from negbench.analysis.regime_card import in_words, last_card
-from negbench.analysis.table import equally_many, negatives_words
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.grid.comparison import Group

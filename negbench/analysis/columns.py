@@ -1,6 +1,6 @@
 """Every column of a table, declared once: terminal, CSV, Markdown, LaTeX, the page and MLflow read it here.
 
-A table is a list of columns over lines; a line maps keys to values, as `negbench.analysis.table` reads them from runs
+A table is a list of columns over lines; a line maps keys to values, as `negbench.analysis.leader` reads them from runs
 and verdicts. To add a column, add it here.
 """
 

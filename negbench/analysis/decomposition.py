@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from negbench.analysis.differences import factorial
-from negbench.analysis.table import by_negatives
+from negbench.analysis.leader import by_negatives
 from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 

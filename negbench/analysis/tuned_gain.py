@@ -11,7 +11,7 @@ import pandas as pd
 import scipy
 
 from negbench.analysis.differences import differences
-from negbench.analysis.table import equally_many, negatives_text, negatives_words
+from negbench.analysis.leader import equally_many, negatives_text, negatives_words
 from negbench.analysis.verdicts import VerdictRow, VerdictTable
 from negbench.analysis.words import label_of, listed, percent, signed
 from negbench.grid.comparison import KEY
@@ -132,11 +132,12 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
         tau = "-"
         if len(block) > 1:
             tau = f"{scipy.stats.kendalltau(*([row.mean for row in each] for each in both)).statistic:.2f}"
+        count = negatives_words(negatives_text(first[0].negatives))
         lines.append(
             f"{', '.join(place)}: "
             * (len(tables) > 1)
             + f"First place at published defaults: {unbeaten[0]}; after {budget} trials each: {unbeaten[1]} "
-            f"(strategies with {negatives_words(negatives_text(first[0].negatives))}; Kendall's tau of the two orders {tau})."
+            f"(strategies with {count}; Kendall's tau of the two orders {tau})."
         )
     gains = sorted((row.gain for row in rows if not math.isnan(row.gain.value)), key=lambda gain: -gain.value)
     if gains:

@@ -8,21 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
-from negbench.analysis.dials import crossings_frame, points_frame
 from negbench.analysis.findings import Findings, stored
+from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
 from negbench.analysis.regime_card import READ, card_frame, run_frame
-from negbench.analysis.table import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
-from negbench.analysis.tuned_gain import TUNED, tuned_frame
+from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
 from negbench.files import read_json
 from negbench.grid.comparison import AXES, Group
-from negbench.report import axis_charts, figures
+from negbench.report import figures
+from negbench.report.axis_sections import axis_sections, notes_section, tuned_section
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
-from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
+from negbench.report.page import Cards, Choice, Note, Page, PageSection, Part, Table, write_page
 from negbench.report.published import rows_beside
 from negbench.runfolder import RunFolder, find_run
 
@@ -69,8 +68,8 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
     rows = [row for row in found.rows if row.settings != TUNED]
     parts = figures.parts_of(ordered(found.plain, rows), rows) if found.plain else []
     tables = leader_tables(groups, found.rows)
-    sections = [*_dials(found), *_systems(found), _leader(found, tables, cells, parts), _tuned(found)]
-    sections += [_did(tables), _regime(tables), _statistics(found.rows), _audit(folder), _notes(found)]
+    sections = [*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)]
+    sections += [_did(tables), _regime(tables), _statistics(found.rows), _audit(folder), notes_section(found)]
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
     return Page(
         title=f"negbench: {folder.name}",
@@ -102,79 +101,12 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     )
 
 
-# --- a comparison's own axes -------------------------------------------------------------------------------------
-
-
-def _dials(found: Findings) -> list[Section | None]:
-    """Who is best where, the lines along each dial, and the crossings."""
-    if not found.dials.axes or not found.rows:
-        return []
-    charts = axis_charts.dial_charts(found.dials, found.main)
-    text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
-    points = Table("points", "All points", points_frame(found.dials, found.main), text)
-    changes: tuple[Part, ...] = (Note("No order changes along a dial."),)
-    if found.crossings:
-        text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
-        changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
-    best = [chart for chart in charts if chart.key.startswith("best")]
-    lines = tuple(chart for chart in charts if chart not in best)
-    return [
-        Section("best", "Who is best where", "", (*best, points)),
-        Section("lines", "Along the dials", "", lines) if lines else None,
-        Section("crossings", "Where the order changes", "", changes) if found.dials.whole else None,
-    ]
-
-
-def _systems(found: Findings) -> list[Section | None]:
-    """The matrix of systems and negatives, and what each system's gain is made of."""
-    if not found.systems or not found.rows:
-        return []
-    parts: list[Part] = []
-    places = list(dict.fromkeys((row.dataset, row.backbone) for row in found.main))
-    for number, place in enumerate(places, 1):
-        rows = [row for row in found.main if (row.dataset, row.backbone) == place]
-        suffix, where = (f"-{number}", f" ({', '.join(place)})") if len(places) > 1 else ("", "")
-        parts.append(axis_charts.matrix_chart(rows, f"matrix{suffix}", where))
-    title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
-    parts.append(
-        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
-    )
-    sections: list[Section | None] = [Section("matrix", "What other negatives do to each system", "", tuple(parts))]
-    if found.gains:
-        text = (
-            "Own term: what a factor adds alone to the plain system. Interaction: what factors add together beyond "
-            "each alone. Shapley share: the own term and an equal part of the interactions. Points; a system's "
-            "intervals hold all at once."
-        )
-        corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
-        gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
-        sections.append(Section("gains", "What each system's gain is made of", "", (gains, corners)))
-    return sections
-
-
-def _tuned(found: Findings) -> Section | None:
-    if not found.tuned:
-        return None
-    text = (
-        "Every strategy that has knobs was given the same number of trials on a part of train, with a seed of its own; "
-        "the reported split was not seen. Each side is a table of its own, against its own baseline; `tuning gains` is "
-        "tuned minus default, with intervals for all gains of a table at once."
-    )
-    table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
-    return Section("tuned", "At equal tuning", text, (table,))
-
-
-def _notes(found: Findings) -> Section | None:
-    lines = tuple(Note(line) for line in found.notes())
-    return Section("notes", "What is left out", "", lines) if lines else None
-
-
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
 def _leader(
     found: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
-) -> Section:
+) -> PageSection:
     left = sum(1 for cell in cells if cell["run"] is None)
     shown: list[Part] = []
     if left:
@@ -192,7 +124,7 @@ def _leader(
             Table(f"leader{key}", f"Leader table{where}", table.quality, text + tested * bool(found.rows), FOLDED)
         )
     several = bool(found.dials.axes or found.systems)
-    return Section("leader", "Against the baseline", "", tuple(shown), folded=several)
+    return PageSection("leader", "Against the baseline", "", tuple(shown), folded=several)
 
 
 def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
@@ -201,7 +133,7 @@ def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, L
         yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
 
 
-def _did(tables: Mapping[str, LeaderTable]) -> Section:
+def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
     """What the strategies did, and what it cost."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
@@ -214,20 +146,20 @@ def _did(tables: Mapping[str, LeaderTable]) -> Section:
         if len(table.behaviour):
             parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
             parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
-    return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
+    return PageSection("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
 
 
-def _regime(tables: Mapping[str, LeaderTable]) -> Section | None:
+def _regime(tables: Mapping[str, LeaderTable]) -> PageSection | None:
     """Where the models stand."""
     parts = tuple(
         Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED)
         for key, where, table in _by_dataset(tables)
         if len(table.regime)
     )
-    return Section("regime", "Regime", "", parts, folded=True) if parts else None
+    return PageSection("regime", "Regime", "", parts, folded=True) if parts else None
 
 
-def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
+def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     if not rows:
         return None
     found: dict[str, list[VerdictRow]] = {}
@@ -248,10 +180,10 @@ def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
         f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     shown = tuple(tables.values()) if len(tables) == 1 else (Choice("tests", tables),)
-    return Section("tests", "Tests", text, shown, folded=True)
+    return PageSection("tests", "Tests", text, shown, folded=True)
 
 
-def _audit(folder: Path) -> Section | None:
+def _audit(folder: Path) -> PageSection | None:
     """The audits of `negbench audit --out` into the comparison's folder, where there are any."""
     path = folder / "audit.json"
     if not path.exists():
@@ -265,10 +197,10 @@ def _audit(folder: Path) -> Section | None:
             parts.append(Table(f"audit-regime-{place}", "Regime", card_frame({audit["model"]: audit["regime"]})))
         parts += [Note(remark) for remark in audit["remarks"]]
     text = "Without any training: pools and draws of every strategy from one model's scores."
-    return Section("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
+    return PageSection("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
 
 
-def _published(parts: Sequence[Runs]) -> Section | None:
+def _published(parts: Sequence[Runs]) -> PageSection | None:
     """Published numbers on exactly the split and protocol of a data set here; None where there are none."""
     tables: dict[str, Part] = {}
     for runs in parts:
@@ -295,10 +227,10 @@ def _published(parts: Sequence[Runs]) -> Section | None:
         "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
         "of an epoch chosen on this very split, so they are no rows of the tables above."
     )
-    return Section("published", "Published numbers", text, tuple(tables.values()), folded=True)
+    return PageSection("published", "Published numbers", text, tuple(tables.values()), folded=True)
 
 
-def _metrics(folder: RunFolder) -> Section:
+def _metrics(folder: RunFolder) -> PageSection:
     text = "Percent; beside the run the untrained model and either modality alone."
     parts: list[Part] = [Table("metrics", "Metrics", metrics_frame(folder), text)]
     if folder.result["behaviour_by_refresh"]:
@@ -306,10 +238,10 @@ def _metrics(folder: RunFolder) -> Section:
     if "regime" in folder.result:  # runs of earlier versions have none
         parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
     parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
-    return Section("metrics", "Metrics", "", tuple(parts))
+    return PageSection("metrics", "Metrics", "", tuple(parts))
 
 
-def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Section:
+def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
     for cell in cells:
@@ -322,31 +254,31 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
             remarks = "; ".join(run.result["remarks"]) or "-"
             epoch = f"{run.result['reported_epoch']} ({run.result['selected_on']})"
             rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
-    return Section(
+    return PageSection(
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
         (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),), folded=True,
     )  # fmt: skip
 
 
-def _settings(folder: RunFolder) -> Section:
+def _settings(folder: RunFolder) -> PageSection:
     frame = pd.DataFrame([{"key": k, "value": "-" if v is None else str(v)} for k, v in folder.config.flat().items()])
-    return Section("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
+    return PageSection("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
 
 
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
-def _charts(parts: Sequence[Runs]) -> list[Section | None]:
+def _charts(parts: Sequence[Runs]) -> list[PageSection | None]:
     if not parts:
         return []
 
-    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> Section | None:
+    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> PageSection | None:
         """One chart per data set and backbone; a choice where there are several."""
         found: dict[str, Chart | Table] = {
             f"{runs.dataset}, {runs.backbone}": chart for runs in parts if (chart := draw(runs)) is not None
         }
         shown = tuple(found.values()) if len(found) == 1 else (Choice(key, found),)
-        return Section(key, title, "", shown, folded=True) if found else None
+        return PageSection(key, title, "", shown, folded=True) if found else None
 
     return [
         section("training", "Training", figures.training),
@@ -359,7 +291,7 @@ def _charts(parts: Sequence[Runs]) -> list[Section | None]:
     ]
 
 
-def _scores(parts: Sequence[Runs]) -> Section:
+def _scores(parts: Sequence[Runs]) -> PageSection:
     charts: dict[str, Chart | Table] = {}
     for runs in parts:
         where = f" ({runs.dataset}, {runs.backbone})" if len(parts) > 1 else ""
@@ -371,13 +303,13 @@ def _scores(parts: Sequence[Runs]) -> Section:
         "Train queries against their corpus, before training, just before the first refresh after the warm-up, and at "
         "the end. A strategy without a refresh of its own has no curve after the warm-up."
     )
-    return Section("scores", "Score curves", text, shown, folded=True)
+    return PageSection("scores", "Score curves", text, shown, folded=True)
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
+def _galleries(parts: Sequence[Runs], count: int) -> list[PageSection | None]:
     if count == 0 or not parts:
         return []
     from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
@@ -393,8 +325,10 @@ def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
     first = "The model of each strategy's first seed, under the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
     return [
-        Section("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True),
-        Section(
+        PageSection(
+            "gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True
+        ),
+        PageSection(
             "negatives",
             "Negatives drawn",
             "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, "

@@ -30,6 +30,7 @@ _RC: Any = {  # matplotlib's own type names every key
     "grid.linewidth": 0.6, "text.color": _TEXT, "axes.labelcolor": _TEXT, "xtick.color": _GRID,
     "ytick.color": _GRID, "xtick.labelcolor": _TEXT, "ytick.labelcolor": _TEXT, "legend.frameon": False,
     "lines.linewidth": 1.4, "lines.markersize": 4, "xtick.major.size": 2, "ytick.major.size": 2,
+    "figure.constrained_layout.w_pad": 0.1,
 }  # fmt: skip
 _WIDE = 3.9  # inches of a panel with its labels
 _AROUND = 0.8  # inches above and below a panel's axes
@@ -88,7 +89,6 @@ def _figure(chart: Chart) -> Figure:
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
     figure = Figure(layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr]  # inches: words at the edge are not cut
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
     handles: dict[str, Any] = {
         name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend

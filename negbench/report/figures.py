@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.table import equally_many, negatives_words
+from negbench.analysis.leader import equally_many, negatives_words
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, listed, spread
 from negbench.grid.comparison import Group

@@ -15,7 +15,7 @@ from negbench.analysis.columns import NEGATIVES, constant, logged
 from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
 from negbench.analysis.dials import crossings_frame, points_frame
 from negbench.analysis.findings import Findings, judged
-from negbench.analysis.table import FOLDED, LeaderTable, leader_tables, measured, row_line
+from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, measured, row_line
 from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.analysis.words import label_of, latex, markdown

@@ -79,7 +79,7 @@ Part = Table | Chart | Note | Cards | Choice
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading of the page; `folded`: closed until it is asked for."""
 
     key: str
@@ -96,7 +96,7 @@ class Page:
     title: str
     subtitle: str
     answer: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
     facts: tuple[tuple[str, str], ...]
 
 

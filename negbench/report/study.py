@@ -19,7 +19,7 @@ from negbench.analysis.words import bracket, label_of, p_text, percent, plain, s
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel
-from negbench.report.page import Note, Page, Section, Table, write_page
+from negbench.report.page import Note, Page, PageSection, Table, write_page
 from negbench.report.views import trials_shown
 from negbench.statistics import Interval
 from negbench.tracking import Summary, Tracker
@@ -159,7 +159,7 @@ def study_page(book: Book) -> Page:
     what = spec.objective.capitalize()
     text = f"{what}; of a pruned trial, its last." if spec.prunes else f"{what}."
     shown = Table("trials", "All trials", trials_frame(book), text)
-    sections.append(Section("trials", "Trials", "", (shown,), folded=True))
+    sections.append(PageSection("trials", "Trials", "", (shown,), folded=True))
     ended = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return Page(
         title=f"negbench: study {book.name}",
@@ -221,7 +221,7 @@ def _facts(spec: StudySpec) -> list[tuple[str, str]]:
     ]
 
 
-def _found(book: Book) -> Section:
+def _found(book: Book) -> PageSection:
     """The best beside the default, or the table of listed points."""
     rows, final = listed_points(book) if book.spec.space.points else [], read_final(book.folder)
     parts: list[Table | Note] = []
@@ -240,19 +240,19 @@ def _found(book: Book) -> Section:
         default = finished(book)[0].number == 0
         told = "The default is the best trial." if default else "The best trial was not run on fresh seeds."
         parts.append(Note(told, missing=not default))
-    return Section("found", "What was found", "", tuple(parts))
+    return PageSection("found", "What was found", "", tuple(parts))
 
 
-def _found_world(book: Book) -> Section:
+def _found_world(book: Book) -> PageSection:
     """The claims in the best world, on fresh seeds."""
     world = read_best_world(book.folder)
     if world is None:
-        return Section(
+        return PageSection(
             "found", "What was found", "", (Note("The best world was not tried on fresh seeds.", missing=True),)
         )
     rows = [{"#": row.number, "claim": row.words, "verdict": row.verdict, "why": row.reason} for row in world.rows]
     text = f"Trial {world.trial} with seeds that no trial used; the runs are the comparison `{world.comparison}`."
-    return Section("found", "What was found", "", (Table("final", "The claims there", pd.DataFrame(rows), text),))
+    return PageSection("found", "What was found", "", (Table("final", "The claims there", pd.DataFrame(rows), text),))
 
 
 def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], float], book: Book) -> Any:
@@ -269,7 +269,7 @@ def _points(groups: Sequence[tuple[str, Sequence[Any]]], x: Callable[[Any], floa
     return draw
 
 
-def _history(book: Book) -> Section:
+def _history(book: Book) -> PageSection:
     """Recall of each trial, the best so far, and the curves by epoch."""
     trials = [t for t in book.frozen() if t.values]
     states = [(name, [t for t in trials if t.state.name == state]) for state, name in _ENDED]
@@ -296,13 +296,13 @@ def _history(book: Book) -> Section:
     what = book.spec.objective.capitalize()
     text = f"{what}, n = {len(trials)} trials of {len(book.spec.seeds)} seeds."
     chart = Chart("history", what, text, tuple(panels), across=2)
-    return Section("history", "History", "", (chart,))
+    return PageSection("history", "History", "", (chart,))
 
 
 _ENDED = (("COMPLETE", "finished"), ("PRUNED", "pruned"))
 
 
-def _knobs(book: Book) -> Section | None:
+def _knobs(book: Book) -> PageSection | None:
     """Importance, the plane of two knobs, parallel coordinates; of finished trials."""
     shares, done = importance(book), finished(book)
     combinations = math.prod(len(knob.choices) for knob in book.spec.space.knobs)
@@ -327,7 +327,7 @@ def _knobs(book: Book) -> Section | None:
     if pair := plane(book, shares):
         parts.append(_plane(book, pair, quarters))
     parts.append(_parallel(book, quarters))
-    return Section("knobs", "Knobs", "", tuple(parts))
+    return PageSection("knobs", "Knobs", "", tuple(parts))
 
 
 _FANOVA = (
@@ -418,7 +418,7 @@ def _place(book: Book, key: str, value: Any) -> float:
     return float((value - low) / (high - low))
 
 
-def _pareto(book: Book) -> Section | None:
+def _pareto(book: Book) -> PageSection | None:
     if book.spec.minimise is None:
         return None
     best = {t.number for t in front(book)}
@@ -433,7 +433,7 @@ def _pareto(book: Book) -> Section | None:
         f"Recall and {book.spec.minimise} of n = {len(finished(book))} finished trials: up and to the left is better."
     )
     chart = Chart("pareto", "Recall and its cost", text, (Panel("", draw),), across=1)
-    return Section("pareto", "Pareto front", "Nobody on the front is beaten on both by any other trial.", (chart,))
+    return PageSection("pareto", "Pareto front", "Nobody on the front is beaten on both by any other trial.", (chart,))
 
 
 _SIDES = (("front", True), ("beaten", False))

@@ -13,7 +13,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
-from negbench.analysis.table import leader_table
+from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
 from negbench.cli.main import run as negbench
 from negbench.commands.cells import computed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -163,30 +162,6 @@ def test_the_parent_says_the_answer(page: Page, server: str, runs: Path) -> None
     assert {"figures/forest.png", "figures/training.png"} <= figures
 
 
-def test_the_compare_view_shows_strategies_side_by_side(page: Page, server: str, runs: Path) -> None:
-    summaries = stored(runs)["summary"]
-    ids, experiments = [json.dumps(v) for v in ([r.info.run_id for r in summaries], [summaries[0].info.experiment_id])]
-    page.goto(f"{server}/#/compare-runs?runs={ids}&experiments={experiments}")
-    for name in ("strategy.name", "loss.name"):
-        row = page.locator("tr").filter(has=page.locator("th", has_text=name)).first
-        row.wait_for()
-        assert row.locator("td").all_inner_texts() == [run.data.params[name] for run in summaries]
-    metric = page.get_by_text("mean/final/average/recall", exact=True)
-    page.get_by_text("diff_low", exact=True).last.wait_for()
-    grid = page.locator("[role=grid]").last  # the values; the names beside them follow its scrolling
-    for top in range(0, 12_000, 200):  # the page holds only the rows in sight
-        if metric.count():
-            break
-        grid.evaluate("(grid, top) => { grid.scrollTop = top; }", top)
-        page.wait_for_timeout(50)
-    top = metric.first.evaluate("name => name.parentElement.style.top")
-    grid.evaluate("(grid, top) => { grid.scrollTop = parseInt(top); }", top)
-    cells = grid.locator(f"[role=rowgroup] > div[style*='top: {top}']")
-    cells.nth(len(summaries) - 1).wait_for()
-    values = [run.data.metrics["mean/final/average/recall"] for run in summaries]
-    assert [float(text) for text in cells.all_inner_texts()] == pytest.approx(values, abs=1e-3)
-
-
 def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
     (parent,) = stored(runs)["comparison"]
     where = f"{server}/#/experiments/{parent.info.experiment_id}/runs"
@@ -194,29 +169,6 @@ def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
     report.locator("#figure-forest img").first.wait_for()
-
-
-def test_the_cells_look_as_they_should(
-    window: BrowserContext, printed: str, runs: Path, first_screens: Callable[..., None]
-) -> None:
-    cells, page = stored(runs)["cell"], window.new_page()
-    page.set_default_timeout(60_000)
-
-    def dress(scheme: str) -> None:  # its own switch decides, not the browser
-        dark = str(scheme == "dark").lower()
-        page.add_init_script(f"localStorage.setItem('_mlflow_dark_mode_toggle_enabled', '{dark}')")
-        page.set_viewport_size({"width": 1440, "height": 900})
-        page.goto("about:blank")
-        page.goto(printed)
-        page.get_by_text(f"{len(cells)} matching runs").wait_for()
-        page.get_by_role("link", name=cells[-1].info.run_name, exact=True).wait_for()
-
-    def seen(width: int, height: int) -> None:
-        page.get_by_text("Model training", exact=True).first.wait_for()
-        if width == 1440:  # on a phone MLflow's own bars and buttons fill the first screen
-            assert {"strategy", "loss", "seed", "final/average/recall"} <= set(heads_in_sight(page))
-
-    first_screens(page, "mlflow", seen, own=False, dress=dress)
 
 
 # --- the report --------------------------------------------------------------------------------------------------

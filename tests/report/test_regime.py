@@ -11,8 +11,8 @@ from rich.console import Console
 
 from negbench.analysis.answer import _regime, answer
 from negbench.analysis.columns import REGIME, texts
+from negbench.analysis.leader import regime_of
 from negbench.analysis.regime_card import in_words, run_frame
-from negbench.analysis.table import regime_of
 from negbench.config import build_config, resolved
 from negbench.display import Grid
 from negbench.grid.comparison import Group

@@ -15,7 +15,7 @@ import torch
 from negbench import statistics
 from negbench.analysis.answer import answer
 from negbench.analysis.differences import calibrated
-from negbench.analysis.table import leader_table, leader_tables, measured, verdict_frame
+from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.verdicts import (
     OVER_ALL,
     Rules,

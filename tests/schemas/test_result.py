@@ -37,12 +37,11 @@ def test_what_runs_write_is_of_the_schema(results: list[dict[str, Any]]) -> None
     assert set(schema["required"]) == set(schema["properties"]) == set(results[0])
 
 
-@pytest.mark.parametrize(
-    "flaw", [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}, {"seconds": {"train": "1"}}]
-)
-def test_what_is_not_of_the_schema_is_refused(flaw: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValidationError):
-        Result.model_validate_json(json.dumps({**results[0], **flaw}))
+def test_what_is_not_of_the_schema_is_refused(results: list[dict[str, Any]]) -> None:
+    flaws: list[dict[str, Any]] = [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}]
+    for flaw in [*flaws, {"seconds": {"train": "1"}}]:
+        with pytest.raises(ValidationError):
+            Result.model_validate_json(json.dumps({**results[0], **flaw}))
 
 
 def test_unknown_numbers_are_null(results: list[dict[str, Any]], tmp_path: Path) -> None:

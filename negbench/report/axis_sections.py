@@ -1,4 +1,4 @@
-"""The charts of a comparison's own axes: who is best along dials, and the matrix of systems and negatives."""
+"""What a comparison's own axes add to its page: dials, systems, both settings, and what is left out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,90 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.decomposition import READ_SIGNS, SIGNS
-from negbench.analysis.dials import Dials, Point, at_point, series_of, unbeaten
+from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
+from negbench.analysis.dials import Dials, Point, at_point, crossings_frame, points_frame, series_of, unbeaten
+from negbench.analysis.findings import Findings
+from negbench.analysis.leader import FOLDED
+from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of
 from negbench.report.charts import Chart, Panel, heat, line_style, squares
+from negbench.report.page import Note, PageSection, Part, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+def axis_sections(found: Findings) -> list[PageSection]:
+    """Of the dials and the systems; none where a comparison has neither."""
+    if not found.rows:
+        return []
+    return [*(_dials(found) if found.dials.axes else ()), *(_systems(found) if found.systems else ())]
+
+
+def _dials(found: Findings) -> list[PageSection]:
+    """Who is best where, the lines along each dial, and the crossings."""
+    charts = dial_charts(found.dials, found.main)
+    text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
+    points = Table("points", "All points", points_frame(found.dials, found.main), text)
+    changes: tuple[Part, ...] = (Note("No order changes along a dial."),)
+    if found.crossings:
+        text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
+        changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
+    best = [chart for chart in charts if chart.key.startswith("best")]
+    lines = tuple(chart for chart in charts if chart not in best)
+    sections = [PageSection("best", "Who is best where", "", (*best, points))]
+    if found.dials.whole:
+        sections.append(PageSection("lines", "Along the dials", "", lines))
+        sections.append(PageSection("crossings", "Where the order changes", "", changes))
+    return sections
+
+
+def _systems(found: Findings) -> list[PageSection]:
+    """The matrix of systems and negatives, and what each system's gain is made of."""
+    parts: list[Part] = []
+    places = list(dict.fromkeys((row.dataset, row.backbone) for row in found.main))
+    for number, place in enumerate(places, 1):
+        rows = [row for row in found.main if (row.dataset, row.backbone) == place]
+        suffix, where = (f"-{number}", f" ({', '.join(place)})") if len(places) > 1 else ("", "")
+        parts.append(matrix_chart(rows, f"matrix{suffix}", where))
+    title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
+    parts.append(
+        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
+    )
+    sections = [PageSection("matrix", "What other negatives do to each system", "", tuple(parts))]
+    if found.gains:
+        text = (
+            "Own term: what a factor adds alone to the plain system. Interaction: what factors add together beyond "
+            "each alone. Shapley share: the own term and an equal part of the interactions. Points; a system's "
+            "intervals hold all at once."
+        )
+        corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
+        gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
+        sections.append(PageSection("gains", "What each system's gain is made of", "", (gains, corners)))
+    return sections
+
+
+def tuned_section(found: Findings) -> PageSection | None:
+    """Both settings side by side; None where nothing was tuned."""
+    if not found.tuned:
+        return None
+    text = (
+        "Every strategy that has knobs was given the same number of trials on a part of train, with a seed of its own; "
+        "the reported split was not seen. Each side is a table of its own, against its own baseline; `tuning gains` is "
+        "tuned minus default, with intervals for all gains of a table at once."
+    )
+    table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
+    return PageSection("tuned", "At equal tuning", text, (table,))
+
+
+def notes_section(found: Findings) -> PageSection | None:
+    """Cells that there cannot be, and what is not supported; None where nothing is left out."""
+    lines = tuple(Note(line) for line in found.notes())
+    return PageSection("notes", "What is left out", "", lines) if lines else None
+
+
+# --- charts ---------------------------------------------------------------------------------------------------------
 
 
 def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
