@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from negbench.analysis.answer import answer
+from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
-from negbench.analysis.dials import Crossing, Dials, crossings_of, dials_answer
 from negbench.analysis.differences import Calibrated
 from negbench.analysis.tuned_gain import (
     DEFAULT,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.analysis.crossings import Dials, Point, at_point, crossings_frame, points_frame, series_of, unbeaten
 from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
-from negbench.analysis.dials import Dials, Point, at_point, crossings_frame, points_frame, series_of, unbeaten
 from negbench.analysis.findings import Findings
 from negbench.analysis.leader import FOLDED
 from negbench.analysis.tuned_gain import tuned_frame

@@ -12,8 +12,8 @@ import pandas as pd
 from rich.console import Console
 
 from negbench.analysis.columns import NEGATIVES, constant, logged
+from negbench.analysis.crossings import crossings_frame, points_frame
 from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
-from negbench.analysis.dials import crossings_frame, points_frame
 from negbench.analysis.findings import Findings, judged
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, measured, row_line
 from negbench.analysis.tuned_gain import tuned_frame

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from negbench.analysis import dials as along
-from negbench.analysis.dials import Crossing, Dials, crossings_of, dials_answer, points_frame
+from negbench.analysis import crossings as along
+from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer, points_frame
 from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
 from negbench.scoring.stored import Values
 
