@@ -167,7 +167,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
         told = [f"{g.part} alone {_points(g)}" for g in parts if g.kind == "own term"]
         told += [f"the interaction of {g.part} {_points(g)}" for g in parts if g.kind == "interaction"]
         label = ", ".join(_labels(gain, gains).values())
-        lines.append(f"{label} gains {_points(gain)} points on the plain system: {', '.join(told)}.")
+        lines.append(f"{label} against the plain system: {_points(gain)} points; {', '.join(told)}.")
     return lines
 
 

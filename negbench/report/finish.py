@@ -85,7 +85,7 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
         yield text, matrix_frame(found.main), "matrix"
         if found.gains:
             yield "corners between the plain system and each system", corners_frame(found.gains), "corners"
-            yield "what each system gains on the plain one, points", parts_frame(found.gains), "decomposition"
+            yield "each system against the plain one, points", parts_frame(found.gains), "decomposition"
     if found.tuned:
         text = f"at published defaults and at equal tuning ({found.document['tuned']['trials']} trials each)"
         yield f"{text}, percent and points", tuned_frame(found.tuned), "tuned"

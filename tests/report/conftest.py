@@ -14,7 +14,7 @@ from negbench.commands.compare import build_grid
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.executors import executor_of
-from negbench.files import seal
+from negbench.files import seal, write_json
 from negbench.grid.cells import plan
 from negbench.grid.comparison import ComparisonFolder
 from negbench.report.build import write_report
@@ -68,7 +68,7 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             cells.append({**row, "strategy": name, "run": folder.run_id})
     book = ComparisonFolder(runs / "many")
     seal(book.path)
-    book.write_rows(cells)
+    write_json(book.path / "comparison.json", {"kind": "comparison", "cells": cells})
     judged(runs, "many", Rules()).write(book.path)
     write_report(runs, "many")
     return runs

@@ -57,8 +57,8 @@ def test_own_terms_shares_and_the_interaction_by_hand() -> None:
     assert frame.loc["negatives", "Shapley share"].startswith("+4.50 [")
     assert frame.loc["interaction of negatives and objective", "Shapley share"] == "-"
     (line,) = systems_answer([], gains)
-    assert line.startswith("s gains +8.00 [")
-    assert "points on the plain system: negatives alone +2.00 [" in line
+    assert line.startswith("s against the plain system: +8.00 [")
+    assert "points; negatives alone +2.00 [" in line
     assert "the interaction of negatives and objective +5.00 [" in line
     assert gains_of(tables[:3], {"s": CORNERS}, Rules()) == []  # a corner is not finished
 

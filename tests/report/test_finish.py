@@ -82,7 +82,7 @@ def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable
     own = {"plain": "in-batch", "sys": "qure"}
     systems = {"names": ["plain", "sys"], "corners": {"sys": corners}, "own": own, "remarks": ["no colours here"]}
     out = ended(compared, "systems", rows, systems=systems)
-    assert "sys gains " in out
+    assert "sys against the plain system: " in out
     assert "note: no colours here" in out
     found = stored(compared, "systems")
     assert {row.system for row in found.rows} == {"plain", "sys"}
