@@ -13,7 +13,7 @@ import scipy
 from negbench.analysis.differences import differences
 from negbench.analysis.leader import equally_many, negatives_text, negatives_words
 from negbench.analysis.verdicts import VerdictRow, VerdictTable
-from negbench.analysis.words import label_of, listed, percent, signed
+from negbench.analysis.words import label_of, listed, number, percent, signed
 from negbench.grid.comparison import KEY
 from negbench.grid.tuning import Tuning
 
@@ -131,7 +131,7 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
         ]
         tau = "-"
         if len(block) > 1:
-            tau = f"{scipy.stats.kendalltau(*([row.mean for row in each] for each in both)).statistic:.2f}"
+            tau = number(float(scipy.stats.kendalltau(*([row.mean for row in each] for each in both)).statistic), 2)
         count = negatives_words(negatives_text(first[0].negatives))
         lines.append(
             f"{', '.join(place)}: "
