@@ -5,6 +5,7 @@ Nothing is written beside the site: pages are handed to MkDocs as they are made.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import inspect
 import re
@@ -21,7 +22,7 @@ from negbench.cli.list_ import explained
 from negbench.config import flattened
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.registry import KINDS, registry
-from negbench.report.charts import PALETTE, Chart, Panel, svgs
+from negbench.report.charts import PALETTE, Chart, Panel, saved
 from negbench.systems.system import System, systems
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,7 @@ SOURCES = {
     "datasets": "negbench/datasets",
 }
 TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbones", "datasets": "Data sets"}
-CONCEPTS = ("concepts", "regimes", "statistics", "aggregate", "field")
+CONCEPTS = ("concepts", "regimes", "statistics", "field")
 HOWTO = (
     "ten_minutes",
     "own_strategy",
@@ -61,7 +62,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         *kinds,
         {"API": "api.md"},
         {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
-        {"Contributing": ["contributing.md", "contribute-results.md"]},
+        {"Contributing": ["contributing.md"]},
     ]
     return config
 
@@ -183,12 +184,12 @@ def pool_picture(name: str, cls: type[Strategy]) -> str:
         axes.set(xlabel="rank", ylabel="score")
 
     chart = Chart(f"pool-{name}", f"Pool of {name}", "", (Panel("", draw),))
-    (svg,), legend = svgs(chart)
-    key = " · ".join(f'<span style="color:{color}">{glyph}</span> {word}' for glyph, color, word in legend)
+    drawn = base64.b64encode(saved(chart, "svg")).decode("ascii")
+    svg = f'<img src="data:image/svg+xml;base64,{drawn}" alt="Pool of {name}">'
     weighted = "; larger dots are drawn more often" if len(pool[inside].unique()) > 1 else ""
     reads = f" {', '.join(cls.reads).capitalize()} scores are the row's own with noise." if cls.reads else ""
     text = f"One query against {IMAGES} images, default options: {int(inside.sum())} images are in the pool{weighted}."
-    return f'<figure class="pool" markdown="0">{svg}<p>{key}</p></figure>\n\n{text}{reads}'
+    return f'<figure class="pool" markdown="0">{svg}</figure>\n\n{text}{reads}'
 
 
 def card_part(make: Any) -> str:

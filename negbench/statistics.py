@@ -22,7 +22,7 @@ import scipy
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Verdict = Literal["better", "worse", "tied", "underpowered"]
+Verdict = Literal["better", "worse", "equal", "undecided"]
 
 _CELLS = 2**23  # doubles in one working block (64 MB)
 _POWER = 0.8  # of the minimum detectable difference
@@ -433,14 +433,14 @@ def compare_table(
 def verdict(low: float, high: float, *, margin: float) -> Verdict:
     """The one word for a difference with the simultaneous interval [low, high].
 
-    `better` and `worse`: the interval excludes 0. `tied`: it holds 0 and lies inside plus or minus the margin, so that
-    a difference would not matter. `underpowered`: neither a difference nor its absence is shown.
+    `better` and `worse`: the interval excludes 0. `equal`: it holds 0 and lies inside plus or minus the margin, so that
+    a difference would not matter. `undecided`: neither a difference nor its absence is shown.
     """
     if low > 0:
         return "better"
     if high < 0:
         return "worse"
-    return "tied" if -margin <= low and high <= margin else "underpowered"
+    return "equal" if -margin <= low and high <= margin else "undecided"
 
 
 @dataclass(frozen=True)

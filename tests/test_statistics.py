@@ -47,7 +47,7 @@ def test_better_exactly_where_the_interval_excludes_0(seed: int) -> None:
         low, high = c.interval.low, c.interval.high
         assert (c.verdict == "better") == (low > 0)
         assert (c.verdict == "worse") == (high < 0)
-        assert (c.verdict == "tied") == (low <= 0 <= high and -margin <= low and high <= margin)
+        assert (c.verdict == "equal") == (low <= 0 <= high and -margin <= low and high <= margin)
         assert low <= c.difference <= high
         assert low >= -1
         assert high <= 1
@@ -63,7 +63,7 @@ def test_all_four_words_come_up_in_those_tables() -> None:
     for seed in range(60):
         table, seeds = random_table(seed)
         words |= {c.verdict for c in st.compare_table(table, "s0", seeds=seeds, margin=0.2, generator=rng())}
-    assert words == {"better", "worse", "tied", "underpowered"}
+    assert words == {"better", "worse", "equal", "undecided"}
 
 
 def test_ends_are_rounded_outwards_and_stay_on_the_scale() -> None:
@@ -173,12 +173,12 @@ def test_parts_of_strata_are_those_of_each_over_the_square_of_their_number() -> 
 # --- a comparison ------------------------------------------------------------------------------------------------
 
 
-def test_identical_inputs_are_tied() -> None:
+def test_identical_inputs_are_equal() -> None:
     values = hits(0, (3, 100))
     found = st.compare(values, values, generator=rng())
     assert (found.difference, found.p_value, found.p_adjusted, found.effect_size) == (0, 1, 1, 0)
     assert (found.interval.low, found.interval.high, found.minimum_detectable) == (0, 0, 0)
-    assert found.verdict == "tied"
+    assert found.verdict == "equal"
 
 
 def test_swapping_the_two_flips_the_signs_only() -> None:
@@ -207,12 +207,12 @@ def test_difference_and_effect_size_by_hand() -> None:
     [
         (0.002, 0.03, "better"),
         (-0.03, -0.002, "worse"),
-        (-0.004, 0.003, "tied"),
+        (-0.004, 0.003, "equal"),
         (0.001, 0.004, "better"),  # surely not zero, though surely below the margin
-        (-0.005, 0.005, "tied"),  # the margin itself belongs to it
-        (-0.02, 0.03, "underpowered"),
-        (0.0, 0.03, "underpowered"),  # 0 lies inside
-        (0.0, 0.003, "tied"),
+        (-0.005, 0.005, "equal"),  # the margin itself belongs to it
+        (-0.02, 0.03, "undecided"),
+        (0.0, 0.03, "undecided"),  # 0 lies inside
+        (0.0, 0.003, "equal"),
     ],
 )
 def test_verdict_table(low: float, high: float, word: str) -> None:
@@ -233,12 +233,12 @@ def test_a_table_gets_all_four_words() -> None:
     assert {name: c.verdict for name, c in found.items()} == {
         "up": "better",
         "down": "worse",
-        "same": "tied",
-        "noisy": "underpowered",
+        "same": "equal",
+        "noisy": "undecided",
     }
-    assert found["noisy"].minimum_detectable > 0.005  # why it is not tied
+    assert found["noisy"].minimum_detectable > 0.005  # why it is not equal
     wide = {c.name: c.verdict for c in st.compare_table(table, "base", generator=rng(), margin=0.6)}
-    assert wide == {"up": "better", "down": "worse", "same": "tied", "noisy": "tied"}
+    assert wide == {"up": "better", "down": "worse", "same": "equal", "noisy": "equal"}
 
 
 def test_minimum_detectable_by_hand() -> None:

@@ -1,124 +1,129 @@
-"""What a comparison answers, in words: who is not beaten, by how much, how sure, in which regime."""
+"""A comparison's answer in words: who is best or shares first place, who loses and by how much, what is undecided."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 
-from negbench.analysis.leader import equally_many
-from negbench.analysis.regime import in_words, last_card
-from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import label_of, listed, percent, signed
+from negbench.analysis.leader import equally_many, negatives_words
+from negbench.analysis.regime_card import in_words, last_card
+from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
+from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.grid.comparison import Group
 
-_SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly tell them apart
+_SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 5
-_OTHERS = 4  # strategies with other numbers of negatives that are named
+_NAMED = 6  # strategies named in a list
 
 
-def answers(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> dict[str, list[str]]:
-    """Data set -> sentences: the answer, one for each backbone and loss, how sure they are, the regime.
+def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
+    """The answer in sentences: each table's order, those over all first, then how sure it is, and the regime.
 
     Args:
         groups: of a comparison.
-        rows: their statistics; a data set without any has no answer.
+        rows: their statistics.
     """
-    found = {}
-    for dataset in sorted({row.dataset for row in rows if row.main}):
-        main = [row for row in rows if row.main and row.dataset == dataset]
-        mine = [group for group in groups if group.labels["dataset"] == dataset]
-        several = len({row.backbone for row in main}) > 1
-        tables: dict[str, list[VerdictRow]] = {}
-        for row in main:
-            tables.setdefault(f"{row.backbone}, {row.loss}" if several else row.loss, []).append(row)
-        lines = [_overall(list(tables.values())), *(f"{name}: {_verdict(table)}" for name, table in tables.items())]
-        found[dataset] = [*lines, *_sure(main), *_saturated(main), *_regime(mine)]
-    return found
+    main = [row for row in rows if row.main]
+    tables: dict[tuple[str, ...], list[VerdictRow]] = {}
+    for row in sorted(main, key=lambda row: OVER_ALL not in row.place):
+        tables.setdefault(row.place, []).append(row)
+    lines = [_prefix(place, list(tables)) + _order(mine) for place, mine in tables.items()]
+    return [*lines, *_sure(main), *_saturated(main), *_regime(groups)]
 
 
-def _first_block(rows: Sequence[VerdictRow]) -> tuple[str, list[VerdictRow], list[str]]:
-    """The most usual number of negatives, its rows, and the strategies that none of them beats, the best first."""
-    negatives, mine = next(iter(equally_many(rows).items()))
+def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
+    """What tells this table from the others: 'cirr, info-nce: '; '' for the only one."""
+    varied = [index for index in range(len(PLACE)) if len({each[index] for each in places}) > 1]
+    return ", ".join(dict.fromkeys(place[index] for index in varied if place[index])) + ": " * bool(varied)
+
+
+def _order(rows: Sequence[VerdictRow]) -> str:
+    """Of one table: first place, the losers and what is undecided among equal numbers of negatives; then the others."""
+    blocks = equally_many(rows)
+    (count, mine), *others = blocks.items()
     names = {row.strategy for row in mine}
     ranked = sorted(mine, key=lambda row: -row.mean)
-    return negatives, ranked, [row.strategy for row in ranked if not names & set(row.beaten_by)]
-
-
-def _negatives(count: str) -> str:
-    """'1 negative', '62.9 negatives'."""
-    return f"{count} negative{'s' * (count != '1')}"
-
-
-def _overall(tables: Sequence[Sequence[VerdictRow]]) -> str:
-    """Who is not beaten, under every loss and backbone."""
-    blocks = [_first_block(rows) for rows in tables]
-    negatives, ranked, first = blocks[0]
-    always = [name for name in first if all(name in unbeaten for _, _, unbeaten in blocks)]
-    count = f"{len(ranked)} strategies with {_negatives(negatives)} per query and step"
-    where = ", under any loss" if len(tables) > 1 else ""
+    first = [row for row in ranked if not names & set(row.beaten_by)]
+    losers = [row for row in ranked if names & set(row.beaten_by)]
+    where = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step"
     if len(ranked) == 1:
-        return (
-            f"{ranked[0].strategy} alone has {_negatives(negatives)} per query and step: nothing equal to compare with."
-        )
-    if not always:
-        return f"Of {count}, each is beaten by another under some loss."
-    if len(always) == len(ranked):
-        return f"Of {count}, none is shown to beat another{where}."
-    return f"Of {count}, {listed(always, 9)} {'are' if len(always) > 1 else 'is'} beaten by none of the others{where}."
-
-
-def _verdict(rows: Sequence[VerdictRow]) -> str:
-    """Of one backbone and loss: the best of those not beaten against the baseline, then other numbers of negatives."""
-    _, ranked, unbeaten = _first_block(rows)
-    others = [(count, row) for count, mine in list(equally_many(rows).items())[1:] for row in mine][:_OTHERS]
-    text = f"highest {label_of(rows[0].metric)}: {_against(ranked[0])}"
-    if 1 < len(unbeaten) < len(ranked):
-        text += f"; not beaten either: {listed([name for name in unbeaten if name != ranked[0].strategy])}"
-    for count, same in itertools.groupby(others, key=itemgetter(0)):
-        text += f". With {_negatives(count)}: {', '.join(_against(row) for _, row in same)}"
+        text = f"{where}: only {_mean(ranked[0])}, so nothing to compare with"
+    elif len(first) == 1:
+        text = f"{where}: {_mean(first[0])} is best"
+    else:
+        text = f"{where}: {listed([_mean(row) for row in first], _NAMED)} share first place"
+        text += _among(first[0], first[1:])
+    if losers:
+        more = f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
+        text += f". Behind it: {', '.join(_loss(row, ranked[0]) for row in losers[:_NAMED])}{more}"
+    for other, theirs in others:
+        best = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
+        text += f". With {negatives_words(other)}: {', '.join(map(_against, best))}"
     return f"{text}."
+
+
+def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> str:
+    """What is known of the differences between those that share first place."""
+    equal = [row.strategy for row in rest if row.best == best.strategy and row.to_best == "equal"]
+    undecided = [row.strategy for row in rest if row.strategy not in equal]
+    text = f"; equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}" if equal else ""
+    return text + (f"; undecided against {best.strategy}: {listed(undecided, _NAMED)}" if undecided else "")
+
+
+def _loss(row: VerdictRow, best: VerdictRow) -> str:
+    """By how much, to the best of the table."""
+    if row.best == best.strategy:
+        return f"{row.strategy} by {100 * row.behind:.2f} {bracket(row.behind_low, row.behind_high)} points"
+    return f"{row.strategy} by {100 * (best.mean - row.mean):.2f} points"
+
+
+def _mean(row: VerdictRow) -> str:
+    return f"{row.strategy} ({percent(row.mean)} %)"
 
 
 def _against(row: VerdictRow) -> str:
     """Mean and difference to the baseline."""
-    mean = f"{row.strategy} {percent(row.mean)} %"
     if not row.compared:
-        return f"{mean} (the baseline)" if row.verdict == "baseline" else mean
-    return f"{mean} ({signed(row.difference, row.diff_low, row.diff_high)} against {row.baseline}: {row.verdict})"
+        return f"{row.strategy} {percent(row.mean)} %" + " (the baseline)" * (row.verdict == "baseline")
+    difference = signed(row.difference, row.diff_low, row.diff_high)
+    return f"{row.strategy} {percent(row.mean)} % ({difference} against {row.baseline}: {row.verdict})"
 
 
 def _sure(rows: Sequence[VerdictRow]) -> list[str]:
-    """How sure: what the intervals cover, and whether there are too few seeds to tell."""
-    first, seeds = rows[0], max(row.seeds for row in rows)
+    """The verdicts against the baseline, what the intervals cover, and whether there are too few seeds."""
     compared = [row for row in rows if row.compared]
     if not compared:
         return []
-    level = f"{100 * (1 - first.alpha):g} %"
-    counts = {
-        word: sum(row.verdict == word for row in compared) for word in ("better", "worse", "tied", "underpowered")
-    }
-    told = f"Against the baseline, in points: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}. "
+    seeds, level = max(row.seeds for row in rows), f"{100 * (1 - rows[0].alpha):g} %"
+    words = ("better", "worse", "equal", "undecided")
+    counts: Mapping[str, int] = {word: sum(row.verdict == word for row in compared) for word in words}
+    text = f"Against the baseline: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}. "
     if seeds == 1:
-        told += f"One seed: the intervals ({level}) are of these very models on other queries, not of the strategies; "
-        return [f"{told}{_ENOUGH_SEEDS} seeds would tell."]
-    told += f"The intervals of a table hold all at once in {level} of repetitions, over seeds and queries."
-    if seeds < _ENOUGH_SEEDS and 2 * counts["underpowered"] >= len(compared):
+        text += (
+            f"One seed: the {level} intervals are about these very models on other queries, not about the strategies; "
+        )
+        return [f"{text}use {_ENOUGH_SEEDS} seeds."]
+    text += f"Simultaneous {level} intervals over seeds and queries."
+    if seeds < _ENOUGH_SEEDS and 2 * counts["undecided"] >= len(compared):
         smallest = min(row.minimum_detectable for row in compared)
-        told += f" {seeds} seeds cannot tell: the smallest difference they would show is about "
-        told += f"{percent(smallest)} points; use {_ENOUGH_SEEDS}."
-    return [told]
+        text += f" {seeds} seeds show differences of about {percent(smallest)} points or more; use {_ENOUGH_SEEDS}."
+    return [text]
 
 
 def _saturated(rows: Sequence[VerdictRow]) -> list[str]:
-    last = min(row.mean for row in rows)
-    if last < _SATURATED:
+    if not rows or min(row.mean for row in rows) < _SATURATED:
         return []
-    name = label_of(rows[0].metric)
-    return [f"{name} is saturated (the last strategy has {percent(last)} %): choose a stricter one with --metric."]
+    name, last = label_of(rows[0].metric), percent(min(row.mean for row in rows))
+    return [f"{name} is saturated (the last strategy has {last} %): choose a stricter one with --metric."]
 
 
 def _regime(groups: Sequence[Group]) -> list[str]:
-    """Where the runs stood at their last refresh."""
-    cards = [last_card(result) for group in groups for result in group.results if result.get("regime_by_refresh")]
-    return [f"Regime: {in_words(cards)}. The answer is about this regime."] if cards else []
+    """Where the runs stood at their last refresh, data set by data set; of more than three nothing."""
+    names = sorted({group.labels["dataset"] for group in groups})
+    lines = []
+    for name in names if len(names) <= 3 else ():
+        results = [result for group in groups if group.labels["dataset"] == name for result in group.results]
+        cards = [last_card(result) for result in results if result.get("regime_by_refresh")]
+        if cards:
+            where = f" on {name}" * (len(names) > 1)
+            lines.append(f"Regime{where}: {in_words(cards)}. The answer is about this regime.")
+    return lines

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from negbench.analysis.regime import in_words
+from negbench.analysis.columns import AUDIT, texts
+from negbench.analysis.regime_card import in_words
 from negbench.analysis.words import label_of, number, percent, plain
 from negbench.display import Grid
 from negbench.runfolder import RunFolder
@@ -86,35 +87,11 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 # --- audits ------------------------------------------------------------------------------------------------------
 
-# field, title, digits, whether in percent; the order of the table
-_AUDIT = (
-    ("false_negative_rate_draws", "FN draws %", 2, True),
-    ("false_negative_rate_pool", "FN pool %", 2, True),
-    ("judged_rate_draws", "judged draws %", 2, True),
-    ("judged_rate_pool", "judged pool %", 2, True),
-    ("similarity_mean", "cosine to target", 3, False),
-    ("similarity_q50", "its median", 3, False),
-    ("similarity_q95", "its 95 %", 3, False),
-    ("pool_size", "pool", 0, False),
-    ("hardness", "hardness", 3, False),
-    ("band_start", "band from %", 1, True),
-    ("band_mean", "band %", 1, True),
-    ("band_end", "band to %", 1, True),
-    ("diversity", "diversity", 3, False),
-    ("fallback_below", "fallbacks below", 0, False),
-    ("fallback_any", "fallbacks any", 0, False),
-    ("empty", "empty rows", 0, False),
-)
-
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows of an audit, one a strategy; columns that hold nothing for any strategy are left out."""
-    found = pd.DataFrame(rows).dropna(axis="columns", how="all")
-    shown = {"strategy": list(found["strategy"])}
-    for field, title, digits, in_percent in _AUDIT:
-        if field in found:
-            shown[title] = [(percent if in_percent else number)(value, digits) for value in found[field]]
-    return pd.DataFrame(shown)
+    columns = [column for column in AUDIT if any(row.get(column.key) is not None for row in rows)]
+    return texts(columns, rows, ["strategy"])
 
 
 def audit_table(found: AuditResult) -> Grid:

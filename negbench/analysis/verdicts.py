@@ -1,32 +1,30 @@
-"""Statistics of a comparison: every strategy's interval, and its verdict against a baseline, per metric.
+"""Verdicts of a comparison: each strategy's mean, and its difference to a baseline and to the best, per metric.
 
-Strategies are compared within one data set, loss and backbone; nothing else shares a test. All of it is a function of
-the cells and the rules alone: each test draws from a generator that its own values seed.
+Strategies share a test within one table: one data set, loss and backbone, and one system, point of the dials and kind
+of settings where a comparison has these axes. Several data sets or backbones add tables "over all" of the same
+statistics. Everything is a function of the cells and the rules alone.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from negbench import statistics
+from negbench.analysis.differences import Calibrated, Differences, calibrated, differences
 from negbench.analysis.words import label_of
 from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
-from negbench.grid.comparison import Group
+from negbench.grid.comparison import AXES, Group
 from negbench.scoring.stored import Values, values_of
 
-Array = NDArray[np.float64]
-
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
-_EFFECTS = (0.01, 0.02)  # at which the power is simulated
-_WORK = 2_000_000  # simulations times queries of a calibration: a second or two on a slow core
+OVER_ALL = "over all"  # in place of a data set or a backbone
+PLACE = tuple(axis for axis in AXES if axis != "strategy")  # what a table's strategies have in common
 
 
 @dataclass(frozen=True)
@@ -107,11 +105,12 @@ def _plugin(label: str) -> str:
 class VerdictRow:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
 
-    `verdict` is one of `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
-    baseline, or no baseline). `beaten_by` names the strategies that beat it (none where strategies have no seed in
-    common). `negatives`: per query and step. The rest is as in `negbench.statistics`: `mean`, `sd` over seeds, `low`
-    and `high` of its `Summary` (`models_` of these models alone), and what its `Comparison` says of the difference to
-    the baseline.
+    `verdict` is a `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the baseline, or
+    no baseline). `mean`, `sd` over seeds, `low`, `high` and `models_` (these models alone) are of its
+    `negbench.statistics.Summary`; `difference` to `paired_seeds` of its `Comparison` with the baseline. Over all pairs
+    of the table: `beaten_by` names the strategies that beat it; two strategies share one of the `letters` exactly where
+    neither beats the other; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and
+    step. `system`, `point` and `settings` are empty where the comparison has no such axis.
     """
 
     dataset: str
@@ -131,6 +130,11 @@ class VerdictRow:
     baseline: str
     verdict: str
     beaten_by: tuple[str, ...] = ()
+    letters: str = ""
+    best: str = ""
+    behind: float = math.nan
+    behind_low: float = math.nan
+    behind_high: float = math.nan
     negatives: float = math.nan
     difference: float = math.nan
     diff_low: float = math.nan
@@ -145,11 +149,26 @@ class VerdictRow:
     paired_seeds: int = 0
     margin: float = math.nan
     alpha: float = math.nan
+    system: str = ""
+    point: str = ""
+    settings: str = ""
 
     @property
     def compared(self) -> bool:
         """Whether there is a difference to a baseline."""
         return not math.isnan(self.difference)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The table that it is a row of: its values of `PLACE`."""
+        return tuple(getattr(self, axis) for axis in PLACE)
+
+    @property
+    def to_best(self) -> str:
+        """The verdict on the best minus this one, 'better' where the best beats it; '' where there is none."""
+        if math.isnan(self.behind):
+            return ""
+        return statistics.verdict(self.behind_low, self.behind_high, margin=self.margin)
 
     def plain(self) -> dict[str, Any]:
         """For JSON and CSV: rounded to 10 decimals; no infinity (an effect without any spread) either."""
@@ -168,18 +187,33 @@ def _finite(value: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class VerdictTable:
-    """What shares a test: the strategies of one data set, loss and backbone.
+    """What shares a test.
 
-    `values`: metric -> strategy -> values; `main`: the metric that verdicts are about; `negatives`: strategy ->
-    negatives per query and step.
+    Attributes:
+        labels: axis -> value that all its strategies have in common.
+        main: the metric that verdicts are about.
+        values: metric -> strategy -> per-query values.
+        negatives: strategy -> negatives per query and step.
+        own: the strategy that is the baseline whatever the rules say (a system's published one); '' for none.
     """
 
-    dataset: str
-    loss: str
-    backbone: str
+    labels: Mapping[str, str]
     main: str
-    values: dict[str, dict[str, Values]]
+    values: Mapping[str, Mapping[str, Values]]
     negatives: Mapping[str, float] = field(default_factory=dict)
+    own: str = ""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """As `VerdictRow.place`."""
+        return tuple(self.labels.get(axis, "") for axis in PLACE)
+
+    def baseline(self, rules: Rules) -> str | None:
+        """The strategy that the others are compared with; None where it has no finished cell."""
+        names = list(self.values.get(self.main, {}))
+        if self.own:
+            return self.own if self.own in names else None
+        return rules.choose(names) if names else None
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -206,24 +240,30 @@ def negatives_of(group: Group) -> float:
     return float(np.mean(found)) if found else math.nan
 
 
-def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[VerdictTable]:  # frozen
+def tables_of(
+    groups: Sequence[Group],
+    rules: Rules = Rules(),
+    own: Mapping[str, str] | None = None,  # frozen
+) -> list[VerdictTable]:
     """Per-query values of all groups on the headline metrics, the one that verdicts are about first.
 
     Args:
         groups: of a comparison.
         rules: whose metric it is.
+        own: system -> label of its own strategy, the baseline of its tables.
 
     Raises:
         UnknownNameError: a data set has no such metric.
         RunError: two runs of one data set whose stored ranks are of different queries.
     """
-    found: dict[tuple[str, str, str], list[Group]] = {}
+    found: dict[tuple[str, ...], list[Group]] = {}
     for group in groups:
-        found.setdefault((group.labels["dataset"], group.labels["loss"], group.labels["backbone"]), []).append(group)
+        found.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
     tables = []
     queries: dict[str, tuple[str, ...]] = {}
-    for (dataset, loss, backbone), members in sorted(found.items()):
-        result = members[0].results[0]
+    for place, members in sorted(found.items()):
+        labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
+        result, dataset = members[0].results[0], labels["dataset"]
         main = rules.main(result["main_metric"], list(result["metrics"]))
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
@@ -232,11 +272,56 @@ def tables_of(groups: Sequence[Group], rules: Rules = Rules()) -> list[VerdictTa
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
                 queries[dataset] = mine.queries
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
-        tables.append(VerdictTable(dataset, loss, backbone, main, values, negatives))
+        tables.append(VerdictTable(labels, main, values, negatives, (own or {}).get(labels.get("system", ""), "")))
     return tables
 
 
-# --- testing -----------------------------------------------------------------------------------------------------
+def over_all(tables: Sequence[VerdictTable]) -> list[VerdictTable]:
+    """One table of the main metrics for tables that differ in data set or backbone alone, each weighing the same.
+
+    Strategies and seeds that every one of them has; a row of values is one seed on all queries of all tables.
+    """
+    found: dict[tuple[str, ...], list[VerdictTable]] = {}
+    for table in tables:
+        rest = tuple(table.labels.get(axis, "") for axis in PLACE if axis not in ("dataset", "backbone"))
+        found.setdefault(rest, []).append(table)
+    joined = [_joined(members) for members in found.values() if len(members) > 1]
+    return [table for table in joined if table is not None]
+
+
+def _joined(tables: Sequence[VerdictTable]) -> VerdictTable | None:
+    parts = [table.values.get(table.main, {}) for table in tables]
+    values: dict[str, Values] = {}
+    for name in parts[0]:
+        mine = [part[name] for part in parts if name in part]
+        seeds = sorted(set.intersection(*(set(each.seeds) for each in mine)))
+        if len(mine) == len(parts) and seeds:
+            values[name] = _side_by_side(mine, seeds)
+    if not values:
+        return None
+    labels = {
+        axis: OVER_ALL if len({table.labels[axis] for table in tables}) > 1 else value
+        for axis, value in tables[0].labels.items()
+    }
+    metric = " and ".join(dict.fromkeys(table.main for table in tables))
+    negatives = {name: float(np.mean([table.negatives.get(name, math.nan) for table in tables])) for name in values}
+    return VerdictTable(labels, metric, {metric: values}, negatives, tables[0].own)
+
+
+def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
+    """Queries beside each other, every (part, stratum) a stratum of its own, scaled so that each part weighs the same.
+
+    A mean is the unweighted mean over strata: a part with k of all K strata is scaled by K / (parts * k).
+    """
+    strata = [np.zeros(each.values.shape[1], dtype="U1") if each.strata is None else each.strata for each in parts]
+    counts = [len(np.unique(each)) for each in strata]
+    rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in parts]
+    scaled = [sum(counts) / (len(parts) * count) * mine for count, mine in zip(counts, rows, strict=True)]
+    labels = np.concatenate([[f"{i}/{label}" for label in each] for i, each in enumerate(strata)])
+    return Values(np.concatenate(scaled, axis=1), tuple(seeds), labels)
+
+
+# --- judging -----------------------------------------------------------------------------------------------------
 
 
 def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
@@ -245,197 +330,62 @@ def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
     rows: list[VerdictRow] = []
+    baseline = table.baseline(rules)
     for metric, values in table.values.items():
+        options = {"margin": rules.margin, "alpha": rules.alpha}
         try:
-            rows += _rows(table, metric, values, rules)
+            found = differences(values, baseline, **options, key="/".join([*table.place, metric]))
         except ValueError:  # the only one left to a table that was read here: too few queries in a stratum
             continue
+        rows += [_row(table, metric, name, found, baseline, rules) for name in values]
     return rows
 
 
-def _rows(table: VerdictTable, metric: str, values: Mapping[str, Values], rules: Rules) -> list[VerdictRow]:
-    names = list(values)
-    strata = values[names[0]].strata
-    baseline = rules.choose(names)
-    generator = _generator(table, metric, values)
-    means = statistics.summarise_table(
-        {name: mine.values for name, mine in values.items()},
-        generator=generator,
-        strata=strata,
-        level=1 - rules.alpha,
-    )
-    compared = {} if baseline is None else _compared(values, baseline, rules, generator)
-    beaten = _beaten(values, rules, generator)
-    rows = []
-    for name, mean in means.items():
-        found = compared.get(name)
-        verdict: str = "not compared" if found is None else found.verdict
-        rows.append(
-            VerdictRow(
-                dataset=table.dataset,
-                loss=table.loss,
-                backbone=table.backbone,
-                strategy=name,
-                metric=metric,
-                main=metric == table.main,
-                mean=mean.mean,
-                sd=mean.sd,
-                low=mean.interval.low,
-                high=mean.interval.high,
-                models_low=mean.models.low,
-                models_high=mean.models.high,
-                seeds=mean.seeds,
-                queries=mean.queries,
-                baseline=baseline or "",
-                verdict="baseline" if name == baseline else verdict,
-                beaten_by=beaten.get(name, ()),
-                negatives=table.negatives.get(name, math.nan),
-                margin=rules.margin,
-                alpha=rules.alpha,
-                **({} if found is None else _of_comparison(found)),
-            )
-        )
-    return rows
-
-
-def _of_comparison(found: statistics.Comparison) -> dict[str, Any]:
-    return {
-        "difference": found.difference,
-        "diff_low": found.interval.low,
-        "diff_high": found.interval.high,
-        "diff_models_low": found.models.low,
-        "diff_models_high": found.models.high,
-        "p_value": found.p_value,
-        "p_models": found.p_models,
-        "p_adjusted": found.p_adjusted,
-        "effect_size": found.effect_size,
-        "minimum_detectable": found.minimum_detectable,
-        "paired_seeds": found.seeds,
-    }
-
-
-def _compared(
-    values: Mapping[str, Values], baseline: str, rules: Rules, generator: np.random.Generator
-) -> dict[str, statistics.Comparison]:
-    """Strategy -> its comparison, of those that have a seed in common with the baseline."""
-    base = values[baseline]
-    pairable = {name: mine for name, mine in values.items() if set(mine.seeds) & set(base.seeds)}
-    found = statistics.compare_table(
-        {name: mine.values for name, mine in pairable.items()},
-        baseline,
-        generator=generator,
-        strata=base.strata,
-        seeds={name: mine.seeds for name, mine in pairable.items()},
+def _row(
+    table: VerdictTable, metric: str, name: str, found: Differences, baseline: str | None, rules: Rules
+) -> VerdictRow:
+    mean, against = found.means[name], found.against.get(name)
+    facts: dict[str, Any] = dict(table.labels)
+    if found.pairs is not None:
+        facts |= {"beaten_by": found.pairs.beaten()[name], "letters": found.pairs.letters()[name], "best": found.best}
+        if name != found.best:
+            gap = found.pairs.of(found.best, name)
+            facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
+    if against is not None:
+        facts |= {"difference": against.difference, "p_value": against.p_value, "p_models": against.p_models}
+        facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
+        facts |= {"diff_models_low": against.models.low, "diff_models_high": against.models.high}
+        facts |= {"p_adjusted": against.p_adjusted, "effect_size": against.effect_size}
+        facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
+    verdict: str = "not compared" if against is None else against.verdict
+    return VerdictRow(
+        strategy=name,
+        metric=metric,
+        main=metric == table.main,
+        mean=mean.mean,
+        sd=mean.sd,
+        low=mean.interval.low,
+        high=mean.interval.high,
+        models_low=mean.models.low,
+        models_high=mean.models.high,
+        seeds=mean.seeds,
+        queries=mean.queries,
+        baseline=baseline or "",
+        verdict="baseline" if name == baseline else verdict,
+        negatives=table.negatives.get(name, math.nan),
         margin=rules.margin,
         alpha=rules.alpha,
-    )
-    return {comparison.name: comparison for comparison in found}
-
-
-def _beaten(values: Mapping[str, Values], rules: Rules, generator: np.random.Generator) -> dict[str, tuple[str, ...]]:
-    """Strategy -> those that beat it, on the seeds that all strategies have."""
-    common = sorted(set.intersection(*(set(mine.seeds) for mine in values.values())))
-    if not common:
-        return {}
-    shared = {name: mine.values[[mine.seeds.index(seed) for seed in common]] for name, mine in values.items()}
-    strata = next(iter(values.values())).strata
-    return statistics.pairs(shared, generator=generator, strata=strata, alpha=rules.alpha).beaten()
-
-
-def _generator(table: VerdictTable, metric: str, values: Mapping[str, Values]) -> np.random.Generator:
-    """Seeded by all that is tested, so that the same cells give the same bytes."""
-    digest = hashlib.sha256("\n".join([table.dataset, table.loss, table.backbone, metric]).encode())
-    for name, mine in values.items():
-        digest.update(f"{name} {mine.seeds}".encode())
-        digest.update(np.ascontiguousarray(mine.values).tobytes())
-    return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
-
-
-# --- calibration -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """Level and power of one comparison of a table's design, by simulation.
-
-    Attributes:
-        dataset, metric: of the table.
-        source: "the baseline's own runs" or "a model of hits and misses".
-        seeds, queries: of the simulated design; with a baseline's own runs as the source, half of its seeds a side.
-        alpha: level asked for.
-        rejection: share of comparisons without a difference that were found different.
-        sd: of that share if its true value were alpha.
-        power: true difference -> share found.
-        simulations: comparisons behind each share.
-    """
-
-    dataset: str
-    metric: str
-    source: str
-    seeds: int
-    queries: int
-    alpha: float
-    rejection: float
-    sd: float
-    power: dict[str, float]
-    simulations: int
-
-    def line(self) -> str:
-        """One line for people."""
-        power = ", ".join(f"{100 * float(e):g} points are found in {share:.0%}" for e, share in self.power.items())
-        return (
-            f"calibration, {self.seeds} seeds and {self.queries:,} queries a side, simulated with {self.source} "
-            f"({self.simulations} comparisons): no difference is called one in {self.rejection:.1%} (asked for at most "
-            f"{self.alpha:.0%}, ± {self.sd:.1%}); true differences of {power}"
-        )
-
-
-def calibrated(table: VerdictTable, rules: Rules) -> Calibrated | None:
-    """What the test does with this table's number of seeds and queries, on the main metric; None without a baseline.
-
-    With 4 seeds or more of the baseline its own runs are split in two halves, again and again; with fewer, runs are
-    simulated that have its recalls and its spread over seeds, and that prefer different queries (see
-    docs/statistics.md). The number of simulations falls with the number of queries, so that it takes a second or two.
-    """
-    values = table.values.get(table.main, {})
-    baseline = rules.choose(list(values)) if values else None
-    if baseline is None:
-        return None
-    mine = values[baseline]
-    runs, queries = mine.values.shape
-    simulations = max(20, min(1000, _WORK // queries))
-    own = runs >= 4
-    source = mine.values if own else _world(mine)
-    seeds = runs // 2 if own else runs
-    found = statistics.calibrate(
-        source,
-        seeds=seeds,
-        generator=_generator(table, table.main, {baseline: mine}),
-        effects=_EFFECTS,
-        simulations=simulations,
-        alpha=rules.alpha,
-        resamples=500,
-    )
-    return Calibrated(
-        dataset=table.dataset,
-        metric=table.main,
-        source="the baseline's own runs" if own else "a model of hits and misses",
-        seeds=seeds,
-        queries=queries,
-        alpha=rules.alpha,
-        rejection=found.rejection,
-        sd=found.sd,
-        power={str(effect): share for effect, share in found.power.items()},
-        simulations=found.simulations,
+        **facts,
     )
 
 
-def _world(mine: Values) -> statistics.Simulation:
-    """A population of runs with this strategy's recall at each cutoff and its sd over seeds (one seed: 0.3 points)."""
-    levels = next((n for n in (1, 2, 3, 4) if np.allclose(mine.values * n, np.round(mine.values * n))), 1)
-    cuts = [float((mine.values >= (level - 0.5) / levels).mean()) for level in range(levels, 0, -1)]
-    if levels == 1 and not np.isin(mine.values, (0, 1)).all():  # average precisions
-        cuts = [float(mine.values.mean())]
-    recalls = tuple(min(max(recall, 0.02), 0.95) for recall in cuts)
-    spread = float(mine.values.mean(axis=1).std(ddof=1)) if len(mine.values) > 1 else 0.003
-    return statistics.Simulation(mine.values.shape[1], recalls, seed_sd=min(spread, 0.05), preference_sd=1.5)
+def calibrations_of(tables: Sequence[VerdictTable], rules: Rules) -> list[Calibrated]:
+    """Of the first table of each data set, on its main metric: the others have the same design."""
+    found = []
+    for dataset in dict.fromkeys(table.labels["dataset"] for table in tables):
+        table = next(table for table in tables if table.labels["dataset"] == dataset)
+        baseline = table.baseline(rules)
+        if baseline is not None:
+            values = table.values[table.main][baseline]
+            found.append(calibrated(dataset, table.main, values, alpha=rules.alpha))
+    return found

@@ -46,9 +46,9 @@ def bracket(low: float, high: float) -> str:
     return f"[{100 * low + 0.0:.2f}, {100 * high + 0.0:.2f}]"  # + 0.0: no '-0.00' of an exact zero
 
 
-def signed(value: float, low: float, high: float) -> str:
-    """'+1.20 [0.10, 2.30]' in points; '-' where there is no value."""
-    return "-" if math.isnan(value) else f"{100 * value:+.2f} {bracket(low, high)}"
+def signed(value: float, low: float, high: float, *, sign: bool = True) -> str:
+    """'+1.20 [0.10, 2.30]' in points or percent, the plus only with `sign`; '-' where there is no value."""
+    return "-" if math.isnan(value) else f"{100 * value:{'+' * sign}.2f} {bracket(low, high)}"
 
 
 def p_text(value: float) -> str:

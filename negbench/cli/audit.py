@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     """Audit and print."""
-    from negbench.analysis.regime import in_words
+    from negbench.analysis.regime_card import in_words
     from negbench.analysis.tables import audit_table
     from negbench.own.audit import run_audit
 

@@ -1,29 +1,28 @@
-"""What the report of a comparison or of a run holds, put together from their folders."""
+"""The page of a comparison or of a run, put together from their folders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.answer import answers
-from negbench.analysis.leader import FOLDED, leader_tables, ordered, verdict_frame
-from negbench.analysis.regime import READ, card_frame, regime_frame, run_frame
+from negbench.analysis.findings import Findings, stored
+from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
+from negbench.analysis.regime_card import READ, card_frame, run_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
+from negbench.analysis.tuned_gain import TUNED
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of, percent
-from negbench.errors import NegbenchError
 from negbench.files import read_json
-from negbench.grid.comparison import KEY, ComparisonFolder, Group, groups_of
-from negbench.grid.tuning import SUFFIX as TUNED
+from negbench.grid.comparison import AXES, Group
 from negbench.report import figures
+from negbench.report.axis_sections import axis_sections, notes_section, tuned_section
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
-from negbench.report.page import Cards, Choice, Note, Page, Part, Section, Table, write_page
+from negbench.report.page import Cards, Choice, Note, Page, PageSection, Part, Table, write_page
 from negbench.report.published import rows_beside
-from negbench.report.tuned import tuned_section
 from negbench.runfolder import RunFolder, find_run
 
 GALLERIES = 2
@@ -35,7 +34,7 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
     Args:
         runs: runs folder.
         name: of a comparison, a study, or of a run as `find_run` takes it.
-        galleries: best, worst and random queries shown, each so many; 0 leaves galleries and maps out.
+        galleries: best, worst and random queries shown, each so many; 0 leaves galleries out.
 
     Returns:
         Paths written, `report/index.html` first.
@@ -44,25 +43,13 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         RunError: no such comparison, study or run, or none finished yet.
     """
     folder = runs / name
-    if (folder / "study.json").exists():  # each kind of page with what it imports, optuna for one
+    if (folder / "study.json").exists():  # imports optuna
         from negbench.report.study import study_page
         from negbench.tuning.book import open_book
 
         page = study_page(open_book(runs, name))
-    elif (folder / "swap.json").exists():
-        from negbench.report.swap import swap_page
-
-        page = swap_page(folder)
-    elif (folder / "aggregate.json").exists():
-        from negbench.report.aggregate import aggregate_page
-
-        page = aggregate_page(folder)
-    elif (folder / "answer.json").exists():
-        from negbench.report.map import map_page
-
-        page = map_page(folder)
     elif (folder / "comparison.json").exists() or not _is_run(runs, name):
-        page = comparison_page(runs, name, galleries)
+        page = comparison_page(folder, stored(runs, name), galleries)
     else:
         found = find_run(runs, name)
         folder, page = found.path, run_page(found, galleries)
@@ -74,25 +61,21 @@ def _is_run(runs: Path, name: str) -> bool:
     return (Path(name) / "config.json").exists() or any(name in p.parent.name for p in runs.glob("*/config.json"))
 
 
-def comparison_page(runs: Path, name: str, galleries: int) -> Page:
-    """The page of a comparison."""
-    rows = read_rows(runs / name)
-    groups = ordered(groups_of(runs, name), rows)
-    cells = ComparisonFolder(runs / name).cells()
-    parts = figures.parts_of(groups, rows)
-    sections = [
-        _leader(groups, rows, cells, parts),
-        tuned_section(runs, name, rows, read_rows(runs / f"{name}{TUNED}")),
-    ]
-    sections += [_did(groups, rows), _regime(groups), _statistics(rows)]
-    sections.append(_audit(runs / name))
+def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
+    """The page of a comparison in this folder; figures of runs are those of the published settings alone."""
+    groups = ordered(found.groups, found.rows)
+    cells: Sequence[Mapping[str, Any]] = found.document["cells"]
+    rows = [row for row in found.rows if row.settings != TUNED]
+    parts = figures.parts_of(ordered(found.plain, rows), rows) if found.plain else []
+    tables = leader_tables(groups, found.rows)
+    sections = [*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)]
+    sections += [_did(tables), _regime(tables), _statistics(found.rows), _audit(folder), notes_section(found)]
     sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
-    found = answers(groups, rows)
     return Page(
-        title=f"negbench: {name}",
+        title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
-        answer=tuple(f"{dataset}: {line}" if len(found) > 1 else line for dataset in found for line in found[dataset]),
+        answer=tuple(found.answer()),
         facts=_facts(groups),
         sections=tuple(section for section in sections if section is not None),
     )
@@ -118,48 +101,39 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     )
 
 
-def read_rows(folder: Path) -> list[VerdictRow]:
-    """statistics.json of a comparison; empty where there is none."""
-    path = folder / "statistics.json"
-    if not path.exists():
-        return []
-    try:
-        return [VerdictRow.read(row) for row in read_json(path)]
-    except (TypeError, AttributeError, KeyError) as error:
-        raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
-
-
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
 def _leader(
-    groups: Sequence[Group], rows: Sequence[VerdictRow], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
-) -> Section:
+    found: Findings, tables: Mapping[str, LeaderTable], cells: Sequence[Mapping[str, Any]], parts: Sequence[Runs]
+) -> PageSection:
     left = sum(1 for cell in cells if cell["run"] is None)
-    found: list[Part] = []
+    shown: list[Part] = []
     if left:
-        found.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
-    if not rows:
-        found.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
-    found += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
+        shown.append(Note(f"{left} of {len(cells)} cells are not finished and not in this page.", missing=True))
+    if not found.rows:
+        shown.append(Note("No tests were computed for this comparison: `statistics.json` is absent.", missing=True))
+    shown += [chart for runs in parts if (chart := figures.forest(runs)) is not None]
     text = "Percent: mean ± standard deviation over seeds. Rows of equally many negatives per query and step stand "
     text += "together, the best first. FN: share known to be relevant."
     tested = " Difference in points, with an interval and a p-value for the whole table; `beaten by` is of all pairs; "
-    tested += "detectable: the true difference that would be found with a power of 80 %."
-    for key, where, table in _by_dataset(groups, rows):
-        title = f"Leader table{where}"
-        found.append(Table(f"leader{key}", title, table.quality, text + tested * bool(rows), FOLDED))
-    return Section("leader", "Against the baseline", "", tuple(found))
+    tested += "detectable: the true difference that would be found with a power of 80 %. Over all: every data set and "
+    tested += "backbone weighs the same."
+    for key, where, table in _by_dataset(tables):
+        shown.append(
+            Table(f"leader{key}", f"Leader table{where}", table.quality, text + tested * bool(found.rows), FOLDED)
+        )
+    several = bool(found.dials.axes or found.systems)
+    return PageSection("leader", "Against the baseline", "", tuple(shown), folded=several)
 
 
-def _by_dataset(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Iterable[tuple[str, str, Any]]:
+def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
     """Ending of a key, words for a title, and the leader table of each data set."""
-    tables = leader_tables(groups, rows)
     for place, (dataset, table) in enumerate(tables.items(), 1):
         yield (f"-{place}", f" on {dataset}", table) if len(tables) > 1 else ("", "", table)
 
 
-def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
+def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
     """What the strategies did, and what it cost."""
     text = (
         "Means over refreshes (batch strategies: over epochs) and seeds. Band: where in the ranking the pool lies, 0 % "
@@ -168,24 +142,24 @@ def _did(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> Section:
     )
     cost = "Means over seeds of one run; seconds depend on the machine and its load."
     parts: list[Part] = []
-    for key, where, table in _by_dataset(groups, rows):
-        parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
-        parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
-    return Section("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
+    for key, where, table in _by_dataset(tables):
+        if len(table.behaviour):
+            parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
+            parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
+    return PageSection("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
 
 
-def _regime(groups: Sequence[Group]) -> Section | None:
+def _regime(tables: Mapping[str, LeaderTable]) -> PageSection | None:
     """Where the models stand."""
-    parts: list[Part] = []
-    for place, dataset in enumerate(names := sorted({group.labels["dataset"] for group in groups}), 1):
-        mine = [group for group in groups if group.labels["dataset"] == dataset]
-        key, where = (f"-{place}", f" on {dataset}") if len(names) > 1 else ("", "")
-        if len(frame := regime_frame(mine)):
-            parts.append(Table(f"regime{key}", f"Regime{where}", frame, READ, FOLDED))
-    return Section("regime", "Regime", "", tuple(parts), folded=True) if parts else None
+    parts = tuple(
+        Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED)
+        for key, where, table in _by_dataset(tables)
+        if len(table.regime)
+    )
+    return PageSection("regime", "Regime", "", parts, folded=True) if parts else None
 
 
-def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
+def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     if not rows:
         return None
     found: dict[str, list[VerdictRow]] = {}
@@ -201,15 +175,15 @@ def _statistics(rows: Sequence[VerdictRow]) -> Section | None:
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "count both the queries and the seeds, and hold for all rows of a table at once: `better` and `worse` exactly "
-        "where the interval excludes 0. `tied`: it lies inside the margin, so a difference would not matter; "
-        "`underpowered`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
+        "where the interval excludes 0. `equal`: it lies inside the margin, so a difference would not matter; "
+        "`undecided`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
         f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
     shown = tuple(tables.values()) if len(tables) == 1 else (Choice("tests", tables),)
-    return Section("tests", "Tests", text, shown, folded=True)
+    return PageSection("tests", "Tests", text, shown, folded=True)
 
 
-def _audit(folder: Path) -> Section | None:
+def _audit(folder: Path) -> PageSection | None:
     """The audits of `negbench audit --out` into the comparison's folder, where there are any."""
     path = folder / "audit.json"
     if not path.exists():
@@ -223,10 +197,10 @@ def _audit(folder: Path) -> Section | None:
             parts.append(Table(f"audit-regime-{place}", "Regime", card_frame({audit["model"]: audit["regime"]})))
         parts += [Note(remark) for remark in audit["remarks"]]
     text = "Without any training: pools and draws of every strategy from one model's scores."
-    return Section("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
+    return PageSection("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
 
 
-def _published(parts: Sequence[Runs]) -> Section | None:
+def _published(parts: Sequence[Runs]) -> PageSection | None:
     """Published numbers on exactly the split and protocol of a data set here; None where there are none."""
     tables: dict[str, Part] = {}
     for runs in parts:
@@ -253,10 +227,10 @@ def _published(parts: Sequence[Runs]) -> Section | None:
         "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
         "of an epoch chosen on this very split, so they are no rows of the tables above."
     )
-    return Section("published", "Published numbers", text, tuple(tables.values()), folded=True)
+    return PageSection("published", "Published numbers", text, tuple(tables.values()), folded=True)
 
 
-def _metrics(folder: RunFolder) -> Section:
+def _metrics(folder: RunFolder) -> PageSection:
     text = "Percent; beside the run the untrained model and either modality alone."
     parts: list[Part] = [Table("metrics", "Metrics", metrics_frame(folder), text)]
     if folder.result["behaviour_by_refresh"]:
@@ -264,15 +238,15 @@ def _metrics(folder: RunFolder) -> Section:
     if "regime" in folder.result:  # runs of earlier versions have none
         parts.append(Table("regime", "Regime at each refresh and at the end", run_frame(folder.result), READ))
     parts += [Note(remark, missing=True) for remark in folder.result["remarks"]]
-    return Section("metrics", "Metrics", "", tuple(parts))
+    return PageSection("metrics", "Metrics", "", tuple(parts))
 
 
-def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Section:
+def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageSection:
     runs = {run.run_id: run for group in groups for run in group.runs}
     rows = []
     for cell in cells:
         run = runs.get(Path(cell["run"]).name) if cell["run"] else None
-        row = {name: cell[name] for name in KEY} | {"seed": cell["seed"], "run": cell["run"] or "-"}
+        row = {name: cell[name] for name in AXES if cell.get(name)} | {"seed": cell["seed"], "run": cell["run"] or "-"}
         if run is None:
             rows.append({**row, "main metric": "-", "epoch": "-", "remarks": cell["error"] or "not finished"})
         else:
@@ -280,28 +254,31 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> Secti
             remarks = "; ".join(run.result["remarks"]) or "-"
             epoch = f"{run.result['reported_epoch']} ({run.result['selected_on']})"
             rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
-    return Section(
+    return PageSection(
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
         (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),), folded=True,
     )  # fmt: skip
 
 
-def _settings(folder: RunFolder) -> Section:
+def _settings(folder: RunFolder) -> PageSection:
     frame = pd.DataFrame([{"key": k, "value": "-" if v is None else str(v)} for k, v in folder.config.flat().items()])
-    return Section("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
+    return PageSection("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
 
 
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
-def _charts(parts: Sequence[Runs]) -> list[Section | None]:
-    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> Section | None:
+def _charts(parts: Sequence[Runs]) -> list[PageSection | None]:
+    if not parts:
+        return []
+
+    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> PageSection | None:
         """One chart per data set and backbone; a choice where there are several."""
         found: dict[str, Chart | Table] = {
             f"{runs.dataset}, {runs.backbone}": chart for runs in parts if (chart := draw(runs)) is not None
         }
         shown = tuple(found.values()) if len(found) == 1 else (Choice(key, found),)
-        return Section(key, title, "", shown, folded=True) if found else None
+        return PageSection(key, title, "", shown, folded=True) if found else None
 
     return [
         section("training", "Training", figures.training),
@@ -314,7 +291,7 @@ def _charts(parts: Sequence[Runs]) -> list[Section | None]:
     ]
 
 
-def _scores(parts: Sequence[Runs]) -> Section:
+def _scores(parts: Sequence[Runs]) -> PageSection:
     charts: dict[str, Chart | Table] = {}
     for runs in parts:
         where = f" ({runs.dataset}, {runs.backbone})" if len(parts) > 1 else ""
@@ -326,18 +303,17 @@ def _scores(parts: Sequence[Runs]) -> Section:
         "Train queries against their corpus, before training, just before the first refresh after the warm-up, and at "
         "the end. A strategy without a refresh of its own has no curve after the warm-up."
     )
-    return Section("scores", "Score curves", text, shown, folded=True)
+    return PageSection("scores", "Score curves", text, shown, folded=True)
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
-    if count == 0:
+def _galleries(parts: Sequence[Runs], count: int) -> list[PageSection | None]:
+    if count == 0 or not parts:
         return []
     from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
 
-    maps: list[Part] = []
     val: list[Part] = []
     train: list[Part] = []
     for runs in parts:
@@ -346,13 +322,13 @@ def _galleries(parts: Sequence[Runs], count: int) -> list[Section | None]:
         several: list[Part] = [Note(f"{runs.dataset}, {runs.backbone}")] if len(parts) > 1 else []
         val += [*several, *([Cards(found.val, found.pictures)] if found.val else missing)]
         train += [*several, *missing, *([Cards(found.train, found.pictures)] if found.train else [])]
-        maps += [*several, found.map] if found.map is not None else []
     first = "The model of each strategy's first seed, under the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
     return [
-        Section("map", "Map of the queries", first, tuple(maps), folded=True) if maps else None,
-        Section("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True),
-        Section(
+        PageSection(
+            "gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True
+        ),
+        PageSection(
             "negatives",
             "Negatives drawn",
             "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, "

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.leader import equally_many
+from negbench.analysis.leader import equally_many, negatives_words
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import bracket, label_of, listed, spread
+from negbench.analysis.words import label_of, listed, spread
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
-from negbench.report.charts import GLYPHS, GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style, told, words_room
+from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +30,10 @@ _MOMENTS = {
 VERDICTS = {  # colour and marker: told apart without colours too
     "better": (PALETTE[2], "^"),
     "worse": (PALETTE[3], "v"),
-    "tied": (PALETTE[0], "s"),
-    "underpowered": (GREY, "o"),
+    "equal": (PALETTE[0], "s"),
+    "undecided": (GREY, "o"),
 }
-_CURVE_POINTS = 240  # of one query's curve, places far from its target, drops and pool
+_CURVE_POINTS = 120  # of one query's curve, places far from its target, drops and pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def forest(runs: Runs) -> Chart | None:
         f"{100 * first.margin:g} points. Numbers to the right: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
     )
-    legend = tuple((GLYPHS[marker], color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
+    legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
     return Chart(runs.key("forest"), f"{name} against the baseline", text, tuple(panels), legend=legend)
 
 
@@ -139,7 +139,7 @@ def _forest_panel(
     blocks = equally_many(rows)
     lines: list[str | VerdictRow] = []
     for negatives, mine in blocks.items():
-        lines += [f"{negatives} negative{'s' * (negatives != '1')}", *mine]
+        lines += [negatives_words(negatives), *mine]
 
     def draw(axes: Axes) -> None:
         axes.axvspan(-100 * rows[0].margin, 100 * rows[0].margin, color=GREY, alpha=0.12, linewidth=0)
@@ -155,9 +155,7 @@ def _forest_panel(
             if line.compared:
                 color, marker = VERDICTS[line.verdict]
                 axes.plot([100 * line.diff_low, 100 * line.diff_high], [y, y], color=color, linewidth=1.6)
-                (point,) = axes.plot([100 * line.difference], [y], marker, color=color, markersize=5.5)
-                hint = f"{line.strategy}, {loss}: {100 * line.difference:+.2f} {bracket(line.diff_low, line.diff_high)}"
-                told(point, [f"{hint}, {line.verdict}"])
+                axes.plot([100 * line.difference], [y], marker, color=color, markersize=5.5)
         axes.text(1.24, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
         named = [(y, line) for y, line in enumerate(lines) if isinstance(line, VerdictRow)]
         labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
@@ -167,8 +165,7 @@ def _forest_panel(
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
 
-    names = [row.strategy + " (baseline)" * (row.verdict == "baseline") for row in rows]
-    return Panel(loss, draw, 0.2 * len(lines) + 0.1, words_room([*names, "100 negatives"]), 0.65)
+    return Panel(loss, draw, 0.2 * len(lines) + 0.1)
 
 
 # --- against the epoch -------------------------------------------------------------------------------------------
@@ -420,7 +417,7 @@ def trade_offs(runs: Runs) -> Chart | None:
         points = [(group, x) for group in runs.groups if (x := value_of(group)) is not None and math.isfinite(x)]
         if points:
             panels.append(Panel(title, _points(runs, points, label, f"{name} (%)")))
-    losses = tuple((GLYPHS[MARKERS[i % len(MARKERS)]], GREY, loss) for i, loss in enumerate(runs.losses))
+    losses = tuple((MARKERS[i % len(MARKERS)], GREY, loss) for i, loss in enumerate(runs.losses))
     text = (
         f"Each point is a strategy under a loss, {runs.size}: colour is the strategy, marker the loss, bars are one "
         "standard deviation over seeds. Up and to the left is better. Seconds depend on the machine and its load."
@@ -433,13 +430,11 @@ def _points(runs: Runs, points: Sequence[tuple[Group, float]], xlabel: str, ylab
     def draw(axes: Axes) -> None:
         for group, x in points:
             values = 100 * np.array(group.values("metrics", runs.main))
-            strategy, loss = group.labels["strategy"], group.labels["loss"]
             color = line_style(runs.index(group))["color"]
             if len(values) > 1:
                 axes.errorbar([x], [values.mean()], yerr=[values.std(ddof=1)], fmt="none", ecolor=color, linewidth=1)
-            marker = MARKERS[runs.losses.index(loss) % len(MARKERS)]
-            (point,) = axes.plot([x], [values.mean()], marker, color=color, markersize=5)
-            told(point, [f"{strategy}, {loss}: {values.mean():.2f} at {x:.3g}"])
+            marker = MARKERS[runs.losses.index(group.labels["loss"]) % len(MARKERS)]
+            axes.plot([x], [values.mean()], marker, color=color, markersize=5)
         for strategy in runs.strategies:  # one entry of the legend each, whatever the marker
             index = sorted(runs.strategies).index(strategy)
             axes.plot([], [], "-", color=line_style(index)["color"], linewidth=4, label=strategy)

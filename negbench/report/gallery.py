@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench.analysis.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.config import resolved
 from negbench.contracts import Backbone
 from negbench.data.scene import Scene, Scenes, Split, device_of
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.report.charts import GREY, PALETTE, Chart, Panel, told
+from negbench.report.cards import Card, Pictures, Relation, Strip, Thumb
 from negbench.report.figures import Runs
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.scoring.scorers import load_weights
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 TOP = 6
 _STRATEGIES = 5  # shown at most, in the order of the leader table
-_MAPS = 3  # strategies whose queries are mapped
-_MAPPED = 240  # queries of a map
-_WORDS = 9  # kinds of change told apart in a map
 _SEED = 0
-# words that say nothing of a change; scikit-learn's list takes a second to import
-_USUAL = frozenset(
-    "a about all also an and any are as at be but by do does for from has have in into is it its like more most no not "  # noqa: SIM905
-    "of on one or other our out same so some than that the their them then there these they this to too very was we "
-    "what which with without you your".split()
-) | {""}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,22 +44,20 @@ class View:
     folder: RunFolder
     val: tuple[Tensor, Tensor]
     train: tuple[Tensor, Tensor] | None
-    embedded: NDArray[np.float32]  # [<= _MAPPED, D] val queries
 
 
 @dataclass(eq=False)
 class Gallery:
-    """Cards and a map of one (data set, backbone); `missing` says what could not be had."""
+    """Cards of one (data set, backbone); `missing` says what could not be shown."""
 
     pictures: Pictures
     val: tuple[Card, ...] = ()
     train: tuple[Card, ...] = ()
-    map: Chart | None = None
     missing: list[str] = field(default_factory=list)
 
 
 def gallery(runs: Runs, count: int) -> Gallery:
-    """Cards of `count` best, `count` worst and `count` random queries of the reported split and of train, and maps.
+    """Cards of `count` best, `count` worst and `count` random queries of the reported split and of train.
 
     The models are those of each strategy's first seed under the first loss it has, at most five strategies. Whatever is
     gone (data, weights) is named in `missing` instead of raised.
@@ -95,7 +77,7 @@ def gallery(runs: Runs, count: int) -> Gallery:
     views, scenes = [], Scenes()
     split: Split | None = None
     for label, folder in folders.items():
-        if not folder.has_weights:  # of a merged comparison: nothing is opened for it
+        if not folder.has_weights:
             found.missing.append(f"{label}: no weights")
             continue
         try:
@@ -107,7 +89,6 @@ def gallery(runs: Runs, count: int) -> Gallery:
         split = scene.val
     if split is None:
         return found
-    found.map = _map(runs, views, split.dataset)
     if split.dataset.files is None:
         found.missing.append("the backbone reads stored embeddings, so there are no images to show")
         return found
@@ -158,11 +139,9 @@ def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick 
     backbone = scenes.backbone(config).to(device)
     scene = scenes.scene(config, scenes.splits(config, backbone), backbone, device, Display())
     load_weights(backbone, folder)
-    mapped = _only(scene.val, _sample(len(scene.val.dataset.queries)))
-    queries = evaluation.embed_queries(backbone, scene, mapped).cpu().numpy()
     best = _top(backbone, scene, scene.val, val.rows)
     on_train = None if train is None else _top(backbone, scene, scene.train, train.rows)
-    return View(label, folder, best, on_train, queries), scene
+    return View(label, folder, best, on_train), scene
 
 
 def _only(split: Split, rows: Sequence[int]) -> Split:
@@ -181,11 +160,6 @@ def _top(backbone: Backbone, scene: Scene, split: Split, rows: Sequence[int]) ->
     found = evaluation.embed(backbone, scene, part)
     top = evaluation.top_k(part, found.queries, found.candidates, TOP)
     return top.columns, top.scores
-
-
-def _sample(count: int) -> list[int]:
-    order: list[int] = np.random.default_rng(_SEED).permutation(count)[:_MAPPED].tolist()
-    return order
 
 
 # --- cards -------------------------------------------------------------------------------------------------------
@@ -271,59 +245,3 @@ def _relation(dataset: Dataset, row: int, column: int) -> Relation:
 
 def _word(relation: Relation) -> str:
     return {"target": " target", "relevant": " relevant", "reference": " reference"}.get(relation, "")
-
-
-# --- map ---------------------------------------------------------------------------------------------------------
-
-
-def _map(runs: Runs, views: Sequence[View], dataset: Dataset) -> Chart | None:
-    """Query embeddings on their two principal components, coloured by what the text asks to change."""
-    rows = _sample(len(dataset.queries))
-    if len(rows) < 8:
-        return None
-    texts = [dataset.queries[row].text for row in rows]
-    kinds = changes(texts)
-    order = [word for word, _ in Counter(k for k in kinds if k).most_common()]
-    text = (
-        f"Embeddings of n = {len(rows)} sampled queries of the reported split on their two principal components. "
-        "Colour: the rarest of the frequent words in the query's text; queries with one word stand together where the "
-        "model has learned what it asks for."
-    )
-    panels = tuple(Panel(view.label, _points(view.embedded, texts, kinds, order)) for view in views[:_MAPS])
-    return Chart(runs.key("map"), "Map of the queries", text, panels)
-
-
-def _points(embedded: NDArray[np.float32], texts: Sequence[str], kinds: Sequence[str], order: Sequence[str]) -> Any:
-    flat, shares = _flat(embedded)
-
-    def draw(axes: Axes) -> None:
-        for index, kind in enumerate([*order, ""]):
-            chosen = [i for i, k in enumerate(kinds) if k == kind]
-            if chosen:
-                color = PALETTE[index if index < 7 else index + 1] if kind else GREY  # grey is for the rest
-                (dots,) = axes.plot(*flat[chosen].T, "o", color=color, markersize=3, label=kind or "other")
-                told(dots, [texts[i] for i in chosen])
-        axes.set(xlabel=f"1st component ({shares[0]:.0%} of the variance)", ylabel=f"2nd ({shares[1]:.0%})")
-        axes.set(xticklabels=[], yticklabels=[])
-
-    return draw
-
-
-def _flat(embedded: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[M, D] -> [M, 2] coordinates on the principal components, and the shares of the variance of these two."""
-    centred = embedded.astype(np.float64) - embedded.mean(axis=0)
-    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
-    signs = np.sign(right[:2, np.abs(right[:2]).argmax(axis=1)].diagonal())  # a component has no direction of its own
-    return left[:, :2] * sizes[:2] * signs, sizes[:2] ** 2 / (sizes**2).sum()
-
-
-def changes(texts: Sequence[str]) -> list[str]:
-    """For each text the rarest of its words among the most frequent content words of all; '' where it has none.
-
-    Words that stand in more than 40 % of the texts say nothing, nor do those in fewer than 2 %.
-    """
-    words = [{w.strip(".,?!;:'\"()").lower() for w in text.split()} - _USUAL for text in texts]
-    counts = Counter(word for each in words for word in each)
-    usual = [w for w, n in counts.items() if math.ceil(0.02 * len(texts)) <= n <= 0.4 * len(texts) and len(w) > 2]
-    top = sorted(usual, key=lambda w: (-counts[w], w))[:_WORDS]
-    return [min(each & set(top), key=lambda w: (counts[w], w), default="") for each in words]

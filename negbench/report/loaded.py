@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from negbench import files
+from negbench.analysis.findings import Findings, stored
 from negbench.errors import RunError
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.loop.types import RunResult
-from negbench.report.swap import records
 from negbench.runfolder import find_run
 
 if TYPE_CHECKING:
@@ -26,12 +26,6 @@ def _html(title: str, lines: list[str], frame: pd.DataFrame) -> str:
     """For a notebook."""
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return f"<h4>{escape(title)}</h4>{text}{frame.to_html(index=False)}"
-
-
-def stored_document(folder: Path, told: str, *tables: str) -> dict[str, Any]:
-    """For JSON: what a file of a folder tells, with the rows of tables beside it."""
-    document: dict[str, Any] = files.read_json(folder / told)
-    return {"path": folder, **document, **{table: records(folder / f"{table}.csv") for table in tables}}
 
 
 @dataclass(frozen=True)
@@ -60,9 +54,14 @@ class Comparison:
         return pd.read_csv(self.path / "table.csv", dtype=str, keep_default_na=False)
 
     @cached_property
+    def findings(self) -> Findings:
+        """The finished cells, and all that the statistics say of them."""
+        return stored(self.path.parent, self.name)
+
+    @cached_property
     def statistics(self) -> pd.DataFrame:
         """A row for each strategy and metric, numbers in its unit: `negbench.analysis.verdicts.VerdictRow`."""
-        return pd.DataFrame(files.read_json(self.path / "statistics.json"))
+        return pd.DataFrame([row.plain() for row in self.findings.rows])
 
     @cached_property
     def behaviour(self) -> pd.DataFrame:
@@ -95,7 +94,7 @@ class Comparison:
             "comparison": self.name,
             "path": self.path,
             "answer": self.answer,
-            "statistics": files.read_json(self.path / "statistics.json"),
+            "statistics": [row.plain() for row in self.findings.rows],
             "behaviour": self.behaviour.to_dict("records"),
             "cost": self.cost.to_dict("records"),
             "cells": ComparisonFolder(self.path).cells(),
@@ -199,7 +198,7 @@ def load(runs: Path, name: str) -> Comparison | StudyResult | RunResult:
     if (runs / name / "comparison.json").exists():
         groups_of(runs, name)  # raises where no cell is finished
         if not (runs / name / "answer.md").exists():
-            raise RunError(f"'{name}' was interrupted before its end: the same command goes on with it")
+            raise RunError(f"'{name}' was interrupted before its end: rerun its command to resume")
         return Comparison(runs / name)
     folder = find_run(runs, name)
     if folder.status != "finished":

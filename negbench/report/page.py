@@ -18,10 +18,11 @@ from typing import Any
 
 import pandas as pd
 
-from negbench.analysis.cards import Card, Pictures
+from negbench.analysis.columns import constant
 from negbench.analysis.words import latex, markdown
 from negbench.files import atomic_write
-from negbench.report.charts import Chart, Drawn, drawn
+from negbench.report.cards import Card, Pictures
+from negbench.report.charts import Chart, saved
 
 _HERE = Path(__file__).parent
 
@@ -42,8 +43,7 @@ class Table:
     @property
     def constant(self) -> dict[str, str]:
         """Columns left out in the page, with their one value."""
-        columns = [c for c in self.folded if c in self.frame and len(self.frame) and self.frame[c].nunique() == 1]
-        return {column: str(self.frame[column].iloc[0]) for column in columns}
+        return constant(self.frame, self.folded)
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -79,7 +79,7 @@ Part = Table | Chart | Note | Cards | Choice
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading of the page; `folded`: closed until it is asked for."""
 
     key: str
@@ -96,7 +96,7 @@ class Page:
     title: str
     subtitle: str
     answer: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
     facts: tuple[tuple[str, str], ...]
 
 
@@ -114,17 +114,16 @@ def write_page(folder: Path, page: Page) -> list[Path]:
             ("csv", table.frame.to_csv(index=False)),
         ):
             written.append(write_text(folder / "tables" / f"{table.key}.{ending}", text))
-    figures = {chart.key: drawn(chart, file=chart.file) for chart in _all(page, Chart)}
-    for key, figure in figures.items():
-        if figure.png:
-            written.append(folder / "figures" / f"{key}.png")
+    for chart in _all(page, Chart):
+        if chart.file:
+            written.append(folder / "figures" / f"{chart.key}.png")
             with atomic_write(written[-1], "wb") as file:
-                file.write(figure.png)
-    write_text(folder / "index.html", html(page, figures))
+                file.write(saved(chart, "png"))
+    write_text(folder / "index.html", html(page))
     return written
 
 
-def html(page: Page, figures: Mapping[str, Drawn]) -> str:
+def html(page: Page) -> str:
     """The page: style, script and figures inside, nothing asked from the network, a policy that forbids to."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -132,14 +131,13 @@ def html(page: Page, figures: Mapping[str, Drawn]) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, markup=Markup)
+    environment.globals.update(kind=_kind, sort_key=sort_key, is_number=is_number, drawn=_drawn)
     environment.filters["prose"] = lambda text: Markup(_prose(text))
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     pictures = {key: found for part in _all(page, Cards) for key, found in part.pictures.found.items()}
     return environment.get_template("page.html.j2").render(
         page=page,
-        figures=figures,
         pictures=pictures,
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
@@ -161,6 +159,11 @@ def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
             for each in part.options.values() if isinstance(part, Choice) else (part,):
                 if isinstance(each, kind):
                     yield each
+
+
+def _drawn(chart: Chart) -> str:
+    """The chart as an address of an image, with its content inside."""
+    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg")).decode("ascii")
 
 
 def _kind(part: Part) -> str:

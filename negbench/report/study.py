@@ -20,8 +20,8 @@ from negbench import files, statistics
 from negbench.analysis.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
-from negbench.report.charts import MARKERS, PALETTE, Chart, Panel, words_room
-from negbench.report.page import Note, Page, Section, Table, write_page
+from negbench.report.charts import MARKERS, PALETTE, Chart, Panel
+from negbench.report.page import Note, Page, PageSection, Table, write_page
 from negbench.report.views import trials_shown
 from negbench.statistics import Interval
 from negbench.tracking import SummaryRun, Tracker
@@ -110,7 +110,9 @@ def study_page(book: Book) -> Page:
         if spec.active_pruner != "none"
         else f"{_RECALL.capitalize()}."
     )
-    trials = Section("trials", "Trials", "", (Table("trials", "All trials", trials_frame(book), text),), folded=True)
+    trials = PageSection(
+        "trials", "Trials", "", (Table("trials", "All trials", trials_frame(book), text),), folded=True
+    )
     sections = (_found(book), _history(book), _knobs(book), _pareto(book), trials)
     return Page(
         title=f"negbench: study {book.name}",
@@ -147,7 +149,7 @@ def _answer(book: Book) -> tuple[str, ...]:
     )
 
 
-def _found(book: Book) -> Section:
+def _found(book: Book) -> PageSection:
     """The best beside the default, or the table of listed points."""
     rows, final = listed_points(book), read_final(book.folder)
     parts: list[Table | Note] = []
@@ -163,10 +165,10 @@ def _found(book: Book) -> Section:
         default = finished(book)[0].number == 0
         text = "The default is the best trial." if default else "The best trial was not run on fresh seeds."
         parts.append(Note(text, missing=not default))
-    return Section("found", "What was found", "", tuple(parts))
+    return PageSection("found", "What was found", "", tuple(parts))
 
 
-def _history(book: Book) -> Section:
+def _history(book: Book) -> PageSection:
     """Recall of each trial, and the best so far."""
     trials = [trial for trial in book.frozen() if trial.values]
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
@@ -180,7 +182,7 @@ def _history(book: Book) -> Section:
         axes.set(xlabel="trial", ylabel=f"{_RECALL} (%)")
 
     text = f"{_RECALL.capitalize()}, n = {len(trials)} trials of {len(book.spec.seeds)} seeds."
-    return Section(
+    return PageSection(
         "history", "History", "", (Chart("history", _RECALL.capitalize(), text, (Panel("", draw),), across=1),)
     )
 
@@ -191,7 +193,7 @@ def _dots(axes: Axes, index: int, name: str, x: Sequence[float], y: Sequence[flo
         axes.plot(x, y, MARKERS[index], color=PALETTE[index], label=name)
 
 
-def _knobs(book: Book) -> Section | None:
+def _knobs(book: Book) -> PageSection | None:
     """Importance, and the plane of two knobs; None where knobs move together, or where there are too few trials."""
     space, shares = book.spec.space, importance(book)
     if not shares or len(space.points) not in (0, math.prod(len(knob.choices) for knob in space.knobs)):
@@ -206,14 +208,14 @@ def _knobs(book: Book) -> Section | None:
         "fANOVA over the finished trials: a forest fitted to a few dozen points ranks knobs, and measures nothing "
         f"exactly. What two knobs explain only together is in neither share. n = {len(finished(book))} trials."
     )
-    bar = Panel("", bars, 0.3 * len(shares) + 0.2, words_room(list(shares)))
+    bar = Panel("", bars, 0.3 * len(shares) + 0.2)
     parts: list[Table | Chart] = [
         Chart("importance", "How much each knob matters", text, (bar,), across=1),
         Table("importance", "Importance", importance_frame(book)),
     ]
     if pair := plane(book, shares):
         parts.append(_plane(book, pair))
-    return Section("knobs", "Knobs", "", tuple(parts))
+    return PageSection("knobs", "Knobs", "", tuple(parts))
 
 
 def plane(book: Book, shares: Mapping[str, float]) -> tuple[str, str] | None:
@@ -244,7 +246,7 @@ def _plane(book: Book, pair: tuple[str, str]) -> Chart:
     return Chart("plane", title, text, (Panel("", draw, 2.6),), across=1)
 
 
-def _pareto(book: Book) -> Section | None:
+def _pareto(book: Book) -> PageSection | None:
     """Recall and its cost, with two objectives."""
     if book.spec.minimise is None:
         return None
@@ -258,7 +260,7 @@ def _pareto(book: Book) -> Section | None:
 
     text = f"Recall and {book.spec.minimise} of n = {len(done)} finished trials: up and to the left is better."
     chart = Chart("pareto", "Recall and its cost", text, (Panel("", draw),), across=1)
-    return Section("pareto", "Pareto front", "No trial beats one on the front on both objectives.", (chart,))
+    return PageSection("pareto", "Pareto front", "No trial beats one on the front on both objectives.", (chart,))
 
 
 # --- the end -----------------------------------------------------------------------------------------------------

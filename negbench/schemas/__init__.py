@@ -1,4 +1,4 @@
-"""The published form of what a run leaves: result.schema.json is the JSON Schema of `Result`, for other programs.
+"""The published form of what a run leaves: result.schema.json is the JSON Schema of `RunRecord`, for other programs.
 
 Numbers that are not known are null. A rate or a recall lies in [0, 1]; ranks count from 1, epochs of refreshes from 0.
 """
@@ -28,7 +28,7 @@ class Draws(_Part):
     replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
 
 
-class Result(_Part):
+class RunRecord(_Part):
     """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it."""
 
     metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
@@ -56,7 +56,7 @@ class Result(_Part):
 
 def result_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of result.json."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Result.model_json_schema()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunRecord.model_json_schema()}
 
 
 def text_of(schema: dict[str, Any]) -> str:

@@ -43,7 +43,6 @@ FILES = (
     "table.csv",
     "statistics.csv",
     "statistics.json",
-    "calibration.json",
     "behaviour.md",
     "behaviour.csv",
     "regime.csv",
@@ -295,7 +294,7 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "R@10" in out
     assert "FN pool %" in out
     assert "difference of average recall to in-batch in points" in " ".join(out.split())
-    assert "calibration, 2 seeds" in out
+    assert "Calibration with 2 seeds" in out
     assert "3 more to compute: about" in told.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0
@@ -319,12 +318,12 @@ def test_the_command_ends_with_tables_and_summary_runs(
         ]
         assert summary.data.metrics["mean/final/average/recall_at_10"] == pytest.approx(np.mean(cells))
         assert summary.data.metrics["sd/final/average/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
-    rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json") if row["main"]}
+    rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
     assert tested["qure"].tags["verdict"] == rows["qure"]["verdict"]
     assert tested["qure"].tags["baseline"] == "in-batch"
-    for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("low", "diff_low")):
+    for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("diff_low", "diff_low")):
         assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
     assert "difference" not in tested["in-batch"].metrics
 

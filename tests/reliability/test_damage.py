@@ -18,6 +18,7 @@ import pytest
 import torch
 from kills import many
 
+from negbench.analysis.findings import stored
 from negbench.cli.main import run as negbench
 from negbench.data.features import FeatureStore
 from negbench.datasets.image_files import EXTENSIONS
@@ -27,7 +28,6 @@ from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
-from negbench.report.build import read_rows
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.tuning.storage import open_storage
@@ -126,12 +126,12 @@ def test_without_the_list_of_hashes_there_is_no_traceback(finished: RunFolder, t
     assert all(str(copy.path / name) in line for line in told)
 
 
-@pytest.mark.parametrize("name", ["comparison.json", "statistics.json", "calibration.json", "audit.json"])
+@pytest.mark.parametrize("name", ["comparison.json", "statistics.json", "audit.json"])
 def test_a_damaged_file_of_a_comparison_is_named(bench: Path, name: str) -> None:
     folder = bench / "duel"
     read: dict[str, Callable[[], Any]] = {
         "comparison.json": lambda: ComparisonFolder(folder).cells(),
-        "statistics.json": lambda: read_rows(folder),
+        "statistics.json": lambda: stored(bench, "duel"),
     }
     for _ in damaged(folder / name):
         with pytest.raises(DamagedError, match=f"{name} is damaged"):

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from negbench.analysis.verdicts import Rules, rows_of, tables_of
+from negbench.analysis.findings import judged
+from negbench.analysis.verdicts import Rules
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.executors import Here
 from negbench.files import seal, write_json
 from negbench.grid.axes import Axes
 from negbench.grid.cells import plan
-from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.grid.comparison import ComparisonFolder
 from negbench.options import Compare
 from negbench.report.build import write_report
 from negbench.runfolder import RunFolder
@@ -31,8 +32,7 @@ def compared(toy_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
     axes = Axes.of(Compare(strategies=STRATEGIES, losses=LOSSES, seeds=2, sets=tuple(toy_sets)))
     cells = plan(axes.configs(), runs, Display(), Scenes())
     ComparisonFolder(runs / "small").compute(cells, Here(), tracking_uri="none")
-    tables = tables_of(groups_of(runs, "small"))
-    write_json(runs / "small" / "statistics.json", [r.plain() for t in tables for r in rows_of(t, Rules())])
+    judged(runs, "small", Rules()).write(runs / "small")
     return runs
 
 
@@ -68,8 +68,7 @@ def many(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             cells.append({**row, "strategy": name, "run": folder.run_id})
     book = ComparisonFolder(runs / "many")
     seal(book.path)
-    book.write_rows(cells)
-    tables = tables_of(groups_of(runs, "many"))
-    write_json(book.path / "statistics.json", [r.plain() for t in tables for r in rows_of(t, Rules())])
+    write_json(book.path / "comparison.json", {"kind": "comparison", "cells": cells})
+    judged(runs, "many", Rules()).write(book.path)
     write_report(runs, "many")
     return runs

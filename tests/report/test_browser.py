@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -136,7 +135,7 @@ def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, print
         page.get_by_role("link", name=run.info.run_name, exact=True).wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
     heads = heads_in_sight(page)
-    wanted = ["strategy", "loss", "seed", "final/average/recall", "final/average/recall_at_10"]
+    wanted = ["strategy", "loss", "seed", "final/average/recall"]
     wanted += ["mined/false_negative_rate_draws", "mined/hardness", "used/train_seconds"]
     assert [head for head in heads if head in wanted] == wanted
     values = [
@@ -144,16 +143,6 @@ def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, print
     ]
     best = sorted((run.data.metrics["final/average/recall"] for run in cells), reverse=True)
     assert values == pytest.approx(best, abs=1e-3)
-
-
-def test_charts_are_made_ready(page: Page, printed: str, runs: Path) -> None:
-    page.goto(f"{printed}&compareRunsMode=CHART")
-    titles = ("val/average/recall", "train/loss", "Parallel Coordinates")
-    for title in titles:
-        page.get_by_text(title, exact=True).first.wait_for()
-    tops = [page.get_by_text(title, exact=True).first.bounding_box() for title in titles]
-    assert all(box is not None and box["y"] < 1000 for box in tops)  # before the charts that MLflow makes
-    assert len(page.screenshot(path=runs / "charts.png")) > 30_000
 
 
 def test_strategies_are_a_saved_view_with_their_verdicts(page: Page, printed: str, runs: Path) -> None:
@@ -173,60 +162,13 @@ def test_the_parent_says_the_answer(page: Page, server: str, runs: Path) -> None
     assert {"figures/forest.png", "figures/training.png"} <= figures
 
 
-def test_the_compare_view_shows_strategies_side_by_side(page: Page, server: str, runs: Path) -> None:
-    summaries = stored(runs)["summary"]
-    ids, experiments = [json.dumps(v) for v in ([r.info.run_id for r in summaries], [summaries[0].info.experiment_id])]
-    page.goto(f"{server}/#/compare-runs?runs={ids}&experiments={experiments}")
-    for name in ("strategy.name", "loss.name"):
-        row = page.locator("tr").filter(has=page.locator("th", has_text=name)).first
-        row.wait_for()
-        assert row.locator("td").all_inner_texts() == [run.data.params[name] for run in summaries]
-    metric = page.get_by_text("mean/final/average/recall", exact=True)
-    page.get_by_text("interval_low", exact=True).last.wait_for()
-    grid = page.locator("[role=grid]").last  # the values; the names beside them follow its scrolling
-    for top in range(0, 12_000, 200):  # the page holds only the rows in sight
-        if metric.count():
-            break
-        grid.evaluate("(grid, top) => { grid.scrollTop = top; }", top)
-        page.wait_for_timeout(50)
-    top = metric.first.evaluate("name => name.parentElement.style.top")
-    grid.evaluate("(grid, top) => { grid.scrollTop = parseInt(top); }", top)
-    cells = grid.locator(f"[role=rowgroup] > div[style*='top: {top}']")
-    cells.nth(len(summaries) - 1).wait_for()
-    values = [run.data.metrics["mean/final/average/recall"] for run in summaries]
-    assert [float(text) for text in cells.all_inner_texts()] == pytest.approx(values, abs=1e-3)
-
-
 def test_artifacts_open(page: Page, server: str, runs: Path) -> None:
     (parent,) = stored(runs)["comparison"]
     where = f"{server}/#/experiments/{parent.info.experiment_id}/runs"
     page.goto(f"{where}/{parent.info.run_id}/artifacts/index.html")
     report = page.locator("iframe").first.content_frame
     assert report.locator("h1").inner_text() == f"negbench: {NAME}"
-    report.locator("#figure-forest svg").first.wait_for()
-
-
-def test_the_cells_look_as_they_should(
-    window: BrowserContext, printed: str, runs: Path, first_screens: Callable[..., None]
-) -> None:
-    cells, page = stored(runs)["cell"], window.new_page()
-    page.set_default_timeout(60_000)
-
-    def dress(scheme: str) -> None:  # its own switch decides, not the browser
-        dark = str(scheme == "dark").lower()
-        page.add_init_script(f"localStorage.setItem('_mlflow_dark_mode_toggle_enabled', '{dark}')")
-        page.set_viewport_size({"width": 1440, "height": 900})
-        page.goto("about:blank")
-        page.goto(printed)
-        page.get_by_text(f"{len(cells)} matching runs").wait_for()
-        page.get_by_role("link", name=cells[-1].info.run_name, exact=True).wait_for()
-
-    def seen(width: int, height: int) -> None:
-        page.get_by_text("Model training", exact=True).first.wait_for()
-        if width == 1440:  # on a phone MLflow's own bars and buttons fill the first screen
-            assert {"strategy", "loss", "seed", "final/average/recall"} <= set(heads_in_sight(page))
-
-    first_screens(page, "mlflow", seen, own=False, dress=dress)
+    report.locator("#figure-forest img").first.wait_for()
 
 
 # --- the report --------------------------------------------------------------------------------------------------
@@ -258,18 +200,19 @@ def test_the_report_answers_on_the_first_screen_without_network(
         assert head["x"] + head["width"] <= box["x"] + box["width"]  # seen without scrolling
     assert report.locator("#training details").get_attribute("open") is None
     report.locator("nav a[href='#training']").click()
-    report.locator("#figure-training svg").first.wait_for()
+    report.locator("#figure-training img").first.wait_for()
     report.evaluate(UNFOLD)
     assert report.evaluate("document.documentElement.scrollWidth") == 1920
     shown = """[...document.querySelectorAll('.thumb svg')].every(s => s.getBoundingClientRect().width === 84)"""
     assert report.evaluate(shown)
-    small = """[...document.querySelectorAll('.panels svg text')].map(t => t.getBoundingClientRect().height)"""
+    small = """[...document.querySelectorAll('.chart img')].map(i => i.clientWidth / i.naturalWidth)"""
     report.set_viewport_size({"width": 390, "height": 900})
-    assert min(report.evaluate(small)) > 8  # pixels: still read on a phone
+    assert min(report.evaluate(small)) > 0.6  # still read on a phone, where wide charts scroll
+    assert report.evaluate("document.documentElement.scrollWidth") == 390
     dark = "rgb(20, 24, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == dark
-    ink = report.evaluate("getComputedStyle(document.querySelector('#figure-training svg text')).fill")
-    assert ink == ("rgb(227, 232, 236)" if scheme == "dark" else "rgb(29, 35, 41)")
+    paper = report.evaluate("getComputedStyle(document.querySelector('#figure-training .scroll')).backgroundColor")
+    assert paper == "rgb(255, 255, 255)"  # pictures are drawn for white
     assert trouble == []
     assert asked == [address]
     context.close()
@@ -333,7 +276,7 @@ def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
     assert report.evaluate("location.hash") == "#main"
     report.locator("#training summary").first.focus()
     report.keyboard.press("Enter")
-    report.locator("#figure-training svg").first.wait_for()
+    report.locator("#figure-training img").first.wait_for()
     wide = report.locator("#table-leader .scroll")
     wide.focus()  # what scrolls takes the focus, so that arrows move it
     assert report.evaluate(f"{focused}.className") == "scroll"

@@ -18,15 +18,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from negbench.analysis.answer import answers
+from negbench.analysis.findings import stored
 from negbench.analysis.leader import leader_tables, ordered
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
 from negbench.errors import RunError
 from negbench.files import write_json
-from negbench.grid.comparison import groups_of
 from negbench.report import figures
-from negbench.report.build import read_rows, write_report
+from negbench.report.build import write_report
 from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
@@ -108,7 +107,7 @@ def unwrapped(text: str) -> str:
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
     text = "leader behaviour regime tests training false-negatives trade-offs heat-map pools loss scores"
-    want = [*text.split(), "map", "gallery", "negatives", "cells", "facts"]
+    want = [*text.split(), "gallery", "negatives", "cells", "facts"]
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
     assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]
@@ -117,13 +116,12 @@ def test_every_section_is_there_and_linked(page: Parsed) -> None:
 
 
 def test_the_answer_comes_first_and_detail_is_folded(page: Parsed, compared: Path) -> None:
-    text, rows = text_of(compared), read_rows(compared / "small")
-    (lines,) = answers(groups_of(compared, "small"), rows).values()
+    text, lines = text_of(compared), stored(compared, "small").answer()
     before = unwrapped(text[: text.index('id="leader"')])
     for line in lines:
         assert html.escape(line, quote=False).replace("'", "&#x27;") in before
-    assert lines[0].startswith("Of 2 strategies with 1 negative per query and step, ")
-    assert [line.split(":")[0] for line in lines[1:3]] == ["bradley-terry", "info-nce"]
+    assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
+    assert all("average recall with 1 negative per query and step: " in line for line in lines[:2])
     assert text.index('id="figure-forest"') < text.index('id="table-leader"') < text.index("<details")
     assert all(page.folded[i] for i in (0, 1))  # behaviour and cost, tests
     assert page.tables["table-leader"][0][:4] == ["strategy", "loss", "verdict", "difference"]
@@ -133,7 +131,7 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
     page: Parsed, compared: Path
 ) -> None:
     assert page.sources
-    assert all(source.startswith("data:image/webp;base64,") for source in page.sources)
+    assert {source.split(",")[0] for source in page.sources} == {"data:image/webp;base64", "data:image/svg+xml;base64"}
     assert len(set(page.sources)) == len(page.sources)
     assert all(h.startswith("#") or h == "data:," for h in page.hrefs)
     text = text_of(compared)
@@ -151,8 +149,9 @@ def test_nothing_is_asked_from_the_network_and_nothing_breaks_when_the_file_is_s
 
 
 def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
-    groups = groups_of(compared, "small")
-    (want,) = leader_tables(groups, read_rows(compared / "small")).values()
+    found = stored(compared, "small")
+    groups = found.groups
+    (want,) = leader_tables(groups, found.rows).values()
     folder = compared / "small" / "report" / "tables"
     for key, frame in (("leader", want.quality), ("behaviour", want.behaviour), ("cost", want.cost)):
         pd.testing.assert_frame_equal(pd.read_csv(folder / f"{key}.csv", dtype=str), frame.astype(str))
@@ -162,7 +161,7 @@ def test_tables_are_those_of_the_terminal(page: Parsed, compared: Path) -> None:
         assert all(frame[column].nunique() == 1 for column in dropped)
         assert "negatives" in frame
     assert len((folder / "leader.md").read_text(encoding="utf-8").splitlines()) == 2 + len(groups)
-    assert {"verdict", "difference", "p", "beaten by", "detectable", "interval"} <= set(want.quality.columns)
+    assert {"verdict", "difference", "p", "beaten by", "detectable", "mean"} <= set(want.quality.columns)
     counts = [float(text) for text in want.quality["negatives"]]
     assert counts == sorted(counts)
     assert set(want.quality["strategy"][:4]) == {"qure", "top-k"}
@@ -172,7 +171,7 @@ def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared:
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
     assert shown == written | {"scores-info-nce"}  # of score curves, those under the first loss are files
-    assert {"forest", "training", "pools", "heat-map", "trade-offs", "scores-bradley-terry", "map"} <= shown
+    assert {"forest", "training", "pools", "heat-map", "trade-offs", "scores-bradley-terry"} <= shown
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
@@ -192,8 +191,8 @@ def drawn(panel: Any) -> Any:
 
 
 def runs_of(compared: Path) -> figures.Runs:
-    rows = read_rows(compared / "small")
-    (runs,) = figures.parts_of(ordered(groups_of(compared, "small"), rows), rows)
+    found = stored(compared, "small")
+    (runs,) = figures.parts_of(ordered(found.groups, found.rows), found.rows)
     return runs
 
 
@@ -288,7 +287,7 @@ def test_a_single_run(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = write_report(compared, run.name, 1)
     page = Parsed(written[0].read_text(encoding="utf-8"))
     assert written[0] == run / "report" / "index.html"
-    assert {"metrics", "training", "pools", "scores", "map", "gallery", "negatives", "settings"} <= set(page.ids)
+    assert {"metrics", "training", "pools", "scores", "gallery", "negatives", "settings"} <= set(page.ids)
     assert not {"heat-map", "trade-offs", "leader", "published", "figure-forest"} & set(page.ids)
     head, *rows = page.tables["table-metrics"]
     result = RunFolder(run).result
@@ -339,7 +338,7 @@ def test_no_galleries_on_request_and_audits_when_there(compared: Path, tmp_path:
     audit = {"backbone": "tiny", "dataset": "d", "model": "untrained", "judge": "", "rows": rows, "remarks": ["so"]}
     write_json(runs / "small" / "audit.json", {"key": {}, "audits": [audit]})
     page = Parsed(write_report(runs, "small", 0)[0].read_text(encoding="utf-8"))
-    assert not {"gallery", "map", "negatives"} & set(page.ids)
+    assert not {"gallery", "negatives"} & set(page.ids)
     assert page.tables["table-audit-1"] == [["strategy", "FN pool %", "pool"], ["qure", "25.00", "4"]]
 
 
@@ -350,22 +349,11 @@ def test_unknown_names(compared: Path) -> None:
         write_report(compared, "qure")
 
 
-@pytest.mark.parametrize(
-    ("cell", "key"),
-    [
-        ("12.34 ± 0.5", "12.34"),
-        ("1,234", "1234"),
-        ("-", ""),
-        ("-0.3", "-0.3"),
-        ("+1.71 [0.08, 3.35]", "+1.71"),
-        ("Qure", "qure"),
-        ("[1, 2]", "[1, 2]"),
-        (2, "2"),
-        ("<0.001", "0.001"),
-    ],
-)
-def test_sort_keys(cell: object, key: str) -> None:
-    assert sort_key(cell) == key
+def test_sort_keys() -> None:
+    keys = {"12.34 ± 0.5": "12.34", "1,234": "1234", "-": "", "-0.3": "-0.3", "+1.71 [0.08, 3.35]": "+1.71"}
+    keys |= {"Qure": "qure", "[1, 2]": "[1, 2]", "<0.001": "0.001"}
+    assert {cell: sort_key(cell) for cell in keys} == keys
+    assert sort_key(2) == "2"
 
 
 def test_the_command_prints_what_it_wrote(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,13 +381,13 @@ def test_the_page_of_thirty_groups_has_its_answer_and_forest_on_the_first_screen
     report.goto((many / "many" / "report" / "index.html").as_uri())
 
     def seen(width: int, screen: int) -> None:
-        answer, forest = report.locator("#answer p").first, report.locator("#figure-forest svg").first
+        answer, forest = report.locator("#answer p").first, report.locator("#figure-forest img").first
         box, drawn = answer.bounding_box(), forest.bounding_box()
         assert box is not None
         assert drawn is not None
         assert box["y"] + box["height"] < screen / 2
         assert width == 390 or drawn["y"] < 0.8 * screen  # on a phone the answer fills the first screen
-        lines = report.locator("#answer .whole, .legend .whole").evaluate_all(
+        lines = report.locator("#answer .whole").evaluate_all(
             "names => names.map(n => [n.textContent, n.getClientRects().length])"
         )
         assert {"in-batch", "bradley-terry"} <= {name for name, _ in lines}
@@ -418,16 +406,13 @@ def test_the_page_of_thirty_groups_opens_at_once(many: Path, load_of: Callable[[
     assert found.painted > 0
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_names_and_intervals_are_kept_in_one_line() -> None:
+    for text, shown in (
         ("in-batch 75.7 %", '<span class="whole">in-batch</span> 75.7&nbsp;%'),
         ("(-0.90 [-2.10, 1.00] on", '(<span class="whole">-0.90 [-2.10, 1.00]</span> on'),
         ("in-batch+qure", '<span class="whole">in-batch</span>+<wbr>qure'),
         ("all-corpus:5>cirqrs", '<span class="whole">all-corpus</span>:<wbr>5&gt;<wbr>cirqrs'),
         ("`a-b`: <b>", '<code><span class="whole">a-b</span></code>: &lt;b&gt;'),
         ("qure-bradley-terry-tiny-synthetic-s0", "qure-bradley-terry-tiny-synthetic-s0"),  # wider than a phone
-    ],
-)
-def test_names_and_intervals_are_kept_in_one_line(text: str, shown: str) -> None:
-    assert _prose(text) == shown
+    ):
+        assert _prose(text) == shown

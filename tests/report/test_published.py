@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,25 +156,24 @@ def test_rows_beside_a_run() -> None:
     assert not rows_beside(manifest("synthetic@twins4.5-seed0-12345678"), FASHIONIQ)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.update(unit="permille"), "tables.0.unit"),
-        (lambda t: t.pop("split"), "tables.0.split: Field required"),
-        (lambda t: t.update(colums=[]), "tables.0.colums: Extra inputs"),
-        (lambda t: t["rows"][0]["values"].pop(), "row CoSMo: 8 values for 9 columns"),
-        (lambda t: t["rows"][1]["values"].__setitem__(0, 232.5), "row MGUR: a value is no percentage"),
-        (lambda t: t["columns"].__setitem__(1, t["columns"][0]), "a column is there twice"),
-        (lambda t: t.update(paper="Nobody"), "no paper 'Nobody'"),
-    ],
-)
-def test_a_flaw_of_the_file_is_one_line(change: Any, message: str, tmp_path: Path) -> None:
-    book = json.loads(PATH.read_text(encoding="utf-8"))
-    change(book["tables"][0])
-    (tmp_path / "flawed.json").write_text(json.dumps(book))
-    with pytest.raises(NegbenchError) as caught:
-        read_published(tmp_path / "flawed.json")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_flaw_of_the_file_is_one_line(tmp_path: Path) -> None:
+    changes: dict[str, Callable[[Any], object]] = {
+        "tables.0.unit": lambda t: t.update(unit="permille"),
+        "tables.0.split: Field required": lambda t: t.pop("split"),
+        "tables.0.colums: Extra inputs": lambda t: t.update(colums=[]),
+        "row CoSMo: 8 values for 9 columns": lambda t: t["rows"][0]["values"].pop(),
+        "row MGUR: a value is no percentage": lambda t: t["rows"][1]["values"].__setitem__(0, 232.5),
+        "a column is there twice": lambda t: t["columns"].__setitem__(1, t["columns"][0]),
+        "no paper 'Nobody'": lambda t: t.update(paper="Nobody"),
+    }
+    for number, (message, change) in enumerate(changes.items()):
+        book = json.loads(PATH.read_text(encoding="utf-8"))
+        change(book["tables"][0])
+        path = tmp_path / f"{number}.json"  # what was read is kept by its name
+        path.write_text(json.dumps(book))
+        with pytest.raises(NegbenchError) as caught:
+            read_published(path)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
     with pytest.raises(NegbenchError, match="cannot read"):
         read_published(tmp_path / "absent.json")

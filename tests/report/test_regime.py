@@ -6,15 +6,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 
-from negbench.analysis.answer import _regime, answers
-from negbench.analysis.regime import (
-    in_words,
-    measured_regime,
-    regime_frame,
-    run_frame,
-)
+from negbench.analysis.answer import _regime, answer
+from negbench.analysis.columns import REGIME, texts
+from negbench.analysis.leader import regime_of
+from negbench.analysis.regime_card import in_words, run_frame
 from negbench.config import build_config, resolved
 from negbench.display import Grid
 from negbench.grid.comparison import Group
@@ -69,23 +67,27 @@ def group_of(path: Path, strategy: str, *ranks: float, **card: Any) -> Group:
     return Group(labels, tuple(folders))
 
 
+def regime_frame(*groups: Group) -> pd.DataFrame:
+    return texts(REGIME, [group.labels | regime_of(group) for group in groups], ["strategy"])
+
+
 def test_every_number_of_the_card_has_a_column(tmp_path: Path) -> None:
-    found = measured_regime([group_of(tmp_path, "qure", 4, 8)])
-    assert set(Regime.__dataclass_fields__) == set(found.columns) - {"strategy", "loss", "backbone", "dataset"}
-    assert found.loc[0, "target_rank_median"] == 6  # of the last refresh, mean over seeds
-    assert found.loc[0, "fit_gap"] == 0.07
+    assert set(Regime.__dataclass_fields__) == {column.key for column in REGIME}
+    found = regime_of(group_of(tmp_path, "qure", 4, 8))
+    assert found["target_rank_median"] == 6  # of the last refresh, mean over seeds
+    assert found["fit_gap"] == 0.07
 
 
 def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: Path) -> None:
     groups = [group_of(tmp_path, "qure", 4, 8), group_of(tmp_path, "in-batch", 3)]
-    frame = regime_frame(groups)
+    frame = regime_frame(*groups)
     assert list(frame["strategy"]) == ["qure", "in-batch"]
     assert list(frame["rank"]) == ["6.0", "3.0"]
     assert list(frame["first %"]) == ["6.0", "6.0"]
     assert list(frame["bands top 5 %"]) == ["30.5", "30.5"]
     assert list(frame["FN random %"]) == ["0.32", "0.32"]
     console = Console(width=80, force_terminal=True, record=True, file=StringIO())
-    console.print(Grid(frame.drop(columns=["loss", "backbone", "dataset"]), "regime"))
+    console.print(Grid(frame, "regime"))
     text = console.export_text()
     for title in ("rank", "first %", "bands top 5 %", "gap", "FN above %", "tail"):
         assert title in text.split("no room")[0]
@@ -94,14 +96,13 @@ def test_the_table_is_of_the_last_refresh_and_fits_a_narrow_terminal(tmp_path: P
 
 def test_unknown_numbers_are_gaps(tmp_path: Path) -> None:
     real = dict.fromkeys(UNKNOWN)
-    frame = regime_frame([group_of(tmp_path, "qure", 4, 8, **real)])
+    frame = regime_frame(group_of(tmp_path, "qure", 4, 8, **real))
     gaps = ["gap", "FN above %", "FN below %", "FN random %", "R@10 val", "relevant"]
     assert [frame.loc[0, title] for title in gaps] == ["-"] * 6
     assert frame.loc[0, "rank"] == "6.0"
     text = in_words([{**CARD, **real}])
     assert "false negatives are unknown" in text
     assert "the fit gap is unknown" in text
-    assert regime_frame([]).empty
 
 
 def test_in_words() -> None:
@@ -121,7 +122,7 @@ def test_the_answer_ends_with_the_regime_of_the_last_refresh(tmp_path: Path) -> 
     (line,) = _regime(groups)
     assert line.startswith("Regime: the training target's median rank is 3 to 8 of 1,000, ")
     assert line.endswith(". The answer is about this regime.")
-    assert answers(groups, []) == {}
+    assert answer(groups, []) == [line]
     for run in groups[1].runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})  # of an earlier version
     assert _regime([Group(groups[1].labels, groups[1].runs)]) == []
@@ -138,4 +139,4 @@ def test_files_of_earlier_versions_are_no_error(tmp_path: Path) -> None:
     group = group_of(tmp_path, "qure", 4)
     for run in group.runs:
         run.write_result({k: v for k, v in run.result.items() if "regime" not in k})
-    assert regime_frame([Group(group.labels, group.runs)]).empty
+    assert regime_of(Group(group.labels, group.runs)) == {}

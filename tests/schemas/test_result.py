@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from negbench import api
-from negbench.schemas import FILE, Result, result_schema, text_of
+from negbench.schemas import FILE, RunRecord, result_schema, text_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_the_file_is_that_of_the_model() -> None:
 
 def test_what_runs_write_is_of_the_schema(results: list[dict[str, Any]]) -> None:
     for result in results:
-        read = Result.model_validate_json(json.dumps(result))
+        read = RunRecord.model_validate_json(json.dumps(result))
         assert read.metrics[read.main_metric] == result["metrics"][result["main_metric"]]
         for name in result:  # nothing is left out on the way
             assert json.loads(read.model_dump_json())[name] == result[name]
@@ -37,16 +37,15 @@ def test_what_runs_write_is_of_the_schema(results: list[dict[str, Any]]) -> None
     assert set(schema["required"]) == set(schema["properties"]) == set(results[0])
 
 
-@pytest.mark.parametrize(
-    "flaw", [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}, {"seconds": {"train": "1"}}]
-)
-def test_what_is_not_of_the_schema_is_refused(flaw: dict[str, Any], results: list[dict[str, Any]]) -> None:
-    with pytest.raises(ValidationError):
-        Result.model_validate_json(json.dumps({**results[0], **flaw}))
+def test_what_is_not_of_the_schema_is_refused(results: list[dict[str, Any]]) -> None:
+    flaws: list[dict[str, Any]] = [{"metrics": None}, {"steps": -1}, {"selected_on": "test"}, {"unknown": 1}]
+    for flaw in [*flaws, {"seconds": {"train": "1"}}]:
+        with pytest.raises(ValidationError):
+            RunRecord.model_validate_json(json.dumps({**results[0], **flaw}))
 
 
 def test_unknown_numbers_are_null(results: list[dict[str, Any]], tmp_path: Path) -> None:
     from negbench.files import write_json
 
     write_json(tmp_path / "r.json", {**results[0], "behaviour": {"overlap": math.nan}})
-    assert Result.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}
+    assert RunRecord.model_validate_json((tmp_path / "r.json").read_text()).behaviour == {"overlap": None}

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from negbench.analysis.columns import REGIME
 from negbench.analysis.words import number
-from negbench.grid.comparison import KEY, Group
 
 Card = Mapping[str, Any]  # of result.json: numbers by the names of `negbench.mining.regime.Regime`, None where unknown
 
@@ -25,28 +24,6 @@ READ = (
     "head is not in the world that it was made for."
 )
 
-# field, title, factor, digits; the order of tables
-_NUMBERS = (
-    ("target_rank_median", "rank", 1, 1),
-    ("target_first", "first %", 100, 1),
-    ("band_start_top", "bands top 5 %", 100, 1),
-    ("fit_gap", "gap", 100, 1),
-    ("false_negatives_above", "FN above %", 100, 1),
-    ("tail", "tail", 1, 2),
-    ("false_negatives_below", "FN below %", 100, 1),
-    ("false_negatives", "FN random %", 100, 2),
-    ("drop_prominence", "drops", 1, 1),
-    ("drop_prominence_second", "drops 2", 1, 2),
-    ("band_start_median", "band from %", 100, 1),
-    ("skewness", "skewness", 1, 2),
-    ("kurtosis", "kurtosis", 1, 2),
-    ("recall_train", "R@10 train", 100, 1),
-    ("recall_val", "R@10 val", 100, 1),
-    ("relevant", "relevant", 1, 1),
-    ("images", "images", 1, 0),
-    ("queries", "queries", 1, 0),
-)
-
 
 def last_card(result: Mapping[str, Any]) -> Card:
     """Of result.json: the card of the last refresh."""
@@ -56,10 +33,7 @@ def last_card(result: Mapping[str, Any]) -> Card:
 
 def card_frame(cards: Mapping[str, Card]) -> pd.DataFrame:
     """One row a number, one column a card: title -> card."""
-    rows = []
-    for field, title, factor, digits in _NUMBERS:
-        values = {name: number(_scaled(card.get(field), factor), digits) for name, card in cards.items()}
-        rows.append({"number": title, **values})
+    rows = [{"number": c.title, **{name: c.text(card) for name, card in cards.items()}} for c in REGIME]
     return pd.DataFrame(rows)
 
 
@@ -67,29 +41,6 @@ def run_frame(result: Mapping[str, Any]) -> pd.DataFrame:
     """`card_frame` of a run: each refresh by its epoch, and the end."""
     cards = {f"epoch {card['epoch']:g}": card for card in result["regime_by_refresh"]}
     return card_frame({**cards, "end": result["regime"]})
-
-
-def regime_frame(groups: Sequence[Group]) -> pd.DataFrame:
-    """One row a group: its labels, and means over seeds of the last refresh's card as text."""
-    rows = []
-    for group, values in _means(groups):
-        line = {name: group.labels[name] for name in KEY}
-        rows.append(line | {title: number(_scaled(values[f], factor), n) for f, title, factor, n in _NUMBERS})
-    return pd.DataFrame(rows)
-
-
-def measured_regime(groups: Sequence[Group]) -> pd.DataFrame:
-    """The same as numbers, not rounded, under the names of result.json."""
-    return pd.DataFrame([{name: group.labels[name] for name in KEY} | values for group, values in _means(groups)])
-
-
-def _means(groups: Sequence[Group]) -> list[tuple[Group, dict[str, float]]]:
-    found = []
-    for group in groups:
-        cards = [last_card(result) for result in group.results if result.get("regime_by_refresh")]
-        if cards:
-            found.append((group, {field: _mean([card.get(field) for card in cards]) for field, *_ in _NUMBERS}))
-    return found
 
 
 def in_words(cards: Sequence[Card]) -> str:
@@ -120,12 +71,3 @@ def _range(cards: Sequence[Card], field: str, factor: float = 100, digits: int =
 def _known(cards: Sequence[Card], field: str) -> list[float]:
     found = [card.get(field) for card in cards]
     return [value for value in found if value is not None and math.isfinite(value)]
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return float(np.mean(known)) if known else math.nan

@@ -1,0 +1,192 @@
+"""Every column of a table, declared once: terminal, CSV, Markdown, LaTeX, the page and MLflow read it here.
+
+A table is a list of columns over lines; a line maps keys to values, as `negbench.analysis.leader` reads them from runs
+and verdicts. To add a column, add it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from negbench.analysis.words import label_of, number, p_text, percent, signed, spread
+
+Unit = Literal["", "%", "points", "p", "word", "words"]
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Args:
+        key: name of the value in a line, and of the column in CSV files of numbers and in MLflow.
+        title: heading where people read.
+        unit: "%" for a share in [0, 1] that is printed times 100, "points" for a difference of such shares, "p" for a
+            p-value, "word" and "words" for texts, "" for a plain number.
+        digits: after the decimal point.
+        ends: keys of an interval that is printed behind the value.
+        optional: left out of a table in which no line has a value.
+        logged: whether MLflow's summary runs have it as a metric.
+    """
+
+    key: str
+    title: str
+    unit: Unit = ""
+    digits: int = 0
+    ends: tuple[str, str] | None = None
+    optional: bool = False
+    logged: bool = False
+
+    def text(self, line: Line) -> str:
+        """The value as people read it; '-' for a gap."""
+        value = line.get(self.key)
+        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+            return "-"
+        if isinstance(value, list):
+            return spread(value)
+        if self.unit in ("word", "words"):
+            return str(value) if self.unit == "word" else ", ".join(value) or "-"
+        if self.unit == "p":
+            return p_text(value)
+        if self.ends is not None:
+            return signed(value, *(line[end] for end in self.ends), sign=self.unit == "points")
+        return percent(value, self.digits) if self.unit in ("%", "points") else number(value, self.digits)
+
+
+def metric_column(name: str) -> Column:
+    """A metric: mean and standard deviation over seeds."""
+    return Column(f"metrics/{name}", label_of(name).removeprefix("average "), "%", 2)
+
+
+# --- one run's behaviour, by the names of result.json; means over seeds ----------------------------------------------
+
+NEGATIVES = Column("negatives", "negatives", "word")  # per query and step
+FALSE_DRAWS = Column("false_negative_rate_draws", "FN draws %", "%", 2)
+FALSE_POOL = Column("false_negative_rate_pool", "FN pool %", "%", 2)
+POOL = Column("pool_size", "pool")
+HARDNESS = Column("hardness", "hardness", digits=3)
+BAND = (
+    Column("band_start", "band from %", "%", 1),
+    Column("band_mean", "band %", "%", 1),
+    Column("band_end", "band to %", "%", 1),
+)
+FALLBACKS = (Column("fallback_below", "fallbacks below", digits=1), Column("fallback_any", "fallbacks any", digits=1))
+
+BEHAVIOUR = (
+    NEGATIVES,
+    FALSE_POOL,
+    FALSE_DRAWS,
+    POOL,
+    HARDNESS,
+    *BAND,
+    Column("overlap", "overlap %", "%", 1),
+    *FALLBACKS,
+)
+AUDIT = (
+    FALSE_DRAWS,
+    FALSE_POOL,
+    Column("judged_rate_draws", "judged draws %", "%", 2),
+    Column("judged_rate_pool", "judged pool %", "%", 2),
+    Column("similarity_mean", "cosine to target", digits=3),
+    Column("similarity_q50", "its median", digits=3),
+    Column("similarity_q95", "its 95 %", digits=3),
+    POOL,
+    HARDNESS,
+    *BAND,
+    Column("diversity", "diversity", digits=3),
+    *FALLBACKS,
+    Column("empty", "empty rows"),
+)
+COST = (
+    NEGATIVES,
+    Column("steps", "steps"),
+    Column("images_encoded", "images encoded"),
+    *(
+        Column(f"{stage}_seconds", f"{stage} s", digits=1)
+        for stage in ("train", "mine", "encode", "evaluate", "prepare")
+    ),
+    Column("negatives_seen", "negatives seen"),
+    Column("peak_memory_process_mib", "memory MiB"),
+    Column("peak_memory_gpu_mib", "GPU MiB", optional=True),
+)
+REGIME = (
+    Column("target_rank_median", "rank", digits=1),
+    Column("target_first", "first %", "%", 1),
+    Column("band_start_top", "bands top 5 %", "%", 1),
+    Column("fit_gap", "gap", "%", 1),
+    Column("false_negatives_above", "FN above %", "%", 1),
+    Column("tail", "tail", digits=2),
+    Column("false_negatives_below", "FN below %", "%", 1),
+    Column("false_negatives", "FN random %", "%", 2),
+    Column("drop_prominence", "drops", digits=1),
+    Column("drop_prominence_second", "drops 2", digits=2),
+    Column("band_start_median", "band from %", "%", 1),
+    Column("skewness", "skewness", digits=2),
+    Column("kurtosis", "kurtosis", digits=2),
+    Column("recall_train", "R@10 train", "%", 1),
+    Column("recall_val", "R@10 val", "%", 1),
+    Column("relevant", "relevant", digits=1),
+    Column("images", "images"),
+    Column("queries", "queries"),
+)
+
+# --- verdicts, by the names of `VerdictRow` ------------------------------------------------------------------------
+
+VERDICT = Column("verdict", "verdict", "word")
+DIFFERENCE = Column("difference", "difference", "points", 2, ("diff_low", "diff_high"), logged=True)
+P_VALUE = Column("p_adjusted", "p", "p", logged=True)
+BEATEN_BY = Column("beaten_by", "beaten by", "words")
+DETECTABLE = Column("minimum_detectable", "detectable", "points", 2, logged=True)
+MEAN = Column("mean", "mean", "%", 2, ("low", "high"), logged=True)
+
+BEFORE_METRICS = (VERDICT, DIFFERENCE)
+AFTER_METRICS = (P_VALUE, BEATEN_BY, DETECTABLE, MEAN)
+TESTS = (
+    VERDICT,
+    DIFFERENCE,
+    P_VALUE,
+    MEAN,
+    NEGATIVES,
+    BEATEN_BY,
+    Column("behind", "behind the best", "points", 2, ("behind_low", "behind_high"), logged=True),
+    Column("models_mean", "these models", "%", 2, ("models_low", "models_high")),
+    Column("models_difference", "difference of these models", "points", 2, ("diff_models_low", "diff_models_high")),
+    Column("p_value", "p alone", "p"),
+    Column("effect_size", "effect size", digits=3, logged=True),
+    DETECTABLE,
+    Column("baseline", "baseline", "word"),
+    Column("seeds", "seeds"),
+    Column("queries", "queries"),
+)
+LOGGED = tuple(column for column in TESTS if column.logged)
+
+
+def texts(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
+    """What people read: the axes of each line as they are, then the columns."""
+    shown = [c for c in columns if not c.optional or any(c.text(line) != "-" for line in lines)]
+    return pd.DataFrame(
+        [{axis: line[axis] for axis in axes} | {c.title: c.text(line) for c in shown} for line in lines]
+    )
+
+
+def numbers(columns: Sequence[Column], lines: Sequence[Line], axes: Sequence[str]) -> pd.DataFrame:
+    """What programs read: the values, not rounded, under their keys."""
+    rows = [{axis: line[axis] for axis in axes} | {c.key: line.get(c.key, math.nan) for c in columns} for line in lines]
+    return pd.DataFrame(rows)
+
+
+def logged(line: Line) -> dict[str, float]:
+    """MLflow's metrics of a line of verdicts: each logged value with the ends of its interval; gaps are left out."""
+    keys = [key for column in LOGGED for key in (column.key, *(column.ends or ()))]
+    return {key: float(line[key]) for key in keys if math.isfinite(line[key])}
+
+
+def constant(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
+    """Those of the columns that say the same in every row, with their one value: they stand above a table instead."""
+    same = [name for name in columns if name in frame and len(frame) and frame[name].nunique() == 1]
+    return {name: str(frame[name].iloc[0]) for name in same}

@@ -1,0 +1,175 @@
+"""The matrix of systems and negatives, and what each system's gain over the plain one is made of.
+
+Between a system and the plain one stand its corners: every choice of factors (negatives, objective, architecture) from
+one or the other. A factor's own term is what it adds alone to the plain system; an interaction is what factors add
+together beyond each alone; a Shapley share is a factor's own term and an equal part of its interactions. Own terms and
+interactions sum to the gain, and so do the shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from negbench.analysis.differences import factorial
+from negbench.analysis.leader import by_negatives
+from negbench.analysis.verdicts import Rules, VerdictRow, VerdictTable
+from negbench.analysis.words import bracket, label_of, listed, percent, signed
+
+SIGNS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "?"}
+READ_SIGNS = "▲ better, ▼ worse, = equal within the margin, ? undecided"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One part of a system's gain over the plain system, in the unit of the metric.
+
+    `kind`: "corner" (`part` names the factors taken from the system, `value` is a mean), "gain" (all of it), "own term"
+    and "share" (of the factor `part`), or "interaction" (of the factors in `part`). The intervals of a system's parts
+    hold all at once; a corner has none of its own.
+    """
+
+    system: str
+    dataset: str
+    backbone: str
+    kind: str
+    part: str
+    value: float
+    low: float
+    high: float
+    p_adjusted: float
+
+
+def gains_of(
+    tables: Sequence[VerdictTable], corners: Mapping[str, Sequence[Mapping[str, Any]]], rules: Rules
+) -> list[Gain]:
+    """The decomposition of every system on every data set and backbone whose corners are all finished.
+
+    Args:
+        tables: of the corners: a table's label `system` is that of a corner.
+        corners: system -> its corners, each {"factors": [...], "label": its cells' label `system`}.
+        rules: the level.
+    """
+    found = []
+    for dataset, backbone in dict.fromkeys((t.labels["dataset"], t.labels["backbone"]) for t in tables):
+        mine = [t for t in tables if (t.labels["dataset"], t.labels["backbone"]) == (dataset, backbone)]
+        values = {t.labels["system"]: next(iter(t.values[t.main].values())) for t in mine if t.values.get(t.main)}
+        for system, all_corners in corners.items():
+            cells = {frozenset(c["factors"]): values[c["label"]] for c in all_corners if c["label"] in values}
+            if len(cells) < len(all_corners) or len({each.seeds for each in cells.values()}) > 1:
+                continue
+            parts = factorial(cells, alpha=rules.alpha)
+            named = [("gain", "all", parts.total)]
+            named += [("own term", term[0], effect) for term, effect in parts.terms.items() if len(term) == 1]
+            named += [("interaction", " and ".join(t), effect) for t, effect in parts.terms.items() if len(t) > 1]
+            named += [("share", factor, effect) for factor, effect in parts.shares.items()]
+            place = (system, dataset, backbone)
+            for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
+                mean = float(each.values.mean()) if each.strata is None else _mean_of_strata(each.values, each.strata)
+                name = " + ".join(sorted(factors)) or "plain"
+                found.append(Gain(*place, "corner", name, mean, np.nan, np.nan, np.nan))
+            found += [
+                Gain(*place, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted)
+                for kind, part, e in named
+            ]
+    return found
+
+
+def _mean_of_strata(values: np.ndarray[Any, Any], strata: np.ndarray[Any, Any]) -> float:
+    return float(np.mean([values[:, strata == label].mean() for label in np.unique(strata)]))
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def matrix_frame(rows: Sequence[VerdictRow]) -> pd.DataFrame:
+    """[strategy x system] the difference to the system's own negatives with its sign; its own row says its mean."""
+    shown = {(row.strategy, _column(row, rows)): _cell(row) for row in rows}
+    columns = list(dict.fromkeys(_column(row, rows) for row in rows))
+    strategies = list(dict.fromkeys(row.strategy for row in sorted(rows, key=lambda row: row.strategy)))
+    return pd.DataFrame(
+        [{"strategy": name, **{column: shown.get((name, column), "-") for column in columns}} for name in strategies]
+    )
+
+
+def _column(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
+    """The system, with data set and backbone where the rows differ in them."""
+    varied = [axis for axis in ("dataset", "backbone") if len({getattr(r, axis) for r in rows}) > 1]
+    return ", ".join([row.system, *(getattr(row, axis) for axis in varied)])
+
+
+def _cell(row: VerdictRow) -> str:
+    if not row.compared:
+        return f"{percent(row.mean)} own" if row.verdict == "baseline" else "-"
+    return f"{signed(row.difference, row.diff_low, row.diff_high)} {SIGNS[row.verdict]}"
+
+
+def corners_frame(gains: Sequence[Gain]) -> pd.DataFrame:
+    """One row a corner: what is taken from the system, and the mean."""
+    rows = [gain for gain in gains if gain.kind == "corner"]
+    return pd.DataFrame(
+        [{**_labels(gain, gains), "from the system": gain.part, "mean %": percent(gain.value, 2)} for gain in rows]
+    )
+
+
+def parts_frame(gains: Sequence[Gain]) -> pd.DataFrame:
+    """One row a part of a system's gain: own term and share of a factor beside each other, interactions as such."""
+    by_key = {(g.system, g.dataset, g.backbone, g.kind, g.part): g for g in gains}
+    shown = []
+    for gain in gains:
+        if gain.kind in ("corner", "share"):
+            continue
+        share = by_key.get((gain.system, gain.dataset, gain.backbone, "share", gain.part))
+        part = {"gain": "all", "interaction": f"interaction of {gain.part}"}.get(gain.kind, gain.part)
+        text = signed(gain.value, gain.low, gain.high)
+        line = {"part": part, "own term": text if gain.kind != "gain" else "-"}
+        whole = gain if gain.kind == "gain" else share
+        line["Shapley share"] = "-" if whole is None else signed(whole.value, whole.low, whole.high)
+        shown.append({**_labels(gain, gains), **line})
+    return pd.DataFrame(shown)
+
+
+def _labels(gain: Gain, gains: Sequence[Gain]) -> dict[str, str]:
+    varied = [axis for axis in ("dataset", "backbone") if len({getattr(g, axis) for g in gains}) > 1]
+    return {axis: getattr(gain, axis) for axis in ("system", *varied)}
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[str]:
+    """A line for each system: what other negatives do to it; then what its gain over the plain one is made of."""
+    lines = []
+    for column in dict.fromkeys(_column(row, rows) for row in rows):
+        mine = [row for row in by_negatives(rows) if _column(row, rows) == column]
+        own = next((row for row in mine if row.verdict == "baseline"), None)
+        if own is None:
+            lines.append(f"{column}: no finished run with its own negatives, so nothing to compare with.")
+            continue
+        text = f"{column}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
+        words = {"better": "better with", "worse": "worse with", "equal": "equal with", "undecided": "undecided with"}
+        for verdict, what in words.items():
+            names = [
+                f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}"
+                if verdict in ("better", "worse")
+                else row.strategy
+                for row in mine
+                if row.verdict == verdict
+            ]
+            text += f"; {what} {listed(names, 9)}" if names else ""
+        lines.append(f"{text}.")
+    for gain in (gain for gain in gains if gain.kind == "gain"):
+        parts = [g for g in gains if (g.system, g.dataset, g.backbone) == (gain.system, gain.dataset, gain.backbone)]
+        told = [f"{g.part} alone {_points(g)}" for g in parts if g.kind == "own term"]
+        told += [f"the interaction of {g.part} {_points(g)}" for g in parts if g.kind == "interaction"]
+        label = ", ".join(_labels(gain, gains).values())
+        lines.append(f"{label} against the plain system: {_points(gain)} points; {', '.join(told)}.")
+    return lines
+
+
+def _points(gain: Gain) -> str:
+    return f"{100 * gain.value:+.2f} {bracket(gain.low, gain.high)}"

@@ -1,0 +1,177 @@
+"""All that a comparison says: judged from its folder by the rules, stored as statistics.json, read by its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from negbench.analysis.answer import answer
+from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
+from negbench.analysis.decomposition import Gain, gains_of, systems_answer
+from negbench.analysis.differences import Calibrated
+from negbench.analysis.tuned_gain import (
+    DEFAULT,
+    TUNED,
+    TunedRow,
+    TuningGain,
+    tuned_answer,
+    tuned_rows,
+    tuning_gains,
+    tunings_of,
+)
+from negbench.analysis.verdicts import Rules, VerdictRow, calibrations_of, over_all, rows_of, tables_of
+from negbench.errors import NegbenchError
+from negbench.files import read_json, write_json
+from negbench.grid.comparison import Group, groups_of
+
+FILE = "statistics.json"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A comparison's finished cells, the axes that it has, and what the statistics say.
+
+    Attributes:
+        groups: finished cells by seed; the corners of systems are not among them.
+        document: comparison.json.
+        rows: verdicts.
+        calibrations, crossings, gains, tuning: what else is stored; empty where the comparison has no such axis.
+    """
+
+    groups: tuple[Group, ...]
+    document: Mapping[str, Any]
+    rows: tuple[VerdictRow, ...] = ()
+    calibrations: tuple[Calibrated, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    tuning: tuple[TuningGain, ...] = ()
+
+    @cached_property
+    def dials(self) -> Dials:
+        """The points; without an axis where the comparison has no dials."""
+        return Dials.of(self.document)
+
+    @property
+    def systems(self) -> Mapping[str, Any]:
+        """Of comparison.json; empty where the comparison has no systems."""
+        found: Mapping[str, Any] = self.document.get("systems") or {}
+        return found
+
+    @property
+    def main(self) -> list[VerdictRow]:
+        """Rows of the metric that verdicts are about."""
+        return [row for row in self.rows if row.main]
+
+    @cached_property
+    def tuned(self) -> list[TunedRow]:
+        """Default and tuned side by side."""
+        return tuned_rows(self.rows, tunings_of(self.document)[1], self.tuning)
+
+    @property
+    def plain(self) -> tuple[Group, ...]:
+        """The groups whose figures a page shows: no points, no systems, settings as published."""
+        return tuple(
+            group
+            for group in self.groups
+            if not {"point", "system"} & set(group.labels) and group.labels.get("settings", DEFAULT) == DEFAULT
+        )
+
+    def answer(self) -> list[str]:
+        """The answer in sentences."""
+        if not self.rows:
+            return []
+        lines = []
+        if self.dials.axes:
+            lines += dials_answer(self.dials, self.main, self.crossings)
+        elif self.systems:
+            lines += systems_answer(self.main, self.gains)
+        else:
+            rows = [row for row in self.rows if row.settings != TUNED]
+            lines += answer(self.plain or self.groups, rows)
+        return lines + (tuned_answer(tunings_of(self.document)[0], self.tuned) if self.tuned else [])
+
+    def notes(self) -> list[str]:
+        """What a reader must know: cells that there cannot be, and what backbone or data set do not support."""
+        undefined = [
+            f"{each['strategy']} at {each.get('system') or each.get('point')} is not defined: {each['reason']}"
+            for each in self.document.get("undefined", ())
+        ]
+        return [*undefined, *self.systems.get("remarks", ())]
+
+    def write(self, folder: Path) -> Path:
+        """statistics.json."""
+        document: dict[str, Any] = {"rows": [row.plain() for row in self.rows]}
+        for name in _PARTS:
+            document[name] = [asdict(each) for each in getattr(self, name)]
+        write_json(folder / FILE, document)
+        return folder / FILE
+
+
+_PARTS: Mapping[str, type[Any]] = {
+    "calibrations": Calibrated,
+    "crossings": Crossing,
+    "gains": Gain,
+    "tuning": TuningGain,
+}
+
+
+def judged(runs: Path, name: str, rules: Rules) -> Findings:
+    """Judge the finished cells of a comparison.
+
+    Raises:
+        RunError: no such comparison, no finished cell, or runs whose ranks are of different queries.
+        UnknownNameError: a data set has no such metric.
+    """
+    every = groups_of(runs, name)
+    document: Mapping[str, Any] = read_json(runs / name / "comparison.json")
+    groups, corners = _without_corners(every, document)
+    systems: Mapping[str, Any] = document.get("systems") or {}
+    tables = tables_of(groups, rules, systems.get("own"))
+    joined = [] if document.get("dials") else over_all(tables)
+    rows = [row for table in [*joined, *tables] for row in rows_of(table, rules)]
+    return Findings(
+        groups=tuple(groups),
+        document=document,
+        rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them
+        calibrations=tuple(calibrations_of(tables[:1] if document.get("dials") else tables, rules)),
+        crossings=tuple(crossings_of(Dials.of(document), tables, rows)),
+        gains=tuple(gains_of(tables_of(corners, rules), systems.get("corners", {}), rules)),
+        tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),
+    )
+
+
+def stored(runs: Path, name: str) -> Findings:
+    """A comparison as it was judged; without rows where it was not.
+
+    Raises:
+        RunError: no such comparison, or no finished cell.
+        NegbenchError: a file of another version.
+    """
+    every, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
+    groups, _ = _without_corners(every, document)
+    path = runs / name / FILE
+    if not path.exists():
+        return Findings(tuple(groups), document)
+    kept = read_json(path)
+    try:
+        parts = {key: tuple(kind(**_gaps(each)) for each in kept[key]) for key, kind in _PARTS.items()}
+        return Findings(tuple(groups), document, tuple(VerdictRow.read(row) for row in kept["rows"]), **parts)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise NegbenchError(f"{path} is of another version of negbench: run the comparison again ({error})") from error
+
+
+def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a gap is null."""
+    return {key: float("nan") if value is None else value for key, value in found.items()}
+
+
+def _without_corners(groups: Sequence[Group], document: Mapping[str, Any]) -> tuple[list[Group], list[Group]]:
+    """The groups of the comparison itself, and those of the corners between systems."""
+    systems: Mapping[str, Any] = document.get("systems") or {}
+    labels = {corner["label"] for corners in systems.get("corners", {}).values() for corner in corners}
+    names = set(systems.get("names", ()))
+    corners = [group for group in groups if group.labels.get("system") in labels]
+    return [g for g in groups if not systems or g.labels.get("system") in names], corners

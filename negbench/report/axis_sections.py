@@ -1,0 +1,215 @@
+"""What a comparison's own axes add to its page: dials, systems, both settings, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from negbench.analysis.crossings import Dials, Point, at_point, crossings_frame, points_frame, series_of, unbeaten
+from negbench.analysis.decomposition import READ_SIGNS, SIGNS, corners_frame, matrix_frame, parts_frame
+from negbench.analysis.findings import Findings
+from negbench.analysis.leader import FOLDED
+from negbench.analysis.tuned_gain import tuned_frame
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of
+from negbench.report.charts import Chart, Panel, heat, line_style, squares
+from negbench.report.page import Note, PageSection, Part, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def axis_sections(found: Findings) -> list[PageSection]:
+    """Of the dials and the systems; none where a comparison has neither."""
+    if not found.rows:
+        return []
+    return [*(_dials(found) if found.dials.axes else ()), *(_systems(found) if found.systems else ())]
+
+
+def _dials(found: Findings) -> list[PageSection]:
+    """Who is best where, the lines along each dial, and the crossings."""
+    charts = dial_charts(found.dials, found.main)
+    text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
+    points = Table("points", "All points", points_frame(found.dials, found.main), text)
+    changes: tuple[Part, ...] = (Note("No order changes along a dial."),)
+    if found.crossings:
+        text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
+        changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
+    best = [chart for chart in charts if chart.key.startswith("best")]
+    lines = tuple(chart for chart in charts if chart not in best)
+    sections = [PageSection("best", "Who is best where", "", (*best, points))]
+    if found.dials.whole:
+        sections.append(PageSection("lines", "Along the dials", "", lines))
+        sections.append(PageSection("crossings", "Where the order changes", "", changes))
+    return sections
+
+
+def _systems(found: Findings) -> list[PageSection]:
+    """The matrix of systems and negatives, and what each system's gain is made of."""
+    parts: list[Part] = []
+    places = list(dict.fromkeys((row.dataset, row.backbone) for row in found.main))
+    for number, place in enumerate(places, 1):
+        rows = [row for row in found.main if (row.dataset, row.backbone) == place]
+        suffix, where = (f"-{number}", f" ({', '.join(place)})") if len(places) > 1 else ("", "")
+        parts.append(matrix_chart(rows, f"matrix{suffix}", where))
+    title = f"{label_of(found.main[0].metric)}, points against the system's own negatives"
+    parts.append(
+        Table("matrix", title, matrix_frame(found.main), f"{READ_SIGNS}; a column's intervals hold all at once.")
+    )
+    sections = [PageSection("matrix", "What other negatives do to each system", "", tuple(parts))]
+    if found.gains:
+        text = (
+            "Own term: what a factor adds alone to the plain system. Interaction: what factors add together beyond "
+            "each alone. Shapley share: the own term and an equal part of the interactions. Points; a system's "
+            "intervals hold all at once."
+        )
+        corners = Table("corners", "Corners between the plain system and each system", corners_frame(found.gains))
+        gains = Table("decomposition", "Gain over the plain system", parts_frame(found.gains), text)
+        sections.append(PageSection("gains", "What each system's gain is made of", "", (gains, corners)))
+    return sections
+
+
+def tuned_section(found: Findings) -> PageSection | None:
+    """Both settings side by side; None where nothing was tuned."""
+    if not found.tuned:
+        return None
+    text = (
+        "Every strategy that has knobs was given the same number of trials on a part of train, with a seed of its own; "
+        "the reported split was not seen. Each side is a table of its own, against its own baseline; `tuning gains` is "
+        "tuned minus default, with intervals for all gains of a table at once."
+    )
+    table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
+    return PageSection("tuned", "At equal tuning", text, (table,))
+
+
+def notes_section(found: Findings) -> PageSection | None:
+    """Cells that there cannot be, and what is not supported; None where nothing is left out."""
+    lines = tuple(Note(line) for line in found.notes())
+    return PageSection("notes", "What is left out", "", lines) if lines else None
+
+
+# --- charts ---------------------------------------------------------------------------------------------------------
+
+
+def dial_charts(dials: Dials, rows: Sequence[VerdictRow]) -> list[Chart]:
+    """For each series who is best at every point, and the metric along each dial; none of a sample of points."""
+    charts = []
+    every = list(dict.fromkeys(series_of(row.place) for row in rows)) if dials.whole else []
+    for number, series in enumerate(every, 1):
+        mine = [row for row in rows if series_of(row.place) == series]
+        suffix, words = (f"-{number}", f" ({series})") if len(every) > 1 else ("", "")
+        charts.append(_best(dials, mine, f"best{suffix}", words))
+        charts += [
+            _along(dials, mine, index, f"along-{axis.name}{suffix}", words)
+            for index, axis in enumerate(dials.axes)
+            if len(axis.values) > 1
+        ]
+    return charts
+
+
+def _styles(rows: Sequence[VerdictRow]) -> dict[str, dict[str, Any]]:
+    return {name: line_style(index) for index, name in enumerate(sorted({row.strategy for row in rows}))}
+
+
+def _size(rows: Sequence[VerdictRow]) -> str:
+    return f"{rows[0].seeds} seeds, {rows[0].queries} queries a point"
+
+
+def _best(dials: Dials, rows: Sequence[VerdictRow], key: str, words: str) -> Chart:
+    """Two dials as a heat map; further dials as further panels."""
+    across, *others = dials.axes
+    down = others[0] if others else None
+    styles = _styles(rows)
+    panels = []
+    for rest in product(*(axis.values for axis in others[1:])):
+        title = ", ".join(f"{axis.name}={value}" for axis, value in zip(others[1:], rest, strict=True))
+        places = [
+            [(x, *((y,) if down else ()), *rest) for x in across.values] for y in (down.values if down else (None,))
+        ]
+        labels = [f"{down.name} {value}" for value in down.values] if down else [""]
+        panels.append(Panel(title, _winners(dials, rows, places, labels, styles), 0.42 * len(places) + 0.1))
+    best = {point[0].strategy for place in dials.points if (point := at_point(rows, dials.label(place)))}
+    legend = tuple(("s", styles[name]["color"], name) for name in sorted(best))
+    text = (
+        f"The strategy with the highest {label_of(rows[0].metric)} at every point, and by how many points it leads the "
+        f"next ({_size(rows)}). Hatched: others share first place with it."
+    )
+    title = f"Who is best, by {across.name}" + (f" and {down.name}" if down else "") + words
+    return Chart(key, title, text, tuple(panels), 2, legend)
+
+
+def _winners(
+    dials: Dials,
+    rows: Sequence[VerdictRow],
+    places: Sequence[Sequence[Point]],
+    labels: Sequence[str],
+    styles: dict[str, dict[str, Any]],
+) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        for (y, row), x in product(enumerate(places), range(len(places[0]))):
+            point = at_point(rows, dials.label(row[x]))
+            if not point:
+                continue
+            shared, color = len(unbeaten(point)) > 1, styles[point[0].strategy]["color"]
+            box = ([x - 0.48, x + 0.48], y - 0.46, y + 0.46)
+            axes.fill_between(*box, color=color, linewidth=0, alpha=0.35 if shared else 0.85)
+            if shared:
+                axes.fill_between(*box, facecolor="none", edgecolor=color, hatch="////", linewidth=0)
+            text = point[0].strategy + (f"\n+{100 * point[1].behind:.1f}" if len(point) > 1 else "")
+            axes.text(x, y, text, ha="center", va="center", color="#16202a", fontsize=7)
+        squares(axes, labels, [str(value) for value in dials.axes[0].values])
+        axes.set_xlabel(dials.axes[0].name)
+
+    return draw
+
+
+def _along(dials: Dials, rows: Sequence[VerdictRow], index: int, key: str, words: str) -> Chart:
+    """The metric of every strategy along one dial, a panel for each setting of the others."""
+    axis = dials.axes[index]
+    panels = [
+        Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line))
+        for line in dials.lines_along(index)
+    ]
+    text = f"{label_of(rows[0].metric)} (%) along {axis.name}; bars are the intervals of the means ({_size(rows)})."
+    return Chart(key, f"Along {axis.name}{words}", text, tuple(panels))
+
+
+def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
+    styles = _styles(rows)
+
+    def draw(axes: Axes) -> None:
+        for number, (name, style) in enumerate(styles.items()):
+            points = [
+                (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
+            ]
+            if points:
+                x = [place + 0.06 * (number - len(styles) / 2) for place, _ in points]
+                y = [100 * row.mean for _, row in points]
+                reach = 100 * np.array([[r.mean - r.low for _, r in points], [r.high - r.mean for _, r in points]])
+                axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
+        axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
+        axes.set(xlabel=dials.axes[index].name, ylabel=f"{label_of(rows[0].metric)} (%)")
+
+    return draw
+
+
+def matrix_chart(rows: Sequence[VerdictRow], key: str, where: str) -> Chart:
+    """Systems x strategies: the difference to the system's own negatives."""
+    systems = list(dict.fromkeys(row.system for row in rows))
+    strategies = sorted({row.strategy for row in rows})
+    cells: dict[tuple[int, ...], tuple[float, str]] = {}
+    for row in rows:
+        own = row.verdict == "baseline"
+        if own or row.compared:
+            place = (strategies.index(row.strategy), systems.index(row.system))
+            text = "own" if own else f"{100 * row.difference:+.1f} {SIGNS[row.verdict]}"
+            cells[place] = (0.0 if own else row.difference, text)
+    text = (
+        f"Difference in {label_of(rows[0].metric)} (points) to each system with its own negatives, {rows[0].seeds} "
+        f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below."
+    )
+    panel = heat(strategies, systems, cells, differences=True)
+    return Chart(key, f"Every system with every strategy's negatives{where}", text, (panel,), 1)

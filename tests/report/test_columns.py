@@ -1,0 +1,54 @@
+"""Columns: one declaration for people, for programs and for MLflow."""
+
+from __future__ import annotations
+
+import math
+
+from negbench.analysis.columns import BEHAVIOUR, TESTS, Column, constant, logged, metric_column, numbers, texts
+
+
+def test_a_value_is_written_by_its_unit() -> None:
+    line = {
+        "share": 0.1234,
+        "low": 0.1,
+        "high": 0.2,
+        "gain": 0.01,
+        "p": 0.0004,
+        "who": ("a", "b"),
+        "none": (),
+        "gap": math.nan,
+    }
+    line |= {"runs": [0.1, 0.3], "plain": 1234.5}
+    for column, text in (
+        (Column("share", "", "%", 1), "12.3"),
+        (Column("share", "", "%", 2, ("low", "high")), "12.34 [10.00, 20.00]"),
+        (Column("gain", "", "points", 2, ("low", "high")), "+1.00 [10.00, 20.00]"),
+        (Column("plain", "", digits=1), "1,234.5"),
+        (Column("p", "", "p"), "<0.001"),
+        (Column("who", "", "words"), "a, b"),
+        (Column("none", "", "words"), "-"),
+        (Column("runs", "", "%"), "20.00 ± 14.14"),
+        (Column("gap", "", "%"), "-"),
+        (Column("absent", "", "word"), "-"),
+    ):
+        assert column.text(line) == text
+
+
+def test_a_column_reaches_every_output_from_its_declaration() -> None:
+    lines = [{"strategy": "a", "x": 0.5, "y": None}, {"strategy": "b", "x": 0.25, "y": None}]
+    columns = [Column("x", "X %", "%", 1), Column("y", "Y", optional=True)]
+    shown, stored = texts(columns, lines, ["strategy"]), numbers(columns, lines, ["strategy"])
+    assert shown.to_dict("records") == [{"strategy": "a", "X %": "50.0"}, {"strategy": "b", "X %": "25.0"}]
+    assert list(stored["x"]) == [0.5, 0.25]
+    assert list(stored.columns) == ["strategy", "x", "y"]
+    keys = [key for column in TESTS if column.logged for key in (column.key, *(column.ends or ()))]
+    assert {"mean", "low", "high", "difference", "diff_low", "diff_high", "p_adjusted"} <= set(keys)
+    assert logged(dict.fromkeys(keys, 0.5) | {"difference": math.nan}).keys() == set(keys) - {"difference"}
+    assert constant(shown, ("strategy", "X %")) == {}
+    assert constant(shown.head(1), ("strategy", "absent")) == {"strategy": "a"}
+
+
+def test_titles_and_keys_are_unique_in_a_table() -> None:
+    for table in (BEHAVIOUR, TESTS):
+        assert len({column.title for column in table}) == len({column.key for column in table}) == len(table)
+    assert metric_column("average/recall_at_10").title == "R@10"

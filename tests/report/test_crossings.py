@@ -1,0 +1,127 @@
+"""Along dials: who is best where, crossings against closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from negbench.analysis import crossings as along
+from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer, points_frame
+from negbench.analysis.verdicts import Rules, VerdictTable, rows_of
+from negbench.scoring.stored import Values
+
+LABELS = {"loss": "l", "backbone": "b", "dataset": "d"}
+
+
+def of(**dials: list[Any]) -> Dials:
+    points = [list(point) for point in itertools.product(*dials.values())]
+    return Dials.of({"dials": [{"key": f"dataset.{k}", "values": v} for k, v in dials.items()], "points": points})
+
+
+def table(point: str, **values: Any) -> VerdictTable:
+    found = {name: Values(each, tuple(range(len(each))), None) for name, each in values.items()}
+    return VerdictTable({**LABELS, "point": point}, "recall_at_10", {"recall_at_10": found})
+
+
+def hits(seed: int, rate: float, shape: tuple[int, int] = (5, 1500)) -> np.ndarray[Any, Any]:
+    return (np.random.default_rng(seed).random(shape) < rate).astype(float)
+
+
+def test_points_are_read_and_named() -> None:
+    found = of(twins=[1, 2], tokens=["s", "t"])
+    assert found.label((1, "s")) == "twins=1, tokens=s"
+    assert found.label((1, "s"), without=0) == "tokens=s"
+    assert found.whole
+    assert [axis.numeric for axis in found.axes] == [True, False]
+    assert found.lines_along(0) == [[(1, "s"), (2, "s")], [(1, "t"), (2, "t")]]
+    assert not Dials(found.axes, found.points[:3]).whole
+    assert not Dials.of({"cells": []}).axes
+
+
+def test_the_best_and_those_that_share_first_place() -> None:
+    dials = of(x=[1, 2])
+    tables = [
+        table("x=1", a=hits(0, 0.5), b=hits(1, 0.2), c=hits(2, 0.5)),
+        table("x=2", a=hits(3, 0.2), b=hits(4, 0.6), c=hits(5, 0.3)),
+    ]
+    rows = [row for each in tables for row in rows_of(each, Rules())]
+    point = along.at_point(rows, "x=1")
+    assert {row.strategy for row in point[:2]} == {"a", "c"} == set(along.unbeaten(point))
+    assert point[2].behind == pytest.approx(point[0].mean - point[2].mean)
+    assert 0 < point[2].behind_low < point[2].behind < point[2].behind_high
+    assert math.isnan(point[0].behind)
+    lines = dials_answer(dials, rows, [])
+    assert lines[0] == (
+        "2 points (R@10, 5 seeds, 1500 queries a point): one strategy beats all others at 1; at 1 several share first "
+        "place."
+    )
+    assert lines[1] == "b is best at x=2."
+    assert lines[2] == "Over all points: a, b and c are best or share first place at 1 of 2."
+    frame = points_frame(dials, rows)
+    assert list(frame["best"]) == [point[0].strategy, "b"]
+    assert frame.loc[1, "not beaten"] == "b"
+    assert frame.loc[1, "b"].endswith(" a")  # its letter
+    assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
+
+
+def test_zeros_and_scales_by_hand() -> None:
+    x = np.array([0.0, 1.0, 3.0])
+    found = along._zero(x, np.array([[-1.0, 1.0, 2.0], [3.0, 1.0, -1.0], [-1.0, -2.0, -3.0], [2.0, -2.0, 2.0]]))
+    assert found[:2] == pytest.approx([0.5, 2.0])
+    assert math.isnan(found[2])
+    assert found[3] == pytest.approx(0.5)  # the first of two
+    x, back = along.scale_of([1, 2, 4, 8])
+    assert np.diff(x) == pytest.approx([math.log(2)] * 3)
+    assert back(x[2]) == pytest.approx(4)
+    assert along.scale_of([-1, 0, 4])[0].tolist() == [-1, 0, 4]
+    assert along.scale_of([10, 20, 30])[0].tolist() == [10, 20, 30]
+
+
+def crossing(means: dict[int, tuple[float, float]], spread: float = 0.0) -> list[Crossing]:
+    """Crossings of two strategies with these means at each value of a dial; each query repeats the mean, plus noise."""
+    generator = np.random.default_rng(1)
+    tables = []
+    for value, pair in means.items():
+        noise = [spread * generator.normal(size=(4, 300)) for _ in pair]
+        tables.append(table(f"x={value}", **{n: m + e for n, m, e in zip("ab", pair, noise, strict=True)}))
+    rows = [row for each in tables for row in rows_of(each, Rules())]
+    return crossings_of(of(x=list(means)), tables, rows)
+
+
+def test_a_crossing_lies_where_the_lines_do() -> None:
+    """a - b is -2, -1, 1 (percent) at 10, 20, 30: on a straight line it is 0 at 25."""
+    (found,) = crossing({10: (0.30, 0.32), 20: (0.30, 0.31), 30: (0.32, 0.31)})
+    assert (found.before, found.after) == ("b", "a")
+    assert found.at == pytest.approx(25)
+    assert (found.low, found.high) == pytest.approx((25, 25))
+    assert found.share == 1
+    assert found.decided
+    assert crossing({10: (0.30, 0.32), 20: (0.30, 0.31)}) == []
+    (noise,) = crossing({10: (0.30, 0.301), 20: (0.301, 0.30)}, spread=0.5)
+    assert not noise.decided
+    assert noise.low < noise.at < noise.high
+    assert noise.share < 1
+    shown = along.crossings_frame([noise, found])
+    assert list(shown["verdict"]) == ["decided", "undecided"]
+    assert shown.loc[0, "overtakes"] == "a > b"
+
+
+def test_the_interval_of_a_crossing_covers() -> None:
+    """True crossing at 20: of 60 repetitions, about 95 % of the intervals hold it (0.85 allows for 60 and 4 seeds)."""
+    inside = 0
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        gaps = []
+        for value in (10, 30):
+            shift = generator.normal(size=(4, 1)) * 0.01
+            gap = 0.002 * (value - 20) + shift + 0.2 * generator.normal(size=(4, 400))
+            gaps.append(along._resampled(Values(gap, (0, 1, 2, 3), None), Values(0 * gap, (0, 1, 2, 3), None)))
+            assert gaps[-1][0] == pytest.approx(gap.mean())
+        zeros = along._zero(np.array([10.0, 30.0]), np.stack(gaps, axis=1)[1:])
+        low, high = np.nanquantile(zeros, [0.025, 0.975])
+        inside += low <= 20 <= high
+    assert inside / 60 >= 0.85

@@ -1,0 +1,159 @@
+"""One end for every comparison: folders with dials, with systems, at both settings, over two backbones."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from negbench.analysis.findings import judged, stored
+from negbench.analysis.verdicts import Rules
+from negbench.files import read_json, seal, write_json
+from negbench.grid.comparison import ComparisonFolder
+from negbench.report.finish import finish
+from negbench.report.loaded import Comparison, load
+
+SMALL = ("in-batch", "qure", "top-k")
+Cells = list[dict[str, Any]]
+
+
+def ended(runs: Path, name: str, cells: Cells, **axes: Any) -> str:
+    """What `finish` prints of a comparison of runs that are there already."""
+    seal(runs / name)
+    write_json(runs / name / "comparison.json", {"kind": "comparison", "cells": cells, **axes})
+    out = io.StringIO()
+    finish(Console(file=out, width=200), runs, name, "none", Rules())
+    return out.getvalue()
+
+
+@pytest.fixture
+def cells(compared: Path) -> Callable[..., Cells]:
+    """Cells of one loss under other labels."""
+
+    def of(loss: str, /, **labels: str) -> Cells:
+        rows = ComparisonFolder(compared / "small").cells()
+        return [{**row, **labels} for row in rows if row["loss"] == loss]
+
+    return of
+
+
+def test_dials(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
+    """Points that are the two losses: the same verdicts as of two tables, heat map and lines, one answer."""
+    rows = cells("bradley-terry", point="k=1") + cells("info-nce", point="k=2", loss="bradley-terry")
+    axes: dict[str, Any] = {"dials": [{"key": "dataset.k", "values": [1, 2]}], "points": [[1], [2]]}
+    axes["undefined"] = [{"point": "k=3", "strategy": "dqe", "reason": "k is too large"}]
+    out = ended(compared, "dials", rows, **axes)
+    assert "2 points (average recall, 2 seeds, " in out
+    assert "note: dqe at k=3 is not defined: k is too large" in out
+    folder = compared / "dials"
+    want = {(row.loss, row.strategy): row for row in stored(compared, "small").rows if row.main}
+    for row in stored(compared, "dials").main:
+        plain = want[{"k=1": "bradley-terry", "k=2": "info-nce"}[row.point], row.strategy]
+        assert (row.mean, row.difference) == (plain.mean, plain.difference)
+    assert list(pd.read_csv(folder / "table.csv")["point"]) == ["k=1"] * 3 + ["k=2"] * 3
+    assert list(pd.read_csv(folder / "points.csv")["k"]) == [1, 2]
+    assert {"best.png", "along-k.png"} <= {path.name for path in (folder / "report" / "figures").iterdir()}
+    page = words_of(folder / "report" / "index.html")
+    for line in Comparison(folder).answer:
+        assert line.split("(")[0] in page
+    assert "dqe at k=3 is not defined" in page
+
+
+def test_systems(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
+    """A system that is another loss with other negatives: its gain is the difference of two cells; its parts add up."""
+    rows = cells("info-nce", system="plain") + cells("bradley-terry", system="sys")
+    place = {(row["loss"], row["strategy"]): row["run"] for row in rows}
+    corners = []
+    for factors, key in (
+        ([], ("info-nce", "in-batch")),
+        (["negatives"], ("info-nce", "qure")),
+        (["objective"], ("bradley-terry", "in-batch")),
+        (["negatives", "objective"], ("bradley-terry", "qure")),
+    ):
+        assert key in place
+        label = f"sys: {' + '.join(factors) or 'plain'}"
+        corners.append({"factors": factors, "label": label})
+        rows += [r for r in cells(key[0], system=label) if r["strategy"] == key[1]]
+    own = {"plain": "in-batch", "sys": "qure"}
+    systems = {"names": ["plain", "sys"], "corners": {"sys": corners}, "own": own, "remarks": ["no colours here"]}
+    out = ended(compared, "systems", rows, systems=systems)
+    assert "sys against the plain system: " in out
+    assert "note: no colours here" in out
+    found = stored(compared, "systems")
+    assert {row.system for row in found.rows} == {"plain", "sys"}
+    assert {row.baseline for row in found.rows if row.system == "sys"} == {"qure"}
+    means = {(row.system, row.strategy): row.mean for row in found.main}
+    by_kind = {(gain.kind, gain.part): gain.value for gain in found.gains}
+    assert by_kind["gain", "all"] == pytest.approx(means["sys", "qure"] - means["plain", "in-batch"])
+    assert by_kind["share", "negatives"] + by_kind["share", "objective"] == pytest.approx(by_kind["gain", "all"])
+    terms = sum(value for (kind, _), value in by_kind.items() if kind in ("own term", "interaction"))
+    assert terms == pytest.approx(by_kind["gain", "all"])
+    folder = compared / "systems"
+    assert len(pd.read_csv(folder / "matrix.csv")) == 3
+    assert list(pd.read_csv(folder / "corners.csv")["from the system"])[-1] == "negatives + objective"
+    assert "interaction of negatives and objective" in words_of(folder / "report" / "index.html")
+
+
+def test_both_settings(compared: Path, cells: Callable[..., Cells], words_of: Callable[[Path], str]) -> None:
+    """qure "tuned" to another loss: its gain is the difference of its two groups of runs."""
+    rows = cells("bradley-terry", settings="default")
+    tuned = cells("info-nce", settings="tuned", loss="bradley-terry")
+    rows += [row for row in tuned if row["strategy"] == "qure"]
+    rows += [{**row, "settings": "tuned"} for row in cells("bradley-terry") if row["strategy"] != "qure"]
+    labels = {axis: rows[0][axis] for axis in ("loss", "backbone", "dataset")}
+    empty = {"knobs": [], "trials": 0, "seconds": 0.0, "default": None, "best": None, "found": None, "error": ""}
+    searches = [
+        {**empty, "labels": {**labels, "strategy": "qure"}, "study": "s", "knobs": ["strategy.k"], "trials": 5,
+         "seconds": 7.4, "found": {"strategy.k": 3}},
+        {**empty, "labels": {**labels, "strategy": "top-k"}, "study": "s", "trials": 5, "found": {}},
+        {**empty, "labels": {**labels, "strategy": "in-batch"}, "study": ""},
+    ]  # fmt: skip
+    out = ended(compared, "tuned", rows, tuned={"trials": 5, "tunings": searches})
+    found = stored(compared, "tuned")
+    means = {(row.settings, row.strategy): row.mean for row in found.main}
+    (gain,) = (each for each in found.tuning if each.strategy == "qure")
+    assert gain.value == pytest.approx(means["tuned", "qure"] - means["default", "qure"])
+    assert gain.low <= gain.value <= gain.high
+    assert "First place at published defaults: " in out
+    assert "Best at its default: top-k." in out
+    assert "Nothing to tune: in-batch." in out
+    assert "Tuning cost 10 trials and 7 s of computing" in out
+    table = pd.read_csv(compared / "tuned" / "tuned.csv").set_index("strategy")
+    assert table.loc["qure", "found"] == "k=3"
+    assert table.loc["in-batch", "tuning gains"] == "-"
+    assert float(str(table.loc["qure", "tuning gains"]).split()[0]) == pytest.approx(100 * gain.value, abs=0.006)
+    page = words_of(compared / "tuned" / "report" / "index.html")
+    assert "At equal tuning" in page
+    assert "Training" in page  # the figures of the default settings
+
+
+def test_two_backbones_have_a_block_over_all(compared: Path, cells: Callable[..., Cells]) -> None:
+    rows = cells("bradley-terry", backbone="one") + cells("info-nce", backbone="two", loss="bradley-terry")
+    out = ended(compared, "both", rows)
+    found = stored(compared, "both")
+    means = {(row.backbone, row.strategy): row.mean for row in found.main}
+    for name in SMALL:
+        assert means["over all", name] == pytest.approx((means["one", name] + means["two", name]) / 2)
+    assert out.partition("\nanswer\n")[2].startswith("over all: average recall with ")
+    table = pd.read_csv(compared / "both" / "table.csv")
+    assert list(table["backbone"]).count("over all") == 3
+
+
+def test_what_was_judged_is_read_again(compared: Path, cells: Callable[..., Cells], tmp_path: Path) -> None:
+    ended(compared, "again", cells("bradley-terry"))
+    first, second = judged(compared, "again", Rules()), stored(compared, "again")
+    assert repr(first.rows) == repr(second.rows)  # NaN equals NaN as a text
+    assert first.calibrations == second.calibrations
+    assert first.answer() == second.answer()
+    loaded = load(compared, "again")
+    assert isinstance(loaded, Comparison)
+    assert loaded.answer == first.answer()
+    assert len(loaded.statistics) == len(first.rows)
+    assert set(loaded.plain()) == {"comparison", "path", "answer", "statistics", "behaviour", "cost", "cells"}
+    kept = read_json(compared / "again" / "statistics.json")
+    assert set(kept) == {"rows", "calibrations", "crossings", "gains", "tuning"}
