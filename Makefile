@@ -10,14 +10,26 @@ export OMP_NUM_THREADS ?= 1
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml constraints.txt
+# uv resolves and links in a fraction of pip's time; where it cannot be had, pip does the same
+define INSTALL
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]' -c constraints.txt
-	touch $(STAMP)
+	@echo "installing negbench[$(1)] and what it needs into $(VENV)"
+	@$(BIN)/python -m pip install --disable-pip-version-check -q uv \
+		&& $(BIN)/uv pip install --python $(BIN)/python -e '.[$(1)]' -c constraints.txt \
+		|| $(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' -c constraints.txt
+	touch $@
+endef
+
+$(VENV)/.full: pyproject.toml constraints.txt
+	$(call INSTALL,full)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call INSTALL,dev)
+	touch $(VENV)/.full
 
 install: $(STAMP) ## make .venv and install negbench with all it needs
 
-demo: $(STAMP) ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
+demo: $(VENV)/.full ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
 test: export PYTHONDONTWRITEBYTECODE = # compiled once: tests start many interpreters, and pytest rewrites their files
