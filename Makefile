@@ -11,6 +11,7 @@ help: ## what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # uv resolves and links in a fraction of pip's time; where it cannot be had, pip does the same
+comma := ,
 define INSTALL
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing negbench[$(1)] and what it needs into $(VENV)"
@@ -21,7 +22,7 @@ define INSTALL
 endef
 
 $(VENV)/.full: pyproject.toml constraints.txt
-	$(call INSTALL,full)
+	$(call INSTALL,full$(comma)fast)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(call INSTALL,dev)
