@@ -91,6 +91,8 @@ class Query:
     aspects: tuple[str, ...] = ()  # CIRCO: semantic aspects
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
+    # queries of one cluster are alike, so statistics draw whole clusters again; no part of the text that a hash is of
+    cluster: str = field(default="", repr=False)
 
 
 # --- strategies --------------------------------------------------------------------------------------------------
