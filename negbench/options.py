@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -98,6 +98,18 @@ class TrackedOptions(RunsOptions):
 
     tracking_uri: str | None = option(
         None, "MLflow store; `none` keeps no copy [default: RUNS_DIR/mlflow.db].", recipe=False
+    )
+
+
+# --- data sets -----------------------------------------------------------------------------------------------------
+
+
+class FetchData(Options):
+    """Options of `negbench data fetch`."""
+
+    dataset: Literal["emoji"] = option(..., "Data set: emoji.", argument=True, recipe=False)
+    out: Path | None = option(
+        None, "Folder for its packages [default: NEGBENCH_DATA, else ./data, and in it emoji].", recipe=False
     )
 
 

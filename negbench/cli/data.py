@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from negbench.cli import options
+from negbench.cli import command, options
+from negbench.options import FetchData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -19,7 +21,39 @@ data_app = typer.Typer(help="Make and check data sets.", no_args_is_help=True, r
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
+    command.add(
+        data_app,
+        "fetch",
+        FetchData,
+        fetch,
+        help="Fetch a data set's packages with npm (pinned versions, our hashes, no scripts) and draw its pictures.",
+        examples=["negbench data fetch emoji"],
+    )
     app.add_typer(data_app, name="data")
+
+
+def fetch(given: Mapping[str, Any]) -> None:
+    """Fetch, draw, and say whose pictures they are."""
+    import os
+    import time
+
+    from rich.progress import Progress
+
+    from negbench.datasets._fetch import fetch as fetched
+    from negbench.datasets.emoji import draw
+
+    asked = FetchData.parsed(given)
+    out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
+    started = time.perf_counter()
+    for line in fetched(out):
+        typer.echo(line)
+    typer.echo(f"fetched in {time.perf_counter() - started:.0f} s")
+    started = time.perf_counter()
+    with Progress(transient=True) as progress:
+        task = progress.add_task("draw", total=None)
+        count = draw(out, lambda done, total: progress.update(task, completed=done, total=total))
+    typer.echo(f"{count:,} pictures drawn in {time.perf_counter() - started:.0f} s")
+    typer.echo(f"use them with --dataset emoji --data-root {out}")
 
 
 @data_app.command("synthesize")

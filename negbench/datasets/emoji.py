@@ -25,7 +25,7 @@ from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
-from negbench.datasets._icons import FILES, PACKAGES, Icons, icons
+from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
 from negbench.datasets._read import Reader, check_choice
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
@@ -251,6 +251,12 @@ def wanted(names: Mapping[str, str]) -> dict[str, str]:
         emoji = parse(codes)
         families[emoji.family].add(emoji.look)
     return {codes: name for codes, name in names.items() if len(families[parse(codes).family]) > 1}
+
+
+def draw(root: Path, progress: Progress | None = None) -> int:
+    """Draw the pictures of all packages below `root`; returns how many there are. Raises as `EmojiPictures.load`."""
+    packages = [icons(Reader(root), artist) for artist in ARTISTS]
+    return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)
 
 
 def read_world(packages: Iterable[Icons]) -> World:
