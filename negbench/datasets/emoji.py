@@ -326,14 +326,13 @@ def _asked(world: World, split: str, options: Options) -> list[Ask]:
         families[emoji.family].append(emoji)
     turns = []
     for place, (family, members) in enumerate(families.items()):
-        draws = random.Random(f"{options.seed} {family}")  # a string: the same on every machine
-        found = list(_askable(world, members, options, draws))
-        draws.shuffle(found)
+        found = list(_askable(world, members, options))
+        random.Random(f"{options.seed} {family}").shuffle(found)  # by a string: the same on every machine
         turns += [(turn, place, ask) for turn, ask in enumerate(found)]
     return [ask for _, _, ask in sorted(turns)[: options.queries]]
 
 
-def _askable(world: World, members: Sequence[Emoji], options: Options, draws: random.Random) -> Iterator[Ask]:
+def _askable(world: World, members: Sequence[Emoji], options: Options) -> Iterator[Ask]:
     """Everything that can be asked of a family with a picture that changes and a reference that is not ambiguous."""
     for shown in members:
         sources = [artist for artist in options.references if artist in world.images[shown]]
@@ -342,10 +341,12 @@ def _askable(world: World, members: Sequence[Emoji], options: Options, draws: ra
             if not (sources and 1 <= difference(shown.look, wanted.look) <= CHANGES):
                 continue
             drawn = [artist for artist in options.artists if artist in world.images[wanted]]
-            for artist in sources:
-                of = {"kept": artist, "free": draws.choice(drawn) if drawn else ""}.get(options.style, options.style)
-                if of in drawn:
-                    yield Ask(shown, artist, wanted, of)
+            for artist in sources if drawn else ():
+                target = artist if options.style == "kept" else options.style
+                if options.style == "free":
+                    target = random.Random(f"{options.seed} {artist} {shown} {wanted}").choice(drawn)
+                if target in drawn:
+                    yield Ask(shown, artist, wanted, target)
 
 
 def _query(world: World, ask: Ask, split: str, options: Options) -> Query:
