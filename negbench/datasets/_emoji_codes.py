@@ -1,4 +1,4 @@
-"""What an emoji's code points say: its family (firefighter, waving hand, ...) and how it looks; and our words for that."""
+"""What an emoji's code points say, its family (firefighter, waving hand, ...) and its look, and our words for that."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def parse(codes: str) -> Emoji:
     """Family and look of code points in hexadecimal, joined by '-'.
 
     Example:
-        >>> parse("1f469-1f3ff-200d-1f692")
-        Emoji(family='1f9d1-1f692', look=Look(tone='dark', other_tone='', who='woman', other_who='', hair='', facing=''))
+        >>> parse("1f469-1f3ff-200d-1f692") == Emoji("1f9d1-1f692", Look(tone="dark", who="woman"))
+        True
     """
     kept = "-".join(code for code in codes.split("-") if code != VARIATION)
     parts = _long([part.split("-") for part in kept.split(f"-{JOINER}-")])

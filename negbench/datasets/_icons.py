@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 import xml.etree.ElementTree as xml
@@ -139,9 +138,7 @@ class Icons:
                 raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
         try:
             pixels = json.loads(index.read_text(encoding="utf-8"))
-            return {
-                codes: Picture(name, folder / f"{name}.png", str(pixels[name])) for codes, name in wanted.items()
-            }
+            return {codes: Picture(name, folder / f"{name}.png", str(pixels[name])) for codes, name in wanted.items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{index} is damaged: delete {folder}, and it is drawn again") from error
 
@@ -171,7 +168,7 @@ class Icons:
                 progress(len(hashes), len(names))
         write_json(beside / "pictures.json", hashes)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(beside, folder)
+        beside.replace(folder)
 
     def _documents(self, names: list[str]) -> Iterator[str]:
         """The icons as SVG, each checked."""

@@ -143,7 +143,9 @@ class EmojiPictures(Dataset):
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
         queries = [_query(world, ask, split, options) for ask in asked]
         needed = {*ids, *(query.reference for query in queries)}
-        files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if i in needed and path.exists()})
+        files = ImageFiles(
+            reader.root, {i: (path,) for i, path in world.files.items() if i in needed and path.exists()}
+        )
         found = cls(
             kind,
             split,
@@ -176,7 +178,7 @@ class EmojiPictures(Dataset):
         )
 
     def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] int64: in how many of the six attributes image `columns[j]` differs from what query `rows[i]` asks for.
+        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
 
         0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
 
@@ -225,9 +227,8 @@ def card(options: Options) -> DatasetCard:
         citation="",
         gallery="all pictures of the split's families by the artists named; equal drawings are one",
         exclude_reference=True,
-        text_template="'{change}, {change}', each change in one of four wordings" + _STYLE_RULES.get(
-            options.style, f"; then the artist: {options.style}"
-        ),
+        text_template="'{change}, {change}', each change in one of four wordings"
+        + _STYLE_RULES.get(options.style, f"; then the artist: {options.style}"),
         metrics=tuple(_METRICS),
         main="recall_at_10",
     )
@@ -263,7 +264,8 @@ def read_world(packages: Iterable[Icons]) -> World:
     """The pictures of some artists, drawn where they are not there yet; equal pixels are one image."""
     images: dict[Emoji, dict[str, str]] = defaultdict(dict)
     shown: dict[str, list[Emoji]] = {}
-    files, names = {}, {}
+    files: dict[str, Path] = {}
+    names: dict[str, tuple[int, str]] = {}
     for package in packages:
         pictures = package.pictures(wanted(package.names))
         drawings: dict[str, list[tuple[Emoji, str]]] = defaultdict(list)

