@@ -35,6 +35,7 @@ TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbone
 CONCEPTS = ("concepts", "regimes", "statistics", "aggregate", "field")
 HOWTO = (
     "ten_minutes",
+    "emoji",
     "own_strategy",
     "own_data",
     "own_encoder",

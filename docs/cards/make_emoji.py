@@ -1,7 +1,7 @@
 """Write docs/cards/emoji.json from comparisons in a runs folder, and print its tables.
 
-Intervals are of the difference to `in-batch x1` when families are drawn again (`negbench.metrics.preference`); seeds are
-averaged, so that they tell of families alone.
+Intervals are of the difference to `in-batch x1` when families are drawn again (`negbench.metrics.preference`); seeds
+are averaged, so that they tell of families alone.
 
     python docs/cards/make_emoji.py RUNS DATA emoji emoji-free
 """
@@ -43,7 +43,8 @@ def table(runs: Path, data: Path, name: str) -> dict[str, Any]:
         row["regime"].append(result["regime"])
         config = json.loads((folder / "config.json").read_text())
     settings = config.get("config", config)
-    style = settings["dataset"]["options"]["style"] if "options" in settings["dataset"] else settings["dataset"]["style"]
+    given = settings["dataset"]
+    style = given.get("options", given)["style"]
     family = {query.id: query.cluster for query in EmojiPictures.load(root=data, split="val", style=style).queries}
     number = {name: index for index, name in enumerate(sorted(set(family.values())))}
     mean = {strategy: pd.concat(each, axis=1).mean(axis=1) for strategy, each in hits.items()}
@@ -53,9 +54,7 @@ def table(runs: Path, data: Path, name: str) -> dict[str, Any]:
         found = clustered_interval(torch.tensor(difference.to_numpy()), clusters)
         row["difference_points"] = [100 * float(v) for v in (difference.mean(), found.low, found.high)]
         row["seconds"] = sum(row["seconds"]) / len(row["seconds"])
-        row["regime"] = {
-            key: pd.DataFrame(row["regime"])[key].astype(float).mean() for key in sorted(row["regime"][0])
-        }
+        row["regime"] = {key: pd.DataFrame(row["regime"])[key].astype(float).mean() for key in sorted(row["regime"][0])}
     identity = cells[0]["dataset"]
     return {"identity": identity, "seeds": sorted({cell["seed"] for cell in cells}), "settings": settings, "rows": rows}
 
@@ -83,7 +82,9 @@ def main(runs: Path, data: Path, names: list[str]) -> None:
             mean, low, high = row["difference_points"]
             told = "-" if strategy == BASELINE else f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
             first = 100 * row["regime"].get("target_first", float("nan"))
-            print(f"| {strategy} | {' | '.join(f'{v:.1f}' for v in values)} | {told} | {first:.0f} | {row['seconds']:.0f} |")
+            print(
+                f"| {strategy} | {' | '.join(f'{v:.1f}' for v in values)} | {told} | {first:.0f} | {row['seconds']:.0f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -295,13 +295,12 @@ def test_a_hostile_package_is_not_drawn(root: Path, toys: ModuleType) -> None:
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
-    places = (os.environ.get("NEGBENCH_DATA"), Path(__file__).parents[3] / "shared" / "data")
-    there = [Path(place) / "emoji" for place in places if place and (Path(place) / "emoji/noto/icons.json").is_file()]
-    if not there:
-        pytest.skip("no icon packages below NEGBENCH_DATA or ../shared/data: `negbench data fetch emoji`")
+    shared = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (shared / "emoji" / "noto" / "icons.json").is_file():
+        pytest.skip(f"no icon packages at {shared}/emoji: `negbench data fetch emoji`")
     told = json.loads((Path(__file__).parents[2] / "docs/cards/emoji.json").read_text())["counts"]
     for split in ("train", "val"):
-        data = load(there[0], split)
+        data = load(shared, split)
         assert not data.remarks
         families = len({query.cluster for query in data.queries})
         assert [len(data.queries), len(data.images), families] == told[split]
