@@ -33,6 +33,10 @@ install: $(STAMP) ## make .venv and install negbench with all it needs
 demo: $(VENV)/.full ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
+pictures: $(STAMP) ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; npm and a registry needed
+	$(BIN)/negbench data fetch emoji --out data/emoji
+	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
+
 test: export PYTHONDONTWRITEBYTECODE = # compiled once: tests start many interpreters, and pytest rewrites their files
 test: $(STAMP) ## the whole suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
@@ -66,4 +70,4 @@ system: ## packages of Debian that the browser and PostgreSQL tests need (as roo
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 
-.PHONY: help install demo test faults fuzz mutants lint docs bench system
+.PHONY: help install demo pictures test faults fuzz mutants lint docs bench system

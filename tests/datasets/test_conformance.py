@@ -23,6 +23,9 @@ JUDGED = ("hp-fashioniq", "hs-fashioniq")  # by the scores of sets, not by ranks
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("cirr", {}),
     ("cirr", {"corpus": "targets"}),
+    ("emoji", {}),
+    ("emoji", {"style": "free", "artists": ["noto", "fluent"], "references": ["openmoji"]}),
+    ("emoji", {"style": "fluent"}),
     ("fashion200k", {}),
     ("fashion200k", {"text": "tirg", "pairs": 7}),
     ("fashioniq", {}),
@@ -98,7 +101,9 @@ def test_a_data_set_of_your_own_is_short_and_so_is_what_its_author_reads() -> No
     assert sum(len(file.read_text().splitlines()) for file in read) < 300
 
 
-@pytest.mark.parametrize("name", ["cirr", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"])
+@pytest.mark.parametrize(
+    "name", ["cirr", "emoji", "fashion200k", "fashioniq", "mit-states", "synthetic", "triplets", "vectors"]
+)
 def test_verify_finds_the_copies_clean(name: str, toys: ModuleType, tmp_path: Path) -> None:
     found = verify(name, toys.TOYS[name](tmp_path / "toy"))
     assert {problem.kind for problem in found.problems} <= {"counts"}  # a copy is smaller than what is published

