@@ -24,8 +24,8 @@ from PIL.Image import Image
 from torch import Tensor
 
 from negbench.backbones._composed import check_seed
-from negbench.backbones._given import GivenFeatures
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
+from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
