@@ -95,5 +95,5 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer; with two seeds of two epochs it says that it cannot tell. `negbench report mine`
+# The last lines are the answer; with two seeds of two epochs it is mostly undecided. `negbench report mine`
 # writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.
