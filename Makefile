@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# On a fresh machine start with `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 
-help: ## what there is to make
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # uv resolves and links in a fraction of pip's time; where it cannot be had, pip does the same
@@ -28,9 +28,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call INSTALL,dev)
 	touch $(VENV)/.full
 
-install: $(STAMP) ## make .venv and install negbench with all it needs
+install: $(STAMP) ## create .venv and install negbench with everything it needs
 
-demo: $(VENV)/.full ## compare the papers' strategies in a world in their regime: table, report, MLflow store in runs/
+demo: $(VENV)/.full ## compare the papers' strategies in a small world: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
 pictures: $(STAMP) ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; npm and a registry needed
@@ -38,35 +38,35 @@ pictures: $(STAMP) ## real pictures: fetch four icon packages with npm, draw, en
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 
 test: export PYTHONDONTWRITEBYTECODE = # compiled once: tests start many interpreters, and pytest rewrites their files
-test: $(STAMP) ## the whole suite
+test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-faults: $(STAMP) ## what docs/reliability.md tells, tried again: a kill at every write, 50 damaged files of each kind
+faults: $(STAMP) ## repeat the tests of docs/reliability.md: a kill at every write, 50 damaged files of each kind
 	NEGBENCH_FAULTS=1 $(BIN)/python -m pytest -q --timeout 3600 tests/reliability tests/test_executors.py
 
-mutants: $(STAMP) ## mutation tests: single faults put into the code, SAMPLE=40 of each GROUP by SEED=0, must fail the tests
+mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the code (SAMPLE=40 of each GROUP, SEED=0)
 	$(BIN)/python tests/mutants.py $(GROUP) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),0)
 
-fuzz: $(STAMP) ## 10,000 strange options and files, others each time; none may end in a traceback
+fuzz: $(STAMP) ## 10,000 strange options and files, new ones each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
-lint: $(STAMP) ## ruff, mypy, the import rules, hadolint; known holes in dependencies, as advice
+lint: $(STAMP) ## ruff, mypy, import rules, hadolint; known vulnerabilities of dependencies, as advice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/hadolint Dockerfile
 	@$(BIN)/pip-audit --skip-editable --progress-spinner off --timeout 5 2>/dev/null | grep -v "could not be audited" \
-		|| echo "pip-audit: nothing could be looked up; advice, which fails nothing"
+		|| echo "pip-audit: no look-up was possible (advice only)"
 
-docs: $(STAMP) ## the documentation site in build/site, made without network
+docs: $(STAMP) ## build the documentation site in build/site, without network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "build/site/index.html; to search in it, serve it: $(BIN)/python -m http.server -d build/site"
 
-bench: $(STAMP) ## the benchmarks, each a table of ratios within one run
+bench: $(STAMP) ## run the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-system: ## packages of Debian that the browser and PostgreSQL tests need (as root); without them those tests skip
+system: ## install Debian packages for the browser and PostgreSQL tests (as root); without them those tests skip
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium postgresql
 

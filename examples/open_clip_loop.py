@@ -43,10 +43,10 @@ def finetune(
     miner = negbench.Miner(strategy, draws=draws, seed=seed)
     loss_of = negbench.make_loss("info-nce")
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
-    order, told = torch.Generator().manual_seed(seed), []
+    order, summaries = torch.Generator().manual_seed(seed), []
     for _ in range(epochs):
         found = miner.refresh(*embed(model, tokens, images, batch), targets)
-        told.append(found.summary())
+        summaries.append(found.summary())
         model.train()
         for rows in torch.randperm(len(tokens), generator=order).split(batch):
             columns = torch.cat([targets[rows, None], found.negatives[rows]], dim=1)
@@ -57,7 +57,7 @@ def finetune(
             optimiser.zero_grad()
             loss_of(scores[:, 0], scores[:, 1:], temperature=1 / model.logit_scale.exp()).backward()
             optimiser.step()
-    return told
+    return summaries
 
 
 @torch.no_grad()

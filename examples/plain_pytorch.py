@@ -32,11 +32,11 @@ def train(
     miner = negbench.Miner(strategy, draws=draws, seed=seed)
     loss_of = negbench.make_loss("bradley-terry", tau=0.05)
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
-    order, told = torch.Generator().manual_seed(seed), []
+    order, summaries = torch.Generator().manual_seed(seed), []
     for _ in range(epochs):
         with torch.no_grad():
             found = miner.refresh(model(queries), images, targets)
-        told.append(found.summary())
+        summaries.append(found.summary())
         for rows in torch.randperm(len(queries), generator=order).split(batch):
             embedded = normalize(model(queries[rows]), dim=1)
             chosen = normalize(images[torch.cat([targets[rows, None], found.negatives[rows]], dim=1)], dim=2)
@@ -44,7 +44,7 @@ def train(
             optimiser.zero_grad()
             loss_of(scores[:, 0], scores[:, 1:]).backward()
             optimiser.step()
-    return told
+    return summaries
 
 
 @torch.no_grad()

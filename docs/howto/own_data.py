@@ -52,7 +52,7 @@ print(len(data.queries), "queries against", len(data.images), "images:", data.id
 # %% [markdown]
 # ## What a strategy would draw, without training
 #
-# `negbench audit` scores the training queries once with the backbone as it is, and says what each rule would draw.
+# `negbench audit` scores the training queries once with the backbone as it is, and reports what each rule would draw.
 
 # %%
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`

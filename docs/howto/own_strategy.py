@@ -66,7 +66,7 @@ import torch
 
 import negbench
 
-PAPER = "mine"
+PAPER = "ours"
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ status = negbench_command(
     "--seeds 2 --datasets vectors --backbones vectors --set train.epochs=2 "
     "--set dataset.train_images=200 --set dataset.train_queries=100 --set dataset.val_images=200 "
     "--set dataset.val_queries=100 "
-    "--name mine --tracking-uri none".split()
+    "--name first-try --tracking-uri none".split()
 )
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer; with two seeds of two epochs it says that it cannot tell. `negbench report mine`
+# The last lines are the answer; with two seeds of two epochs it is mostly undecided. `negbench report first-try`
 # writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.

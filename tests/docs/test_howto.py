@@ -32,7 +32,7 @@ def run(name: str, where: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = run("own_strategy", tmp_path, monkeypatch, capsys)
     assert "[[0, 0, 1, 1, 0]]" in out
-    assert "below" in (tmp_path / "runs" / "mine" / "table.md").read_text(encoding="utf-8")
+    assert "below" in (tmp_path / "runs" / "first-try" / "table.md").read_text(encoding="utf-8")
 
 
 def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
