@@ -356,7 +356,7 @@ def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
         load(root, **option)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
     files = toy_files()
