@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,6 @@ from negbench.backbones._captions import (
     CaptionTokenizer,
     built_in_vocabulary,
     make_tokenizer,
-    process_caption,
     read_vocabulary,
     vocabulary_file,
 )
@@ -34,34 +33,37 @@ from negbench.backbones._lavis import (
     check_names,
     configured,
     load_state,
-    read_config,
     restore_positions,
     sizes_of_pretrained,
 )
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import Advice, Source, fetch, parse_weights, read_pretrained, vocabulary_source
-from negbench.contracts import DEFAULT_TEMPERATURE, check_option
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, check_option
 from negbench.errors import OptionError, WeightsError
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Pooling = Literal["query", "text"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
 
 
 @dataclass(frozen=True)
-class BlipOptionsBase:
-    """Options that both families have, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
+class BlipOptions:
+    """Options of both families, checked; the meaning of each stands at `Blip.load` and `Blip2.load`."""
 
     precision: Precision = "fp32"
     target_ratio: float = 1.25
     attribute_weights: bool | float = False
     seed: int = 0
+    freeze_images: bool = False  # of BLIP; BLIP-2's tower is frozen in any case
+    pooling: Pooling = "query"  # of BLIP-2
 
     def __post_init__(self) -> None:
         check_choice("backbone.precision", self.precision, Precision)
         check_option("backbone.target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
         check_seed(self.seed)
+        check_choice("backbone.pooling", self.pooling, Pooling)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class BlipFamily(Composed):
     temp: nn.Parameter
     dropout_calls: Tensor
 
-    def __init__(self, sizes: Sizes, options: BlipOptionsBase) -> None:
+    def __init__(self, sizes: Sizes, options: BlipOptions) -> None:
         super().__init__()
         self.sizes = sizes
         self.image_size = sizes.image_size
@@ -145,11 +147,11 @@ class BlipFamily(Composed):
     def loaded(
         cls,
         weights: str | None,
-        config: dict[str, Any] | str | None,
+        config: dict[str, Any] | None,
         tokenizer: str | None,
         init: Init,
         size: str,
-        options: BlipOptionsBase,
+        options: BlipOptions,
     ) -> Self:
         """What `load` does in every family, and what it raises.
 
@@ -157,7 +159,7 @@ class BlipFamily(Composed):
         """
         check_choice("backbone.init", init, Init)
         check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
-        given = read_config(config)
+        given = config or {}
         if init == "random":
             check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
             backbone = cls(configured(cls.random_sizes[size], given, told=""), options)
@@ -175,7 +177,7 @@ class BlipFamily(Composed):
         return backbone
 
     @classmethod
-    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptionsBase) -> tuple[Self, Origin]:
+    def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptions) -> tuple[Self, Origin]:
         assert source.path is not None
         state, told = cls._read_lavis(source, config)
         skeleton = cls(told.skeleton(), options)
@@ -185,7 +187,7 @@ class BlipFamily(Composed):
         return backbone, Origin(source.label, "local", source.path.parent, {"keys_left_out": len(dropped)})
 
     @classmethod
-    def _from_transformers(cls, source: Source, options: BlipOptionsBase) -> tuple[Self, Origin]:
+    def _from_transformers(cls, source: Source, options: BlipOptions) -> tuple[Self, Origin]:
         import transformers
 
         path = source.path
@@ -233,13 +235,16 @@ class BlipFamily(Composed):
             **character.pop("details"),
             **origin.details,
         }
-        self._describe(
-            self.advice.backbone,
+        self._identity = BackboneIdentity(
+            name=self.advice.backbone,
             weights=origin.weights,
             revision=origin.revision,
-            width=sizes.embed_dim,
+            embedding_dim=sizes.embed_dim,
+            preprocessing=self.transform.description,
+            composition=self._composition(character.pop("composition")),
             details=details,
             **character,
+            **self._measured(),
         )
         self.eval()
 
@@ -259,7 +264,6 @@ class BlipFamily(Composed):
             vocabulary,
             added=self.added_tokens,
             max_length=self.sizes.max_txt_len,
-            processor=self._process_caption,
             name=name,
         )
         rows = self.sizes.vocab_size
@@ -272,11 +276,6 @@ class BlipFamily(Composed):
                 "backbone.tokenizer=FILE"
             )
         return tokenizer
-
-    @property
-    def _process_caption(self) -> Callable[[str], str]:
-        """Applied to every caption first; pickles."""
-        return process_caption
 
     # --- images -----------------------------------------------------------------------------------------------------
 

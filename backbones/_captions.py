@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,6 @@ def process_caption(caption: str) -> str:
     """
     text = _SPACES.sub(" ", _PUNCTUATION.sub(" ", caption.lower()))
     return " ".join(text.rstrip("\n").strip(" ").split(" ")[:MAX_WORDS])
-
-
-def identity_caption(caption: str) -> str:
-    """The caption as it is: LAVIS's processor where a model's configuration names none (BLIP "large")."""
-    return caption
 
 
 def built_in_vocabulary() -> dict[str, int]:
@@ -121,13 +116,11 @@ class CaptionTokenizer:
     Args:
         bert: transformers' BertTokenizer.
         max_length: tokens of every row, [CLS] and [SEP] included.
-        processor: applied to every string first.
         name: where the vocabulary is from, for the identity.
     """
 
     bert: Any
     max_length: int
-    processor: Callable[[str], str]
     name: str
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -139,7 +132,7 @@ class CaptionTokenizer:
             empty = torch.zeros(0, self.max_length, dtype=torch.int64)
             return {"input_ids": empty, "attention_mask": empty.clone()}
         batch = self.bert(
-            [self.processor(text) for text in texts],
+            [process_caption(text) for text in texts],
             padding="max_length",
             truncation=True,
             max_length=self.max_length,
@@ -161,7 +154,6 @@ def make_tokenizer(
     *,
     added: Sequence[str],
     max_length: int,
-    processor: Callable[[str], str] = process_caption,
     name: str = BUILT_IN,
 ) -> CaptionTokenizer:
     """BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
@@ -174,4 +166,4 @@ def make_tokenizer(
     for token in added:
         if token not in vocabulary:
             bert.add_tokens([token], special_tokens=True)
-    return CaptionTokenizer(bert, max_length, processor, name)
+    return CaptionTokenizer(bert, max_length, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,6 @@ from negbench.backbones._fusion import Fusion
 from negbench.backbones._hashing import count_parameters, module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, BackboneIdentity, SubQuery, TextBatch, check_option
-
-if TYPE_CHECKING:
-    pass
 
 Init = Literal["pretrained", "random"]
 
@@ -46,7 +43,7 @@ def check_seed(seed: int) -> None:
 class Composed(Backbone):
     """A query is composed of reference and text, and DQE-CIR's sub-queries are added where there are any.
 
-    A subclass sets `attributes` and `_feature_key`, calls `_describe` when it is complete, and writes `_compose`.
+    A subclass sets `attributes`, `_feature_key` and, when it is complete, `_identity`; it writes `_compose`.
 
     Attributes:
         attributes: of the sub-queries; None without.
@@ -67,37 +64,17 @@ class Composed(Backbone):
         """Hash of what determines the stored features: frozen weights as loaded, preprocessing, precision."""
         return self._feature_key
 
-    def _describe(
-        self,
-        name: str,
-        *,
-        weights: str,
-        revision: str,
-        width: int,
-        composition: str,
-        activation: str = "",
-        tokens_per_image: int = 1,
-        preprocessing: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Set the identity; hash and counts are those of the parameters as they are now (`BackboneIdentity`).
+    def _measured(self) -> dict[str, Any]:
+        """Fields of `BackboneIdentity` that the parameters tell: their hash as they are now, and how many there are."""
+        return {
+            "sha256": module_sha256(self),
+            "parameters": count_parameters(self),
+            "trainable_parameters": count_parameters(self, trainable=True),
+        }
 
-        The preprocessing is by default what `transform` calls itself.
-        """
-        self._identity = BackboneIdentity(
-            name=name,
-            weights=weights,
-            revision=revision,
-            sha256=module_sha256(self),
-            parameters=count_parameters(self),
-            trainable_parameters=count_parameters(self, trainable=True),
-            embedding_dim=width,
-            tokens_per_image=tokens_per_image,
-            preprocessing=preprocessing or self.transform.description,
-            composition=composition + (" + attribute weights" if self.attributes is not None else ""),
-            activation=activation,
-            details=dict(details or {}),
-        )
+    def _composition(self, fusion: str) -> str:
+        """How queries are made, for the identity."""
+        return fusion + (" + attribute weights" if self.attributes is not None else "")
 
     @abstractmethod
     def _compose(self, features: Tensor, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

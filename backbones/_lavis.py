@@ -8,7 +8,6 @@ files with `strict=False`, and so a wrong visual tower passes unnoticed; here ev
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pickle
 import re
@@ -417,23 +416,6 @@ def _count(state: State, pattern: str) -> int:
 
 # keys of config= that tensors cannot tell
 _UNTOLD = frozenset({"vit_heads", "qformer_heads", "text_heads", "max_txt_len"})
-
-
-def read_config(config: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """`config=` as a dict: as given, or read from a JSON file.
-
-    Raises:
-        OptionError: a file that is not there or holds no JSON object.
-    """
-    if config is None or isinstance(config, Mapping):
-        return dict(config or {})
-    try:
-        values = json.loads(Path(config).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise OptionError(f"backbone.config {str(config)!r}: want a JSON file or a table ({error})") from error
-    if not isinstance(values, dict):
-        raise OptionError(f"backbone.config {str(config)!r}: want a JSON object, got {type(values).__name__}")
-    return values
 
 
 def configured(sizes: AnySizes, config: Mapping[str, Any], *, told: str) -> AnySizes:

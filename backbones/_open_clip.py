@@ -230,10 +230,6 @@ def _safe(filename: str) -> str:
     return str(Path(filename).with_suffix(".safetensors"))
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["?"])[0]
-
-
 # --- reading and building ----------------------------------------------------------------------------------------
 
 
@@ -259,23 +255,14 @@ def _from_openai(state: Mapping[str, Tensor]) -> bool:
 def build(config: dict[str, Any], seed: int) -> nn.Module:
     """open_clip's module with random weights from `seed`; the global generators stay as they were.
 
-    Raises:
-        WeightsError: a text tower of the hub whose configuration is not to be had.
+    `config` is one that `make_tokenizer` knows the text tower of.
     """
     import open_clip
 
     config = copy.deepcopy(config)
-    text, vision = config["text_cfg"], config["vision_cfg"]
-    custom = config.pop("custom_text", False) or "hf_model_name" in text
-    if "hf_model_name" in text:
-        hub_id = text["hf_model_name"]
-        text["hf_model_name"] = str(fetch(hub_id, ["config.json"], f"`hf download {hub_id}`").parent)
-        text["hf_model_pretrained"] = False
-    if "timm_model_name" in vision:
-        vision["timm_model_pretrained"] = False
-    cls = open_clip.CLIP
-    if custom:
-        cls = open_clip.CoCa if "multimodal_cfg" in config else open_clip.CustomTextCLIP
+    if "timm_model_name" in config["vision_cfg"]:
+        config["vision_cfg"]["timm_model_pretrained"] = False
+    cls = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model: nn.Module = cls(**config)
@@ -312,25 +299,19 @@ def side_of(model: Any) -> int:
 
 
 def make_tokenizer(blueprint: Blueprint) -> Any:
-    """open_clip's tokenizer: texts -> [B, context length] int64.
+    """CLIP's tokenizer: texts -> [B, context length] int64.
 
     Raises:
-        WeightsError: a tokenizer of the hub that is not to be had.
+        OptionError: a model whose text tower is not CLIP's (CoCa, SigLIP and others with a tokenizer of the hub).
     """
-    from open_clip.tokenizer import HFTokenizer
-
-    text = blueprint.config["text_cfg"]
-    hub_id = text.get("hf_tokenizer_name") or text.get("hf_model_name")
-    options = text.get("tokenizer_kwargs") or {}
-    length = text.get("context_length", 77)
-    if not hub_id:
-        return _byte_pairs(length, tuple(sorted(options.items())))
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        folder = fetch(hub_id, [name], f"{blueprint.name} needs this tokenizer: `hf download {hub_id}`").parent
-    try:
-        return HFTokenizer(str(folder), context_length=length, tokenizer_mode=text.get("tokenizer_mode"), **options)
-    except Exception as error:  # transformers and tokenizers raise what they like
-        raise WeightsError(f"the tokenizer of {hub_id} cannot be read: {_first_line(error)}") from error
+    config = blueprint.config
+    text = config["text_cfg"]
+    if "multimodal_cfg" in config or text.get("hf_tokenizer_name") or text.get("hf_model_name"):
+        raise OptionError(
+            f"backbone.model {blueprint.name!r} has no text tower of CLIP's: encode with `negbench embed --encoder "
+            "transformers:NAME`, and train with --backbone precomputed"
+        )
+    return _byte_pairs(text.get("context_length", 77), tuple(sorted((text.get("tokenizer_kwargs") or {}).items())))
 
 
 @cache
@@ -354,7 +335,7 @@ def activation_of(model: nn.Module) -> str:
     return image if image == text else f"image {image}, text {text}"
 
 
-def final_norm(model: nn.Module) -> nn.LayerNorm | None:
-    """The layer whose output are the text's token features; None where the text tower has none over all tokens."""
-    text = getattr(model, "text", model)
-    return getattr(text, "ln_final", None) if getattr(text, "cls_emb", None) is None else None
+def final_norm(model: Any) -> nn.LayerNorm:
+    """The layer whose output are the text's token features."""
+    norm: nn.LayerNorm = getattr(model, "text", model).ln_final
+    return norm

@@ -8,16 +8,15 @@ training only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision
-from negbench.backbones._captions import built_in_vocabulary, identity_caption, process_caption
-from negbench.backbones._composed import Init, check_choice
+from negbench.backbones._blip import BlipFamily, BlipOptions, Precision
+from negbench.backbones._captions import built_in_vocabulary
+from negbench.backbones._composed import Init
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, BlipSizes, Layout, State, blip_sizes, read_checkpoint
 from negbench.backbones._weights import Advice, Source
@@ -27,7 +26,6 @@ from negbench.errors import WeightsError
 PAPER = "Li et al., BLIP, ICML 2022 (arXiv:2201.12086); as used by Kwak et al., QuRe, ICML 2025 (arXiv:2507.12416)"
 
 Size = Literal["toy", "base", "large"]
-Captions = Literal["blip_caption", "as_is"]
 
 _ADDED = ("[DEC]", "[ENC]")
 _TOY = BlipSizes(
@@ -45,18 +43,6 @@ _TOY = BlipSizes(
     embed_dim=32,
 )
 _LARGE = BlipSizes(image_size=224, vit_hidden_size=1024, vit_layers=24, vit_heads=16, vit_intermediate_size=4096)
-
-
-@dataclass(frozen=True)
-class BlipOptions(BlipOptionsBase):
-    """Options of BLIP, see `Blip.load`."""
-
-    captions: Captions = "blip_caption"
-    freeze_images: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("backbone.captions", self.captions, Captions)
 
 
 class Blip(BlipFamily):
@@ -93,11 +79,10 @@ class Blip(BlipFamily):
         cls,
         *,
         weights: str | None = None,
-        config: dict[str, Any] | str | None = None,
+        config: dict[str, Any] | None = None,
         tokenizer: str | None = None,
         init: Init = "pretrained",
         size: Size = "base",
-        captions: Captions = "blip_caption",
         freeze_images: bool = False,
         precision: Precision = "fp32",
         target_ratio: float = 1.25,
@@ -110,14 +95,13 @@ class Blip(BlipFamily):
             weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, its
                 FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip-itm-base-coco.
-            config: sizes that tensors cannot tell, as a table or a JSON file: vit_heads, text_heads, max_txt_len
+            config: sizes that tensors cannot tell, as a table: vit_heads, text_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size
                 of `BlipSizes`, over those of `size`.
             tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
                 with init="random": a small vocabulary made in code.
             init: "pretrained", or "random" weights from `seed`.
             size: of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
-            captions: LAVIS's processor "blip_caption", or "as_is": its configuration of BLIP "large" names none.
             freeze_images: keep the visual tower as it is, so that features are stored once.
             precision: of the visual tower.
             target_ratio: of the target padding.
@@ -128,7 +112,7 @@ class Blip(BlipFamily):
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
             OptionError: an option out of range, or one that `init` has no use for.
         """
-        options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
+        options = BlipOptions(precision, target_ratio, attribute_weights, seed, freeze_images)
         return cls.loaded(weights, config, tokenizer, init, size, options)
 
     @staticmethod
@@ -148,12 +132,9 @@ class Blip(BlipFamily):
         return {
             "composition": "text encoder with cross-attention to the image in every layer, first token ([ENC])",
             "activation": "gelu",
-            "details": {"captions": self.options.captions, "freeze_images": self.frozen_images},
+            "tokens_per_image": 1,
+            "details": {"captions": "blip_caption", "freeze_images": self.frozen_images},
         }
-
-    @property
-    def _process_caption(self) -> Callable[[str], str]:
-        return process_caption if self.options.captions == "blip_caption" else identity_caption
 
     def candidates(self, features: Tensor) -> Tensor:
         """[B, L, C] -> [B, 1, D], unit norm: the projected [CLS] token."""

@@ -12,15 +12,14 @@ learned query tokens, w the text's word and position embeddings and v = ln_visio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, BlipOptionsBase, Precision
+from negbench.backbones._blip import BlipFamily, BlipOptions, Pooling, Precision
 from negbench.backbones._captions import built_in_vocabulary
-from negbench.backbones._composed import Init, check_choice
+from negbench.backbones._composed import Init
 from negbench.backbones._fusion import unit
 from negbench.backbones._lavis import LAYOUTS, Blip2Sizes, Layout, State, blip2_sizes, read_blip2
 from negbench.backbones._weights import Advice, Source
@@ -32,7 +31,6 @@ PAPER = (
 )
 
 Size = Literal["toy", "vit_l", "vit_g"]
-Pooling = Literal["query", "text"]
 
 _POOLINGS = {"query": "mean of the query tokens", "text": "first text token of a second pass (SPRC)"}
 _TOY = Blip2Sizes(
@@ -51,17 +49,6 @@ _TOY = Blip2Sizes(
     embed_dim=32,
 )
 _VIT_L = Blip2Sizes(tower="clip_vit_L", vit_hidden_size=1024, vit_layers=23, vit_intermediate_size=4096)
-
-
-@dataclass(frozen=True)
-class Blip2Options(BlipOptionsBase):
-    """Options of BLIP-2, see `Blip2.load`."""
-
-    pooling: Pooling = "query"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("backbone.pooling", self.pooling, Pooling)
 
 
 class Blip2(BlipFamily):
@@ -90,7 +77,7 @@ class Blip2(BlipFamily):
     added_tokens, unused_tokens = ("[DEC]",), 1
     own_names = (("vision_model.post_layernorm.", "ln_vision."), ("embeddings.", ""))
 
-    def __init__(self, sizes: Blip2Sizes, options: Blip2Options) -> None:
+    def __init__(self, sizes: Blip2Sizes, options: BlipOptions) -> None:
         super().__init__(sizes, options)
         width = sizes.qformer_hidden_size
         with torch.device("meta"):
@@ -109,7 +96,7 @@ class Blip2(BlipFamily):
         cls,
         *,
         weights: str | None = None,
-        config: dict[str, Any] | str | None = None,
+        config: dict[str, Any] | None = None,
         tokenizer: str | None = None,
         init: Init = "pretrained",
         size: Size = "vit_g",
@@ -126,7 +113,7 @@ class Blip2(BlipFamily):
                 (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, its
                 FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip2-itm-vit-g.
-            config: sizes that tensors cannot tell, as a table or a JSON file: vit_heads, qformer_heads, max_txt_len
+            config: sizes that tensors cannot tell, as a table: vit_heads, qformer_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size
                 of `Blip2Sizes`, over those of `size`.
             tokenizer: a vocab.txt or tokenizer folder. None: beside the weights, else bert-base-uncased of the hub;
@@ -144,7 +131,7 @@ class Blip2(BlipFamily):
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
             OptionError: an option out of range, or one that `init` has no use for.
         """
-        options = Blip2Options(precision, target_ratio, attribute_weights, seed, pooling)
+        options = BlipOptions(precision, target_ratio, attribute_weights, seed, pooling=pooling)
         return cls.loaded(weights, config, tokenizer, init, size, options)
 
     @staticmethod

@@ -33,7 +33,7 @@ from negbench.backbones._open_clip import (
     side_of,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import check_option
+from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import OptionError
 
 PAPER = (
@@ -111,32 +111,29 @@ class Clip(TwoTowers):
         self.options = options
         self.frozen_images = options.frozen
         self._tokenizer = tokenizer
-        # CLIP's byte-pair pieces can be read back as words; tokenizers of the hub are used as they are
-        self._pieces: Mapping[int, str] | None = getattr(tokenizer, "decoder", None)
+        self._pieces: Mapping[int, str] = tokenizer.decoder  # byte pairs, read back as words
         encoded = int(blueprint.config["embed_dim"])
         width = encoded if isinstance(options.projection, bool) else options.projection
         generator = torch.Generator().manual_seed(options.seed)
         self.fusion = make_fusion(options.fusion, width, generator, options.fusion_init)
-        norm = final_norm(clip)
-        if options.attribute_weights is not False and (self._pieces is None or norm is None):
-            raise OptionError(
-                f"backbone.attribute_weights: the text tower of {blueprint.name} gives no token features of words"
-            )
-        token_width = 0 if norm is None else norm.normalized_shape[0]
+        token_width = final_norm(clip).normalized_shape[0]
         self.attributes = make_attributes(options.attribute_weights, width, token_width, generator)
         self.project_image, self.project_text = (
             nn.Identity() if options.projection is False else make_linear(encoded, width, generator) for _ in range(2)
         )
         self._choose_trained()
         self._feature_key = key_sha256({"tower": module_sha256(clip.visual), "preprocessing": repr(transform)})
-        self._describe(
-            "clip",
+        self._identity = BackboneIdentity(
+            name="clip",
             weights=blueprint.label,
             revision=blueprint.revision,
-            width=width,
-            composition=f"{options.fusion} fusion",
+            embedding_dim=width,
+            tokens_per_image=1,
+            preprocessing=transform.description,
+            composition=self._composition(f"{options.fusion} fusion"),
             activation=activation_of(clip),
             details={"model": blueprint.name, **options.details, **blueprint.details},
+            **self._measured(),
         )
         self.eval()
 
@@ -212,10 +209,6 @@ class Clip(TwoTowers):
     def _choose_trained(self) -> None:
         """Which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
         self.clip.requires_grad_(not self.options.frozen)
-        unused = [getattr(self.clip, "text_decoder", None), getattr(self.clip, "logit_bias", None)]  # CoCa's, SigLIP's
-        for part in unused:
-            if part is not None:
-                part.requires_grad_(False)
         self.clip.logit_scale.requires_grad_(True)
         if self.options.grad_checkpointing:
             self.clip.set_grad_checkpointing(True)
@@ -236,13 +229,11 @@ class Clip(TwoTowers):
         return unit(self.project_image(features.float()))
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """{"ids": [B, context length]}, and for CLIP's own tokenizer "colour" and "shape" [B, context length] bool."""
+        """{"ids": [B, context length] int64, "colour" and "shape": [B, context length] bool}."""
         if not texts:
             ids = torch.zeros(0, int(self._tokenizer.context_length), dtype=torch.int64)
         else:
             ids = self._tokenizer(list(texts))
-        if self._pieces is None:
-            return {"ids": ids}
         words = [words_of_clip_pieces(self._pieces_of(row)) for row in ids.tolist()]
         # the masks in any case: backbones with and without `attribute_weights` can then share tokenised texts
         return {"ids": ids, **attribute_masks(words, ids.shape[1])}
@@ -264,16 +255,14 @@ class Clip(TwoTowers):
     def _encoded(self, tokens: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text embeddings [B, C] and token features [B, S, C] (the embeddings without attribute weights), float32."""
         caught: list[Tensor] = []
-        norm = final_norm(self.clip) if self.attributes is not None else None
-        hook = None if norm is None else norm.register_forward_hook(lambda module, given, output: caught.append(output))
+        hook = final_norm(self.clip).register_forward_hook(lambda module, given, output: caught.append(output))
         try:
             with self._encoding():
                 embedding: Tensor = self.clip.encode_text(tokens["ids"])
         finally:
-            if hook is not None:
-                hook.remove()
+            hook.remove()
         embedding = embedding.float()
-        return embedding, caught[0].float() if caught else embedding
+        return embedding, embedding if self.attributes is None else caught[0].float()
 
     def _encoding(self) -> torch.set_grad_enabled:
         """Gradients within the block: as outside it, but none through frozen encoders."""
@@ -281,7 +270,6 @@ class Clip(TwoTowers):
 
     def _pieces_of(self, ids: Sequence[int]) -> list[str]:
         """Byte-pair pieces of one text up to its end mark; the marks as `words_of_clip_pieces` knows them."""
-        assert self._pieces is not None
         end = self._tokenizer.eot_token_id
         length = ids.index(end) if end in ids else len(ids)
         return ["<|startoftext|>", *(self._pieces[i] for i in ids[1:length]), "<|endoftext|>"]

@@ -2,12 +2,8 @@
 
 No encoder is needed, and no pixels: the engine takes `features_of(ids)` instead of the feature store. One file holds
 the images' embeddings, one those of every text that the run uses, spelled as the data set gives them (`query.text`, and
-`reference_text`, `target_text` where a strategy corrupts those). Three formats:
-
-* `.npz`: an array of ids (`ids`; for texts `texts`) and an array of vectors (`features`, or what the key option names).
-* `.parquet`: a column `id` (`text`) and a column of lists of equal length; `ids` and `texts` will do as well.
-* `.safetensors`: one tensor per image (text), named by its id (the text itself); or one tensor `features` of all and
-  the metadata entry `ids` (`texts`), a JSON list.
+`reference_text`, `target_text` where a strategy corrupts those). Both are .npz: an array of ids (`ids`; for texts
+`texts`) and an array of vectors (`features`, or what the key option names).
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
 trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
@@ -15,12 +11,10 @@ trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate, a sum, or CL
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -28,12 +22,10 @@ from torch import Tensor
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import check_option
+from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import DataError, OptionError
 
 PAPER = "no paper: embeddings that you bring"
-
-_NAMES = {"image": ("ids", "id"), "text": ("texts", "text")}
 
 
 class Precomputed(GivenFeatures):
@@ -69,19 +61,20 @@ class Precomputed(GivenFeatures):
         self.register_buffer("text_table", table.float(), persistent=False)
         self._files = source[0][0], source[1][0]
         self._feature_key = key_sha256({"precomputed": [sha for _, sha in source]})
-        self._describe(
-            "precomputed",
+        measured = self._measured()
+        # what is given is part of what was loaded, though no parameter
+        measured["sha256"] = key_sha256({"module": measured["sha256"], "files": [sha for _, sha in source]})
+        self._identity = BackboneIdentity(
+            name="precomputed",
             weights=" + ".join(self._files),
             revision="local",
-            width=width,
+            embedding_dim=width,
             tokens_per_image=self._images.shape[1],
             preprocessing="none: embeddings given",
-            composition=f"{fusion} fusion",
+            composition=self._composition(f"{fusion} fusion"),
             details={"images_sha256": source[0][1], "texts_sha256": source[1][1]},
+            **measured,
         )
-        # what is given is part of what was loaded, though no parameter
-        whole = key_sha256({"module": self.identity.sha256, "files": [sha for _, sha in source]})
-        self._identity = dataclasses.replace(self.identity, sha256=whole)
 
     @classmethod
     def load(
@@ -99,9 +92,9 @@ class Precomputed(GivenFeatures):
         """Read the two files.
 
         Args:
-            images: .npz, .safetensors or .parquet with the images' embeddings; must be given.
+            images: .npz with the images' embeddings; must be given.
             texts: likewise with the texts' embeddings; must be given.
-            image_key: array, tensor or column of `images` that holds the vectors.
+            image_key: array of `images` that holds the vectors.
             text_key: likewise of `texts`.
             fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
@@ -115,7 +108,7 @@ class Precomputed(GivenFeatures):
         """
         files = []
         for name, path in (("images", images), ("texts", texts)):
-            check_option(name, path, path is not None, "the file with their embeddings (.npz, .safetensors, .parquet)")
+            check_option(name, path, path is not None, "the .npz file with their embeddings")
             files.append(Path(path or ""))
         check_option("dim", dim, dim is None or dim >= 1, ">= 1 or left out")
         tables = _read(files[0], "image", image_key), _read(files[1], "text", text_key)
@@ -158,18 +151,16 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path, what: str, key: str) -> _Table:
     """Names and vectors of one file: [N, L, C] of images, [n, C_t] of texts."""
-    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix)
-    if reader is None:
-        raise OptionError(f"{what}s must be a .npz, .safetensors or .parquet file, got '{path}'")
+    if path.suffix != ".npz":
+        raise OptionError(f"{what}s must be a .npz file, got '{path}'")
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     try:
-        names, vectors = reader(path, what, key)
+        names, vectors = _arrays(path, what, key)
     except DataError:
         raise
-    except Exception as error:  # three libraries, each with its own kinds
-        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+    except Exception as error:  # zipfile's, numpy's, torch's
+        raise DataError(f"{path} cannot be read as npz: {error}") from error
     ranks = (2, 3) if what == "image" else (2,)
     fits = vectors.ndim in ranks and vectors.is_floating_point() and len(vectors) == len(names)
     if not fits or not vectors.numel():
@@ -192,67 +183,17 @@ def _read(path: Path, what: str, key: str) -> _Table:
     return row, vectors[:, None] if what == "image" and vectors.ndim == 2 else vectors
 
 
-def _one_of(path: Path, wanted: Sequence[str], there: Sequence[str]) -> str:
-    """The first of `wanted` that is there."""
-    for name in wanted:
-        if name in there:
-            return name
-    raise DataError(f"{path} has no '{wanted[0]}', only {', '.join(map(repr, list(there)[:10])) or 'nothing'}")
-
-
-def _read_npz(path: Path, what: str, key: str) -> tuple[list[str], Tensor]:
+def _arrays(path: Path, what: str, key: str) -> tuple[list[str], Tensor]:
     import numpy as np
 
+    wanted = "ids" if what == "image" else "texts"
     with np.load(path, allow_pickle=False) as file:
+        for name in (wanted, key):
+            if name not in file.files:
+                raise DataError(f"{path} has no '{name}', only {', '.join(map(repr, file.files[:10])) or 'nothing'}")
         try:
-            names = file[_one_of(path, _NAMES[what], file.files)]
-            vectors = file[_one_of(path, [key], file.files)]
+            names, vectors = file[wanted], file[key]
         except ValueError as error:
             raise DataError(f"{path} holds Python objects: save ids with np.array(ids, dtype=str) ({error})") from error
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()], torch.from_numpy(
-        vectors
-    )
-
-
-def _read_safetensors(path: Path, what: str, key: str) -> tuple[list[str], Tensor]:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
-        listed = [name for name in _NAMES[what] if name in (file.metadata() or {})]
-        if listed:
-            tensor = file.get_tensor(_one_of(path, [key], list(file.keys())))
-            return [str(name) for name in json.loads(file.metadata()[listed[0]])], tensor.clone()
-        names = list(file.keys())
-        vectors = [file.get_tensor(name) for name in names]
-    if len({(vector.shape, vector.dtype) for vector in vectors}) > 1:
-        raise DataError(f"{path}: its tensors, one per {what}, differ in shape or dtype")
-    return names, torch.stack(vectors) if vectors else torch.zeros(0, 1)
-
-
-def _read_parquet(path: Path, what: str, key: str) -> tuple[list[str], Tensor]:
-    import pyarrow.parquet as parquet
-
-    schema = parquet.read_schema(path)
-    column = _one_of(path, _NAMES[what], schema.names)
-    table = parquet.read_table(path, columns=[column, _one_of(path, [key], schema.names)])
-    names = [str(name) for name in table[column].to_pylist()]
-    return names, torch.cat([_stacked(path, chunk) for chunk in table[key].chunks])
-
-
-def _stacked(path: Path, array: Any) -> Tensor:
-    """Arrow array of numbers, or of (lists of) lists of one length -> tensor."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as compute
-
-    if array.null_count:
-        raise DataError(f"{path} has {array.null_count} missing values among its vectors")
-    if not (
-        pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type)
-    ):
-        return torch.from_numpy(np.array(array))  # a copy: Arrow's own memory is read-only
-    lengths = compute.unique(compute.list_value_length(array)).to_pylist()
-    if len(lengths) > 1:
-        raise DataError(f"{path}: its vectors differ in length: {sorted(lengths)[:5]}")
-    stacked: Tensor = _stacked(path, array.flatten()).unflatten(0, (len(array), -1))
-    return stacked
+    texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    return texts, torch.from_numpy(vectors)

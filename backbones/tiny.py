@@ -1,8 +1,8 @@
 """Small convolutional image encoder and word-level text encoder for the synthetic garments; weights shipped, CPU-sized.
 
 The encoders are pretrained contrastively on pictures and descriptions of synthetic garments of other seeds than a data
-set's (see `_tiny_pretrain`), and stay frozen. Trained on top: a projection of each side, the fusion, the temperature
-and, on demand, the attribute weights.
+set's (see `examples/pretrain_tiny.py`), and stay frozen. Trained on top: a projection of each side, the fusion, the
+temperature and, on demand, the attribute weights.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from negbench.backbones._fusion import FusionInit, FusionKind, make_fusion, make
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
+from negbench.contracts import BackboneIdentity
 from negbench.errors import WeightsError
 
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
@@ -127,9 +128,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise WeightsError(
-            f"no weights at {path}: write them with `python -m negbench.backbones._tiny_pretrain --out {path}`"
-        )
+        raise WeightsError(f"no weights at {path}: write them with `python examples/pretrain_tiny.py --out {path}`")
     try:
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
@@ -137,7 +136,7 @@ def read_metadata(path: Path) -> dict[str, str]:
         raise WeightsError(f"{path} is no safetensors file: {error}") from error
     if metadata.get("format") != FORMAT:
         raise WeightsError(
-            f"{path} has format {metadata.get('format')!r}, want {FORMAT!r}: write it anew with _tiny_pretrain"
+            f"{path} has format {metadata.get('format')!r}, want {FORMAT!r}: write it with examples/pretrain_tiny.py"
         )
     return metadata
 
@@ -196,14 +195,17 @@ class Tiny(TwoTowers):
                 "precision": "float32",
             }
         )
-        self._describe(
-            "tiny",
+        self._identity = BackboneIdentity(
+            name="tiny",
             weights=weights,
             revision="" if weights.startswith("random:") else "local",
-            width=WIDTH,
-            composition=f"{fusion} fusion",
+            embedding_dim=WIDTH,
+            tokens_per_image=1,
+            preprocessing=self.transform.description,
+            composition=self._composition(f"{fusion} fusion"),
             activation="relu",
             details={"encoders_sha256": module_sha256(self.encoders), "vocabulary": len(self.encoders.vocabulary)},
+            **self._measured(),
         )
 
     @classmethod
@@ -219,7 +221,8 @@ class Tiny(TwoTowers):
         """Build the backbone.
 
         Args:
-            weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file of `_tiny_pretrain`.
+            weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
+                `examples/pretrain_tiny.py` wrote.
             fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             seed: of the initial weights of all that is trained, >= 0.

@@ -18,6 +18,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
@@ -28,7 +29,7 @@ from negbench.backbones._composed import check_seed
 from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
-from negbench.contracts import check_option
+from negbench.contracts import BackboneIdentity, check_option
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
 from negbench.datasets._wording import VOCABULARY, phrases, words
 from negbench.datasets.vectors import attributes_of
@@ -44,6 +45,36 @@ _LONGEST = max(map(len, _PHRASES))
 _NUMBER = {phrase: 2 + index for index, phrase in enumerate(_PHRASES)}  # 0: no token, 1: a text that says nothing
 
 
+@dataclass(frozen=True)
+class VectorOptions:
+    """Options of `Vectors`, checked; the meaning of each stands at `Vectors.load`."""
+
+    dim: int
+    tokens: int
+    noise: float
+    decay: float
+    alignment: float
+    hidden: int
+    fusion: FusionKind
+    fusion_init: FusionInit
+    attribute_weights: bool | float
+    encoder_seed: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, low, high, shown in (
+            ("encoder_seed", 0, 2**32 - 1, "0..2^32-1"),
+            ("dim", 8, 1024, "8..1024"),
+            ("tokens", 1, MAX_TOKENS, f"1..{MAX_TOKENS}"),
+            ("noise", 0, 10, "0..10"),
+            ("decay", 0.1, 1, "0.1..1"),
+            ("alignment", 0, 1, "0..1"),
+        ):
+            value = getattr(self, name)
+            check_option(f"backbone.{name}", value, low <= value <= high, f"in {shown}")
+
+
 class Vectors(GivenFeatures):
     """Drawn features, trained projections and fusion. Build it with `load`.
 
@@ -57,39 +88,28 @@ class Vectors(GivenFeatures):
         "weight_decay": 0.01,
     }
 
-    def __init__(
-        self,
-        dim: int,
-        tokens: int,
-        noise: float,
-        decay: float,
-        alignment: float,
-        hidden: int,
-        fusion: FusionKind,
-        fusion_init: FusionInit,
-        attribute_weights: bool | float,
-        encoder_seed: int,
-        seed: int,
-    ) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        super().__init__((dim, dim), dim, fusion, fusion_init, generator, hidden)
-        self.attributes = make_attributes(attribute_weights, dim, dim, generator)
-        self._tokens_per_image, self._noise, self._encoder_seed = tokens, noise, encoder_seed
-        self._values, table = _encoders(dim, decay, alignment, torch.Generator().manual_seed(encoder_seed))
+    def __init__(self, options: VectorOptions) -> None:
+        dim, hidden, seed = options.dim, options.hidden, options.encoder_seed
+        generator = torch.Generator().manual_seed(options.seed)
+        super().__init__((dim, dim), dim, options.fusion, options.fusion_init, generator, hidden)
+        self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
+        self.options = options
+        self._values, table = _encoders(dim, options.decay, options.alignment, torch.Generator().manual_seed(seed))
         self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
-        frozen = {"dim": dim, "tokens": tokens, "noise": noise, "decay": decay, "encoder_seed": encoder_seed}
+        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "decay", "encoder_seed")}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
-        self._describe(
-            "vectors",
-            weights=f"random:{encoder_seed}",
+        self._identity = BackboneIdentity(
+            name="vectors",
+            weights=f"random:{seed}",
             revision="",
-            width=dim,
-            tokens_per_image=tokens,
+            embedding_dim=dim,
+            tokens_per_image=options.tokens,
             preprocessing="none: features drawn by id",
-            composition=f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""),
+            composition=self._composition(f"{options.fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
             activation="relu" if hidden else "",
-            details={**frozen, "alignment": alignment},
+            details={**frozen, "alignment": options.alignment},
+            **self._measured(),
         )
 
     @classmethod
@@ -133,15 +153,10 @@ class Vectors(GivenFeatures):
             UnknownNameError: another fusion.
             OptionError: an option out of range.
         """
-        check_seed(seed)
-        check_option("backbone.encoder_seed", encoder_seed, 0 <= encoder_seed < 2**32, "in 0..2^32-1")
-        check_option("backbone.dim", dim, 8 <= dim <= 1024, "in 8..1024")
-        check_option("backbone.tokens", tokens, 1 <= tokens <= MAX_TOKENS, f"in 1..{MAX_TOKENS}")
-        check_option("backbone.noise", noise, 0 <= noise <= 10, "in 0..10")
-        check_option("backbone.decay", decay, 0.1 <= decay <= 1, "in 0.1..1")
-        check_option("backbone.alignment", alignment, 0 <= alignment <= 1, "in 0..1")
         return cls(
-            dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
+            VectorOptions(
+                dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
+            )
         )
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
@@ -155,13 +170,13 @@ class Vectors(GivenFeatures):
         except DataError as error:
             raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
         signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
-        shape = (self._tokens_per_image, signal.shape[-1])
+        shape = (self.options.tokens, signal.shape[-1])
         own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
         drawn = torch.stack(own) if own else torch.zeros(0, *shape)
-        return signal[:, None] + self._noise / math.sqrt(shape[1]) * drawn
+        return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * drawn
 
     def _generator(self, image: str) -> torch.Generator:
-        digest = hashlib.sha256(f"{self._encoder_seed} {image}".encode()).digest()
+        digest = hashlib.sha256(f"{self.options.encoder_seed} {image}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 class DatasetOptions(SetOptions, DataOptions):
     """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
 
-    dataset: Any = option(None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str)
+    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
 
     def layers(self) -> list[dict[str, Any]]:
         """The flags as layers of a configuration, the lowest first; registers `plugin`."""
@@ -102,7 +102,7 @@ class SynthesizeData(Options):
 class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
-    dataset: str = option(..., "Data set, or triplets: FILE.jsonl, .csv, .parquet or hf:NAME.", argument=True)
+    dataset: str = option(..., "Data set, or triplets: FILE.jsonl, .csv or .parquet.", argument=True)
     split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Counts and targets alone, no images.")

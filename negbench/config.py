@@ -334,10 +334,7 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
     if reader is None:
         return found
-    beginning, colon, rest = str(file).rpartition(":")
-    path = Path(rest).expanduser()
-    rest = rest if colon and not path.exists() else str(path.resolve())  # hf:ORG/NAME is no path
-    return {**found, "name": reader, "file": beginning + colon + rest}
+    return {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

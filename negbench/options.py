@@ -236,9 +236,7 @@ class RunSettings(SettingsOptions, DataOptions):
         recipe=False,
     )
     backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
-    dataset: Any = option(
-        None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str, recipe=False
-    )
+    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False)
     loss: Any = option(None, "Loss [default: bradley-terry].", cli=str, recipe=False)
     seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
 

@@ -113,15 +113,12 @@ class Registry:
         return [self.find(kind, re.sub(r":\s*\d+\s*$|^[\s\d.]+\*", "", part).strip()) for part in names]
 
     def reader_of(self, path: str) -> str | None:
-        """Name of the data set that reads such a path: by its ending, or its beginning as in `hf:NAME` (its class
-        declares these as `extensions`); None for a name.
-        """
-        beginning, colon, _ = path.partition(":")
-        marks = {Path(path).suffix.lower(), beginning + colon} - {"", path}
-        for plugin in self.plugins("datasets").values() if marks else ():
+        """Name of the data set whose class declares the path's ending in `extensions`; None for a name."""
+        ending = Path(path).suffix.lower()
+        for plugin in self.plugins("datasets").values() if ending else ():
             tree = syntax.parse(plugin.source())
             for node in tree.body:
-                if isinstance(node, ast.ClassDef) and marks & {*(syntax.constant(node, "extensions") or ())}:  # type: ignore[misc]
+                if isinstance(node, ast.ClassDef) and ending in (syntax.constant(node, "extensions") or ()):  # type: ignore[operator]
                     return plugin.name
         return None
 

@@ -27,7 +27,7 @@ Strategy = Annotated[
 Backbone = Annotated[str | None, typer.Option("--backbone", help="Model family [default: tiny].")]
 Dataset = Annotated[
     str | None,
-    typer.Option("--dataset", help="Data set, or triplets: a file, or hf:NAME [default: synthetic]."),
+    typer.Option("--dataset", help="Data set, or a file of triplets [default: synthetic]."),
 ]
 Loss = Annotated[str | None, typer.Option("--loss", help="Loss [default: bradley-terry].")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Fixes initial weights, batches and draws [default: 0].")]

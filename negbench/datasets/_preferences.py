@@ -84,14 +84,6 @@ class Judgement:
         return one >= two if self.first else two >= one
 
 
-@dataclass(frozen=True)
-class PreferenceSource:
-    """A file that may hold the judgements: `name` below the root, or in the root's sub-folder `folder`."""
-
-    folder: str
-    name: str
-
-
 def card_of(name: str, *, source: str, citation: str, parts: Iterable[str], main: str) -> DatasetCard:
     """Card of a data set in this format, measured on these parts of its judgements."""
     return DatasetCard(
@@ -121,11 +113,12 @@ class PreferenceFormat(Dataset):
         judgements: query id -> judgement.
 
     Subclasses name the `parts` of the judgements that are measured ("all", and "consistent" where the paper drops what
-    fails its sanity check), their card (`card_of`), and the files that may hold them, the preferred one first.
+    fails its sanity check), their card (`card_of`), and the files that may hold them, as FOLDER/NAME, the preferred one
+    first.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("all",)
-    sources: ClassVar[tuple[PreferenceSource, ...]]
+    sources: ClassVar[tuple[Path, ...]]
     published: ClassVar[DatasetCard]
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
 
@@ -150,10 +143,10 @@ class PreferenceFormat(Dataset):
         """
         card, sources = cls.published, cls.sources
         check_option("split", split, split == SPLIT, f"{SPLIT} ({card.name} has nothing to train on)")
-        folder, source = _find(root, card, sources)
-        reader = Reader(folder)
-        read = _read(reader, folder / source.name)
-        remarks = [] if source == sources[0] else [f"there is no {sources[0].name}: read from {source.name}"]
+        path = _find(root, card, sources)
+        folder, reader = path.parent, Reader(path.parent)
+        read = _read(reader, path)
+        remarks = [] if path.name == sources[0].name else [f"there is no {sources[0].name}: read from {path.name}"]
         remarks += card.remarks(split, {GROUP: Counts(len(read), len(_named(read)))})
         found: ImageFiles | None = None
         missing: tuple[str, ...] = ()
@@ -162,7 +155,7 @@ class PreferenceFormat(Dataset):
             missing = found.require(_named(read), allow_missing=allow_missing)
             read = _without(read, set(missing))
         if not read:
-            raise DataError(f"{card.name}: no judgement is left in {folder / source.name} ({len(missing)} missing)")
+            raise DataError(f"{card.name}: no judgement is left in {path} ({len(missing)} missing)")
         names, groups = columns_of({GROUP: _named(read)})
         return cls(
             card=card,
@@ -309,16 +302,16 @@ class PreferenceFormat(Dataset):
 _Read = list[tuple[Query, Judgement]]
 
 
-def _find(root: Path | None, card: DatasetCard, sources: Sequence[PreferenceSource]) -> tuple[Path, PreferenceSource]:
+def _find(root: Path | None, card: DatasetCard, sources: Sequence[Path]) -> Path:
     errors = []
     for source in sources:
         tree = f"{source.name}, and FashionIQ's images as ID.jpg or ID.png in any folder"
         try:
-            folder = find_root(root, name=source.folder, marker=source.name, tree=tree, source=card.source)
+            folder = find_root(root, name=str(source.parent), marker=source.name, tree=tree, source=card.source)
         except DataError as error:
             errors.append(error)
         else:
-            return folder, source
+            return folder / source.name
     raise errors[-1]
 
 

@@ -46,37 +46,48 @@ class ClassDataset(Dataset):
 
     @classmethod
     def of_labels(
-        cls, source: LabelledImages, make: Callable[[Labels], list[Query] | TrainingPairs], *, allow_missing: bool
+        cls,
+        card: DatasetCard,
+        split: str,
+        labels: Labels,
+        make: Callable[[Labels], list[Query] | TrainingPairs],
+        place: Path,
+        files: ImageFiles | None,
+        *,
+        allow_missing: bool,
     ) -> Self:
         """The data set of images in classes, which are one gallery.
 
         Args:
-            source: what was read.
+            card: of the benchmark.
+            split: name of the split.
+            labels: what was read.
             make: labels of the images that are there -> queries, or the pairs that draw them.
+            place: folder that was read, for errors.
+            files: where the images lie; None where they are not asked for.
             allow_missing: leave out images that are missing.
 
         Raises:
             DataError: images are missing, there is no query, or no two classes are one word apart.
         """
-        labels, files = source.labels, source.files
         missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
         kept = labels.without(missing)
         made = make(kept) if kept.images else []
         pairs = made if isinstance(made, TrainingPairs) else None
         queries = made.draw(made.count) if isinstance(made, TrainingPairs) else made
         data = cls(
-            source.card,
-            source.split,
+            card,
+            split,
             queries,
             *columns_of({GROUP: kept.images}),
-            source.content,
+            labels.content,
             files,
             missing,
-            source.remarks,
+            labels.remarks,
             part=pairs.part if pairs else "",
             pairs=pairs,
         )
-        return data.loaded(None, source.place)
+        return data.loaded(None, place)
 
     @property
     def redraws(self) -> bool:
@@ -133,18 +144,29 @@ def resolve_split(split: str, text: str, pairs: int | None, seed: int) -> str:
 
 @dataclass(frozen=True)
 class Labels:
-    """Images, the class (caption) of each, and its kind: training pairs are within a kind; no kinds are one kind."""
+    """Images of one split with their classes, as read.
+
+    Args:
+        images: ids.
+        captions: class of each.
+        kinds: of each: training pairs are within a kind; empty for one kind.
+        content: hash of what was read.
+        remarks: what is odd about it, one line each.
+    """
 
     images: list[str]
     captions: list[str]
     kinds: list[str] = dataclasses.field(default_factory=list)
+    content: str = ""
+    remarks: tuple[str, ...] = ()
 
     def without(self, missing: Iterable[str]) -> Labels:
         """The images that are not missing."""
         gone = set(missing)
         kept = [index for index, image in enumerate(self.images) if image not in gone]
         columns = (self.images, self.captions, self.kinds)
-        return Labels(*([column[index] for index in kept] if column else [] for column in columns))
+        images, captions, kinds = ([column[index] for index in kept] if column else [] for column in columns)
+        return Labels(images, captions, kinds)
 
     @cached_property
     def of_class(self) -> dict[str, list[str]]:
@@ -190,19 +212,6 @@ class Language:
     families: Callable[[str], Iterable[tuple[str, str]]]
     modification: Callable[[str, str], str]
     description: Callable[[str], str]
-
-
-@dataclass(frozen=True)
-class LabelledImages:
-    """One split as it was read; `place` is the folder, `files` None where images are not asked for."""
-
-    card: DatasetCard
-    split: str
-    place: Path
-    content: str
-    labels: Labels
-    files: ImageFiles | None
-    remarks: tuple[str, ...] = ()
 
 
 # --- training pairs ----------------------------------------------------------------------------------------------

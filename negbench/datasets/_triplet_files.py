@@ -1,4 +1,4 @@
-"""Reading triplets (.jsonl, .csv, .parquet, `hf:`): every flaw is one line that names the file, row and column."""
+"""Reading triplets (.jsonl, .csv, .parquet): every flaw is one line that names the file, row and column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negbench.datasets._hugging_face import PREFIX, is_hugging_face, rows_of
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
@@ -49,8 +48,7 @@ def read_triplets(path: Path) -> TripletTable:
 
     Args:
         path: .jsonl (one object a line), .csv (with a header) or .parquet; columns reference, text, target, and, where
-            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split. Or a data set
-            of Hugging Face `datasets`: hf:FOLDER, or hf:ORG/NAME.
+            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
 
     Raises:
         OptionError: another extension.
@@ -59,17 +57,13 @@ def read_triplets(path: Path) -> TripletTable:
     kind = path.suffix.lower()
     formats = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
     reader = Reader(path.parent)
-    if is_hugging_face(path):
-        entries = _hugging_face(reader, path)
-    elif kind not in formats:
-        raise OptionError(f"file must end in {', '.join(formats)}, or be {PREFIX}NAME, got {str(path)!r}")
-    elif not path.is_file():
+    if kind not in formats:
+        raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
+    if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
-    else:
-        entries = formats[kind](reader, path)
-    unit = "line" if kind in (".jsonl", ".csv") else "row"
+    unit = "row" if kind == ".parquet" else "line"
     rows, columns = [], dict[str, None]()
-    for number, entry in entries:
+    for number, entry in formats[kind](reader, path):
         columns |= dict.fromkeys(entry)
         rows.append(_row(entry, number, f"{path}: {unit} {number}"))
     if not rows:
@@ -152,14 +146,6 @@ def _parquet(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any
     _check_header(names, str(path))
     unread = {name: None for name in names if name not in known}
     for number, entry in enumerate(entries, start=1):
-        yield number, {**unread, **entry}
-
-
-def _hugging_face(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    names, entries, reader.hashes[PREFIX] = rows_of(path, REQUIRED + OPTIONAL)
-    _check_header(names, str(path))
-    unread = {name: None for name in names if name not in REQUIRED + OPTIONAL}
-    for number, entry in entries:
         yield number, {**unread, **entry}
 
 

@@ -52,7 +52,7 @@ class Dataset(Galleries, ABC):
         DataError: a repeated image or query, an unknown group, a target outside its query's group.
     """
 
-    extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads, also "hf:": it may stand for the name
+    extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads: such a path may stand for the name
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
 
     content: str

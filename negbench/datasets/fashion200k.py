@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,6 @@ from negbench.contracts import Query
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets._tirg import (
     ClassDataset,
-    LabelledImages,
     Labels,
     Language,
     TrainingPairs,
@@ -75,16 +75,19 @@ class Fashion200K(ClassDataset):
         split = resolve_split(split, text, pairs, seed)
         kind = card(text)
         reader = Reader.find(root, kind, marker="labels", tree=TREE)
-        labels, remarks = _read_labels(reader, split, text)
+        labels = _read_labels(reader, split, text)
         named = _read_queries(reader, labels) if split == "test" else []
         files = _scan(reader, labels.images) if images else None
-        source = LabelledImages(kind, split, reader.root, reader.content, labels, files, remarks)
         language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
-            source,
+            kind,
+            split,
+            dataclasses.replace(labels, content=reader.content),
             lambda kept: (
                 _test_queries(kept, named, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
             ),
+            reader.root,
+            files,
             allow_missing=allow_missing,
         )
 
@@ -161,7 +164,7 @@ def families(caption: str, text: Wording) -> list[tuple[str, str]]:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_labels(reader: Reader, split: str, text: Wording) -> tuple[Labels, tuple[str, ...]]:
+def _read_labels(reader: Reader, split: str, text: Wording) -> Labels:
     """Images, captions and categories of every label file of a split, and what is odd about them."""
     folder = reader.root / "labels"
     paths = [p for p in sorted(folder.glob("*")) if split in p.name and p.name != QUERIES and p.is_file()]
@@ -180,11 +183,8 @@ def _read_labels(reader: Reader, split: str, text: Wording) -> tuple[Labels, tup
         repeated += image in captions
         conflicting += captions.setdefault(image, caption) != caption
     kinds = [_category(image) for image in captions] if text == "hycole" else []
-    labels = Labels(list(captions), list(captions.values()), kinds)
-    if not repeated:
-        return labels, ()
     remark = f"{split}: {repeated:,} lines label an image again, {conflicting:,} of them otherwise: the first counts"
-    return labels, (remark,)
+    return Labels(list(captions), list(captions.values()), kinds, remarks=(remark,) if repeated else ())
 
 
 def _category(image: str) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, PreferenceSource, card_of
+from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, card_of
 from negbench.datasets.card import DatasetCard
 
 PAPER = "Kwak et al., QuRe, ICML 2025, sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
 VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the sanity check
-SOURCE = PreferenceSource("hp_fashioniq", "hpfiq.json")
+SOURCE = Path("hp_fashioniq", "hpfiq.json")
 
 
 @dataclass(frozen=True, eq=False)

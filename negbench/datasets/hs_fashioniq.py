@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from negbench.datasets import hp_fashioniq
-from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, PreferenceSource, card_of
+from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, card_of
 from negbench.datasets.card import DatasetCard
 
 PAPER = "CIRQRS, submission to ICLR 2025 (openreview.net, U42IGDU3q5), eq. 7-9, tables 2-3 (HS-FashionIQ)"
 
 VALID = 2743  # 3,050 less 307 flagged; QuRe's sanity check is no part of CIRQRS
-SOURCE = PreferenceSource("hs_fashioniq", "hsfiq.json")
+SOURCE = Path("hs_fashioniq", "hsfiq.json")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from negbench.contracts import Query
 from negbench.datasets._read import Reader, check_choice, quoted
 from negbench.datasets._tirg import (
     ClassDataset,
-    LabelledImages,
     Labels,
     Language,
     TrainingPairs,
@@ -90,14 +89,17 @@ class MitStates(ClassDataset):
         kind = card(text, weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
-        content = hashlib.sha256(json.dumps(labels.images).encode()).hexdigest()
         found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
         language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
-            LabelledImages(kind, split, reader.root, content, labels, found),
+            kind,
+            split,
+            labels,
             lambda kept: (
                 _test_queries(kept, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
             ),
+            reader.root,
+            found,
             allow_missing=allow_missing,
         )
 
@@ -162,7 +164,8 @@ def _labels(reader: Reader, split: str) -> Labels:
         if adjective != UNSTATED and (noun in TEST_NOUNS) == (split == "test"):
             image = without_extension(relative_path(inside.as_posix(), str(folder)))
             found[image] = f"{adjective} {noun}"
-    return Labels(list(found), list(found.values()))
+    content = hashlib.sha256(json.dumps(list(found)).encode()).hexdigest()
+    return Labels(list(found), list(found.values()), content=content)
 
 
 # --- queries -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Your own triplets, reference, text and target, as .jsonl, .csv, .parquet or `hf:`; recall at 1, 5, 10 and 50."""
+"""Your own triplets, reference, text and target, as .jsonl, .csv or .parquet; recall at 1, 5, 10 and 50."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 import torch
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._hugging_face import folder_of, is_hugging_face
 from negbench.datasets._triplet_files import TripletRow, TripletTable, read_names, read_triplets
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, columns_of
@@ -35,7 +34,7 @@ _PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
 
-    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".parquet", "hf:")
+    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".parquet")
 
     @classmethod
     def load(
@@ -61,15 +60,14 @@ class Triplets(Dataset):
             root: folder of the images; None takes the file's own folder.
             split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
                 go to val until it holds `val_fraction` of the rows.
-            file: .jsonl, .csv or .parquet; hf:FOLDER, as Hugging Face `datasets` saves to disk; hf:ORG/NAME[@REVISION]
-                of a hub that can be reached.
+            file: .jsonl, .csv or .parquet (a Hugging Face data set writes one with `to_parquet`).
             gallery: text file with one image a line: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
             seed: of that order.
             exclude_reference: whether a query's own reference is left out when ranking.
         """
         if file is None:
-            raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet, hf:NAME) or dataset.file")
+            raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet) or dataset.file")
         check_option("val_fraction", val_fraction, 0 < val_fraction < 1, "between 0 and 1")
         check_option("seed", seed, seed >= 0, ">= 0")
         table = read_triplets(file)
@@ -85,7 +83,7 @@ class Triplets(Dataset):
         remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
         names, groups = columns_of(_galleries(queries, added))
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
-        home = folder_of(file) if is_hugging_face(file) else file.parent
+        home = file.parent
         found = _find_images(names, [home] if root is None else [root, home]) if images else None
         return data.loaded(found, file, allow_missing=allow_missing)
 

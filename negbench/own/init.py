@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
 _TABLES = (".jsonl", ".csv", ".parquet")
-_VECTORS = (".npz", ".parquet", ".safetensors")
-_NAMES = {"images": ("ids", "id"), "texts": ("texts", "text")}
+_NAMES = {"images": "ids", "texts": "texts"}
 _FEW = 200  # val queries below which most differences stay undecided
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
@@ -173,14 +172,10 @@ def _columns(file: Path) -> set[str]:
 
 def _vectors(found: Found, file: Path) -> None:
     """Embeddings with names, of images or of texts."""
-    if file.suffix not in _VECTORS or (found.triplets is not None and file == found.triplets[0]):
+    if file.suffix != ".npz":
         return
     names, keys = _keys(file)
-    role = next((role for role, wanted in _NAMES.items() if set(wanted) & names), None)
-    if role is None and file.suffix == ".safetensors" and found.triplets is not None:  # one tensor a name
-        named = {row.target for row in found.triplets[1].rows}
-        role = "images" if keys & named else "texts" if keys & {row.text for row in found.triplets[1].rows} else None
-        keys = {"features"} if role else keys
+    role = next((role for role, wanted in _NAMES.items() if wanted in names), None)
     if role is None or not keys:
         return
     if role in found.vectors:
@@ -193,18 +188,10 @@ def _vectors(found: Found, file: Path) -> None:
 
 def _keys(file: Path) -> tuple[set[str], set[str]]:
     """Names of what names the rows, and of everything else, in a file of vectors."""
-    known = {name for names in _NAMES.values() for name in names}
+    known = set(_NAMES.values())
     try:
-        if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                keys = set(arrays.files)
-        elif file.suffix == ".parquet":
-            keys = _columns(file)
-        else:
-            from safetensors import safe_open
-
-            with safe_open(file, framework="np") as tensors:
-                return set(tensors.metadata() or {}) & known, set(tensors.keys())
+        with np.load(file, allow_pickle=False) as arrays:
+            keys = set(arrays.files)
     except Exception:  # whatever a damaged file does: it is none of ours
         return set(), set()
     return keys & known, keys - known
@@ -253,14 +240,14 @@ def _check(found: Found) -> None:
     if not found.images and not found.vectors and not found.arrays:
         found.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
-            "features; .parquet; .safetensors)"
+            "features)"
         )
     if len(found.vectors) == 1:
         (there,) = found.vectors
         lacking = "texts" if there == "images" else "images"
         found.missing.append(
             f"embeddings of {lacking}: save them beside {found.vectors[there][0].name}, e.g. "
-            f"np.savez('{lacking}.npz', {_NAMES[lacking][0]}=names, features=vectors)"
+            f"np.savez('{lacking}.npz', {_NAMES[lacking]}=names, features=vectors)"
         )
     if found.missing:
         return

@@ -15,6 +15,7 @@ from negbench.backbones._composed import TwoTowers, bounded
 from negbench.backbones._fusion import make_fusion, unit
 from negbench.backbones._hashing import key_sha256, module_sha256
 from negbench.backbones._preprocess import Preprocess
+from negbench.contracts import BackboneIdentity
 from negbench.testing import BackboneTestCase
 
 LENGTH = 64
@@ -43,7 +44,16 @@ class Siglip(TwoTowers):
         self._feature_key = key_sha256(
             {"tower": module_sha256(self.model.vision_model), "pixels": repr(self.transform)}
         )
-        self._describe("siglip", weights=f"random:{seed}", revision="", width=16, composition="gated fusion")
+        self._identity = BackboneIdentity(
+            name="siglip",
+            weights=f"random:{seed}",
+            revision="",
+            embedding_dim=16,
+            tokens_per_image=1,
+            preprocessing=self.transform.description,
+            composition="gated fusion",
+            **self._measured(),
+        )
         self.eval()
 
     @property

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from negbench.backbones import _tiny_pretrain
 from negbench.backbones.tiny import (
     BUCKETS,
     MAX_WORDS,
@@ -25,8 +26,9 @@ from negbench.backbones.tiny import (
 from negbench.datasets._garments import CATEGORIES, COLOURS, Garment, render, sample_attributes, sample_nuisance
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import VOCABULARY, describe
-from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
+from negbench.errors import OptionError, UnknownNameError, WeightsError
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrain_tiny.py"
 TEXTS = [
     "is red and has long sleeves",
     "Is darker.",
@@ -34,6 +36,17 @@ TEXTS = [
     "",
     "is a blue top with navy dots and a v-neck instead of a collar",
 ]
+
+
+@cache
+def _example() -> Any:
+    """The script that made the shipped weights."""
+    spec = importlib.util.spec_from_file_location("negbench_example_pretrain_tiny", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache
@@ -69,7 +82,7 @@ def _garments(count: int = 300) -> tuple[Tensor, list[str], list[str]]:
 def test_pictures_of_the_right_size_are_only_scaled() -> None:
     raw = torch.randint(256, (SIZE, SIZE, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     got = _tiny().preprocess(Image.fromarray(raw.numpy()))
-    torch.testing.assert_close(got, _tiny_pretrain.scaled(raw.permute(2, 0, 1)))
+    torch.testing.assert_close(got, (raw.permute(2, 0, 1).float() / 255 - 0.5) / 0.25)
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
@@ -103,45 +116,6 @@ def test_a_word_is_read_with_its_neighbours() -> None:
 
 
 # --- what trains ---------------------------------------------------------------------------------------------------
-
-
-def _loss(tiny: Tiny) -> Tensor:
-    query = tiny.queries(_features(), TEXTS)
-    loss = F.cross_entropy(query @ tiny.candidates(_features())[:, 0].T / tiny.temperature, torch.arange(len(TEXTS)))
-    return loss
-
-
-def test_optimizer_groups_hold_every_trained_parameter_once() -> None:
-    tiny = Tiny.load(attribute_weights=True)
-    groups = tiny.parameter_groups(1e-3, 0.1)
-    held = [id(p) for group in groups for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in tiny.parameters() if p.requires_grad)
-    decayed = {id(p) for p in groups[0]["params"]}
-    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
-    assert id(tiny.log_temperature) not in decayed
-    assert id(tiny.project_image.weight) in decayed
-
-
-def test_a_few_steps_lower_the_loss_and_leave_the_encoders_alone() -> None:
-    tiny = Tiny.load()
-    before = {name: tensor.clone() for name, tensor in tiny.encoders.state_dict().items()}
-    optimizer = torch.optim.AdamW(tiny.parameter_groups(3e-3, 0.01))
-    losses = []
-    for _ in range(20):
-        loss = _loss(tiny)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-    assert all(torch.equal(before[name], tensor) for name, tensor in tiny.encoders.state_dict().items())
-
-
-def test_temperature_has_a_floor() -> None:
-    tiny = Tiny.load()
-    with torch.no_grad():
-        tiny.log_temperature.fill_(-20.0)
-    assert tiny.temperature.item() == pytest.approx(0.01)
 
 
 # --- attribute weights ---------------------------------------------------------------------------------------------
@@ -198,52 +172,34 @@ def test_what_is_trained_starts_alike_for_all_encoders() -> None:
             assert torch.equal(parameter, two.get_parameter(name)), name
 
 
-def test_identity() -> None:
-    tiny = Tiny.load(fusion="sum", attribute_weights=True)
-    identity = tiny.identity
-    assert (identity.name, identity.weights, identity.embedding_dim, identity.tokens_per_image) == (
-        "tiny",
-        "shipped",
-        64,
-        1,
-    )
-    assert identity.parameters == sum(p.numel() for p in tiny.parameters())
-    assert identity.trainable_parameters == sum(p.numel() for p in tiny.parameters() if p.requires_grad)
-    assert identity.composition == "sum fusion + attribute weights"
-    with torch.no_grad():
-        tiny.log_temperature += 1
-    assert tiny.identity.sha256 == identity.sha256  # as loaded
-    assert Tiny.load(weights="random", seed=5).identity.weights == "random:5"
-
-
 def test_the_feature_key_follows_the_image_encoder_alone(tmp_path: Path) -> None:
     encoders = load_encoders(SHIPPED)
     metadata = read_metadata(SHIPPED)
     with torch.no_grad():
         encoders.text.output.bias += 1
-    _tiny_pretrain.write(encoders, metadata, tmp_path / "text.safetensors")
+    _example().write(encoders, metadata, tmp_path / "text.safetensors")
     assert Tiny.load(weights=str(tmp_path / "text.safetensors")).feature_key == _tiny().feature_key
     with torch.no_grad():
         encoders.image.output.bias += 1
-    _tiny_pretrain.write(encoders, metadata, tmp_path / "image.safetensors")
+    _example().write(encoders, metadata, tmp_path / "image.safetensors")
     assert Tiny.load(weights=str(tmp_path / "image.safetensors")).feature_key != _tiny().feature_key
 
 
 def test_shipped_file_is_small_and_says_how_it_was_made() -> None:
     assert SHIPPED.stat().st_size < 1.2e6
     metadata = read_metadata(SHIPPED)
-    assert metadata["command"].startswith("python -m negbench.backbones._tiny_pretrain --seed 1000000 ")
+    assert metadata["command"].startswith("python examples/pretrain_tiny.py --seed 1000000 ")
     assert int(metadata["steps"]) > 0
     assert json.loads(metadata["vocabulary"]) == list(VOCABULARY)
 
 
 def test_shipped_weights_were_made_with_todays_renderer() -> None:
     # fails after every change to the garments: run the command in the file's metadata again
-    assert read_metadata(SHIPPED)["renderer"] == _tiny_pretrain.renderer_sha256()
+    assert read_metadata(SHIPPED)["renderer"] == _example().renderer_sha256()
 
 
 def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*_tiny_pretrain"):
+    with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*pretrain_tiny"):
         Tiny.load(weights=str(tmp_path / "nowhere"))
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no safetensors")
@@ -293,14 +249,14 @@ def test_shipped_encoders_tell_colours_apart() -> None:
 
 def test_pretraining_learns_and_repeats_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = torch.random.get_rng_state()
-    made = [_tiny_pretrain.pretrain(1_000_007, 256, 2) for _ in range(2)]
+    made = [_example().pretrain(1_000_007, 128, 2) for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
     one, two = (encoders.state_dict() for encoders, _ in made)
     assert all(torch.equal(one[name], two[name]) for name in one)
     first, last = (float(line.rsplit(" ", 1)[1]) for line in capsys.readouterr().out.splitlines()[:2])
     assert last < first
     encoders, metadata = made[0]
-    _tiny_pretrain.write(encoders, metadata, tmp_path / "made.safetensors")
+    _example().write(encoders, metadata, tmp_path / "made.safetensors")
     loaded = load_encoders(tmp_path / "made.safetensors")
     for name, tensor in loaded.state_dict().items():
         torch.testing.assert_close(tensor, one[name].half().float(), rtol=0, atol=0)
@@ -308,7 +264,7 @@ def test_pretraining_learns_and_repeats_itself(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_folding_keeps_what_batch_normalisation_computed() -> None:
-    trainer = _tiny_pretrain._Trainer(0)
+    trainer = _example()._Trainer(0)
     pixels = _pixels(6)
     for _ in range(3):  # running means and variances away from 0 and 1
         trainer(3 * pixels + 1, torch.ones(6, 2, 4, dtype=torch.int64))
@@ -322,7 +278,7 @@ def test_folding_keeps_what_batch_normalisation_computed() -> None:
 
 
 def test_the_pretraining_loss_against_loops() -> None:
-    trainer = _tiny_pretrain._Trainer(0).eval()
+    trainer = _example()._Trainer(0).eval()
     ids = torch.randint(1, 50, (3, 2, 5), generator=torch.Generator().manual_seed(0))
     pixels = _pixels(3)
     image = F.normalize(trainer.encoders.image(pixels), dim=1) * 0.999995  # fresh norms divide by sqrt(1 + 1e-5) only
@@ -334,8 +290,3 @@ def test_the_pretraining_loss_against_loops() -> None:
         column = torch.tensor([(image[j] @ text[i][0] / 0.07).item() for j in range(3)])
         total += (to_text + column.logsumexp(0).item() - column[i].item()) / 6
     assert trainer(pixels, ids).item() == pytest.approx(total, abs=2e-3)
-
-
-def test_seeds_of_data_sets_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NegbenchError, match="seed must be >= 1000000"):
-        _tiny_pretrain.pretrain(0, 128, 1)

@@ -239,16 +239,6 @@ def test_metrics_are_the_servers(tmp_path: Path) -> None:
     assert part.evaluate(scores[[7, 3]]) == pytest.approx(want, abs=1e-12)
 
 
-def test_the_reference_stays_a_candidate(root: Path) -> None:
-    data = load(root)
-    scores = torch.full((3, 7), -2.0)
-    scores[torch.arange(3), data.reference_columns] = 0.0
-    scores[torch.arange(3), data.target_columns] = -1.0
-    ranks = data.rank(block(scores))
-    assert ranks.target_rank.tolist() == [2, 2, 2]
-    assert ranks.gallery_size.tolist() == [7, 7, 7]
-
-
 # --- images ------------------------------------------------------------------------------------------------------
 
 
@@ -318,7 +308,7 @@ def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), split=st.sampled_from(["val", "test"]))
 def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject, split: str) -> None:
     root = flaws.write(tmp_path / "fuzz", flaws.damaged(data, toy_files(), [f"annotations/{split}.json", INFO]))

@@ -121,8 +121,9 @@ def test_submission_of_random_scores_to_the_real_split(shared_data: Path) -> Non
     files = json.loads(json.dumps(data.submission(block(scores))))
     captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
     assert submission_faults(files, captions, set(data.images)) == []
-    for index in range(0, 4148, 211):
-        order = sorted(range(2315), key=lambda column: -float(scores[index, column]))
+    for index in range(0, 4148, 829):
+        row = scores[index].tolist()
+        order = sorted(range(2315), key=lambda column: -row[column])
         query = data.queries[index]
         best = [data.images[c] for c in order if data.images[c] != query.reference]
         assert files["cirr-test1-recall.json"][query.id] == best[:50]
@@ -176,13 +177,6 @@ def test_options(root: Path) -> None:
     assert registry.make("datasets", "cirr", root=str(root), images=False).identity == load(root).identity
 
 
-def test_identity_follows_the_annotations(root: Path) -> None:
-    before = load(root).identity
-    files = toy_files()
-    files[CAPTIONS][0]["caption"] = "smaller"
-    assert load(write(root, files)).identity != before
-
-
 def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
     """The benchmark's metrics from ids alone, ties against the model."""
     hits: dict[str, list[bool]] = {}
@@ -229,16 +223,6 @@ def test_metrics_against_loops(tmp_path: Path, levels: int | None) -> None:
     assert part.evaluate(scores[[5, 2, 9]]) == pytest.approx(loop_metrics(part, scores[[5, 2, 9]]), abs=1e-12)
 
 
-def test_chance_is_a_fifth_within_the_group(tmp_path: Path) -> None:
-    data = load(write(tmp_path, large_files(6000, 101, seed=2)))
-    found = data.evaluate(table_of(data, 4))
-    for k in (1, 2, 3):
-        deviation = (k / 5 * (1 - k / 5) / 6000) ** 0.5
-        assert abs(found[f"subset_recall_at_{k}"] - k / 5) < 4 * deviation
-    for k in (1, 5, 10, 50):  # 100 candidates: the reference is out
-        assert abs(found[f"recall_at_{k}"] - k / 100) < 4 * (k / 100 * (1 - k / 100) / 6000) ** 0.5
-
-
 def test_ranks_of_another_data_set_are_refused(root: Path) -> None:
     import dataclasses
 
@@ -267,15 +251,6 @@ def test_both_trees(standin: ModuleType, root: Path, tree: str) -> None:
     assert data.missing == ()
     assert data.open_image("train-7-0-img0").getpixel((0, 0)) == tuple(standin.color_of("train-7-0-img0"))
     assert data.identity == load(root, split="train").identity
-
-
-def test_annotations_beside_the_image_folders(standin: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    standin.write_images(root.parent / "dev", toy_files()[SPLIT])
-    assert load(root.parent, images=True).files is not None
-    with pytest.raises(DataError, match="9 of 9 images are missing"):
-        load(root, images=True)  # nothing outside the folder that was named
-    monkeypatch.setenv("NEGBENCH_DATA", str(root.parent))
-    assert len(Cirr.load().queries) == 3
 
 
 def test_missing_images_name_the_tree_and_the_first_mismatch(standin: ModuleType, root: Path) -> None:
@@ -350,7 +325,7 @@ def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), split=st.sampled_from(["train", "val", "test1"]))
 def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject, split: str) -> None:
     files = toy_files(split)

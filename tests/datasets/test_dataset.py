@@ -20,7 +20,6 @@ from negbench.datasets.cirr import Cirr
 from negbench.datasets.dataset import Dataset, QueryRanks, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.metric import Metric, hits, precision
 
 
@@ -172,20 +171,6 @@ def test_blocks_do_not_change_the_ranks(block: int) -> None:
     assert {columns for _, columns in shapes} == {9, 11}  # a group's own columns, never all 17
 
 
-def test_evaluate_is_rank_then_summarise() -> None:
-    data = toy(more=True)
-    scores = scores_of(data)
-    ranks = data.rank(lambda rows, columns: scores[rows][:, columns])
-    want = {
-        "recall_at_1": sum(loop_rank(data, scores, i)[0] == 1 for i in range(25)) / 25,
-        "map_at_2": float(average_precision_at_k(ranks.relevant_ranks, 2).mean()),
-    }
-    assert data.evaluate(scores) == pytest.approx(want)
-    assert data.evaluate(scores.double()) == pytest.approx(want)
-    some = ranks.select(range(0, 25, 2))
-    assert Toy.summarise(some)["recall_at_1"] == pytest.approx(float((ranks.target_rank[::2] == 1).double().mean()))
-
-
 def test_columns_outside_the_gallery_do_not_count() -> None:
     data = toy()
     scores = scores_of(data)
@@ -294,15 +279,6 @@ def test_a_target_of_two_groups_keeps_the_part_of_its_first(seed: int) -> None:
     assert alone == both
 
 
-def test_split_dev_follows_its_seed_and_leaves_the_global_generator() -> None:
-    data = toy(queries=200)
-    torch.manual_seed(0)
-    state = torch.random.get_rng_state()
-    parts = [tuple(q.id for q in data.split_dev(0.3, seed)[1].queries) for seed in range(4)]
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert len(set(parts)) > 1
-
-
 def test_split_dev_errors() -> None:
     for fraction in (0.0, 1.0, -0.5):
         with pytest.raises(OptionError, match=f"fraction must be between 0 and 1, got {fraction}"):
@@ -374,11 +350,6 @@ def test_a_worker_process_can_take_it() -> None:
     scores = scores_of(data)
     before = data.evaluate(scores)
     assert pickle.loads(pickle.dumps(data)).evaluate(scores) == before
-
-
-def test_open_image_without_images() -> None:
-    with pytest.raises(DataError, match="loaded without images"):
-        toy().open_image("i0")
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])

@@ -297,19 +297,6 @@ def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
     assert repr(value) in str(caught.value)
 
 
-def test_identity_follows_the_annotations(root: Path) -> None:
-    before = load(root)
-    assert load(root).identity == before.identity
-    files = toy_files()
-    files["captions/cap.shirt.val.json"][0]["captions"][0] = "is lighter"
-    write(root, files)
-    assert load(root).identity != before.identity
-    # a file that this split does not read changes nothing
-    now = load(root).identity
-    write(root, {"captions/cap.shirt.train.json": []})
-    assert load(root).identity == now
-
-
 # --- where the data are ------------------------------------------------------------------------------------------
 
 
@@ -403,7 +390,7 @@ def test_a_byte_order_mark_is_dropped(root: Path) -> None:
     assert len(load(root).queries) == 6
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
     files = toy_files()

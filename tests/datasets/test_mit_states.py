@@ -163,7 +163,7 @@ def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
 NAMES = st.text(alphabet="ab .\\\n\udcff", min_size=1, max_size=5).filter(lambda name: name.strip("."))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(folders=st.lists(st.tuples(NAMES, NAMES), max_size=3), noun=st.sampled_from(["tomato", "tree"]))
 def test_no_tree_makes_any_other_exception(tmp_path: Path, folders: list[tuple[str, str]], noun: str) -> None:
     root = tmp_path / "fuzz"

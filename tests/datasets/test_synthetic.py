@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from negbench.datasets import _synthesis
-from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, render, values
+from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, Attributes, render
 from negbench.datasets._stream import Stream
 from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, garment, plan
 from negbench.datasets._wording import clauses
@@ -107,14 +107,6 @@ def test_targets_are_spread_evenly(queries: int, images: int) -> None:
     assert len(uses) == min(queries, images)
 
 
-def test_every_value_of_every_attribute_occurs() -> None:
-    part = plan(Spec(), "val", "toptee")
-    for name in ATTRIBUTES:
-        seen = Counter(getattr(a, name) for a in part.attributes)
-        assert set(seen) == set(values("toptee", name))
-        assert max(seen.values()) < 0.7 * len(part.images)
-
-
 def test_one_modality_is_not_enough() -> None:
     # no twin of the reference is ever right, and the new values alone fit many more images than are relevant
     part = plan(Spec(), "val", "dress")
@@ -139,11 +131,6 @@ def test_splits_seeds_and_categories_are_drawn_apart() -> None:
             dataclasses.astuple(a)[1:] for a in one.attributes
         ]
         assert not set(other.images) & set(one.images)
-
-
-def test_a_picture_depends_on_its_own_name_only() -> None:
-    one, other = (plan(spec, "val", "dress") for spec in (TINY, dataclasses.replace(TINY, train_images=90)))
-    assert garment(TINY, one, 7) == garment(dataclasses.replace(TINY, train_images=90), other, 7)
 
 
 @pytest.mark.parametrize("near_misses", [0.0, 2.0, 10.0])
@@ -186,30 +173,6 @@ def test_the_folder_is_the_golden_one(folder: Path) -> None:
     assert hashlib.sha256(json.dumps([manifest.files, manifest.pixels]).encode()).hexdigest() == GOLDEN
 
 
-def test_layout_and_sizes(folder: Path) -> None:
-    pixels = hashlib.sha256()
-    for split in SPLITS:
-        for category in CATEGORIES:
-            ids = read(folder / f"image_splits/split.{category}.{split}.json")
-            entries = read(folder / f"captions/cap.{category}.{split}.json")
-            rows = read(folder / "relevance.json")[split][category]  # type: ignore[index]
-            tags = read(folder / f"tags/asin2attr.{category}.{split}.json")
-            assert isinstance(ids, list)
-            assert isinstance(entries, list)
-            assert isinstance(tags, dict)
-            assert len(ids) == TINY.images(split)
-            assert len(entries) == len(rows) == TINY.queries(split)
-            assert [row[0] for row in rows] == [entry["target"] for entry in entries]
-            assert all(set(entry) == {"target", "candidate", "captions"} for entry in entries)
-            assert list(tags) == ids
-            for image in ids:
-                with Image.open(folder / "images" / category / f"{image}.png") as opened:
-                    assert opened.mode == "RGB"
-                    pixels.update(opened.tobytes())
-    assert pixels.hexdigest() == check(folder).pixels
-    assert len(list(folder.rglob("*.png"))) == 3 * (TINY.train_images + TINY.val_images)
-
-
 def test_attributes_file_says_what_was_drawn(folder: Path) -> None:
     told = read(folder / "attributes.json")
     part = plan(TINY, "train", "toptee")
@@ -217,14 +180,6 @@ def test_attributes_file_says_what_was_drawn(folder: Path) -> None:
         assert Attributes(**told[image]) == part.attributes[index]  # type: ignore[index]
     picture = np.asarray(Image.open(folder / "images" / "toptee" / f"{part.images[3]}.png"))
     assert (picture == render(garment(TINY, part, 3))).all()
-
-
-def test_progress_counts_to_the_end(tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    spec = Spec(train_images=8, train_queries=1, val_images=8, val_queries=1, twins=1)
-    synthesize(tmp_path / "new" / "out", spec, lambda done, total: calls.append((done, total)))
-    assert calls == [(i, 48) for i in range(1, 49)]
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
 
 
 def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:
@@ -376,12 +331,6 @@ def test_relevant_columns_are_brute_force(folder: Path) -> None:
             assert data.relevant.row(row)[0] == data.column_of[query.target]
 
 
-def test_default_corpus_is_all_images(folder: Path) -> None:
-    assert len(Synthetic.load(root=folder, split="train").images) == 3 * TINY.train_images
-    targets = Synthetic.load(root=folder, split="train", corpus="targets")
-    assert len(targets.images) == len({q.target for q in targets.queries}) < 3 * TINY.train_images
-
-
 def test_training_queries_carry_descriptions(folder: Path) -> None:
     query = Synthetic.load(root=folder, split="train").queries[0]
     told = read(folder / "attributes.json")
@@ -398,17 +347,6 @@ def test_it_is_readable_as_fashioniq(folder: Path) -> None:
     assert theirs.queries == ours.queries
     assert theirs.images == ours.images
     assert theirs.identity != ours.identity
-
-
-def test_metrics_are_those_of_the_card(folder: Path) -> None:
-    data = Synthetic.load(root=folder, split="val")
-    assert data.relevant is not None
-    perfect = -torch.ones(len(data.queries), len(data.images))
-    for row in range(len(data.queries)):
-        perfect[row, data.relevant.row(row)] = torch.linspace(0, -0.5, len(data.relevant.row(row)))
-    values = data.evaluate(perfect)
-    assert set(values) == set(data.card.metrics)
-    assert all(value == pytest.approx(1) for value in values.values())
 
 
 def test_map_is_a_brute_force_mean(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pretrains the tiny backbone's encoders: `python -m negbench.backbones._tiny_pretrain --out FILE`.
+"""Pretrains the tiny backbone's encoders: `python examples/pretrain_tiny.py --out FILE`.
 
 CLIP's symmetric contrastive loss (Radford et al., ICML 2021) on pictures and descriptions of synthetic garments, with
 further negatives for the pictures: descriptions of garments that differ in one attribute (the idea of NegCLIP,
@@ -132,7 +132,7 @@ def pretrain(seed: int, count: int = COUNT, epochs: int = EPOCHS) -> tuple[Encod
         typer.echo(f"epoch {epoch + 1}/{epochs}: loss {total / len(batches):.4f}")
     metadata = {
         "format": FORMAT,
-        "command": f"python -m negbench.backbones._tiny_pretrain --seed {seed} --count {count} --epochs {epochs}",
+        "command": f"python examples/pretrain_tiny.py --seed {seed} --count {count} --epochs {epochs}",
         "seed": str(seed),
         "steps": str(steps),
         "loss": f"{total / len(batches):.4f}",
