@@ -35,6 +35,7 @@ from negbench.metrics.ranks import (
 )
 from negbench.mining.draws import draw_uniform
 from negbench.mining.mine import mine
+from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
 from negbench.strategies.after_target import AfterTarget
 from negbench.strategies.cirqrs import Cirqrs
@@ -230,7 +231,7 @@ def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None
             found.append((view, strategy.pool(view)))
             return found[-1][1]
 
-    mined = mine(task, Told(), refresh=0, draws=2, generator=torch.Generator(), block=20)
+    mined = mine(task, Told(), refresh=0, draws=2, generator=torch.Generator())
     ((view, pool),) = found
     place, last = places(view.scores, view.allowed).double(), (view.allowed.sum(1) - 1).clamp(min=1)
     checked = 0
@@ -394,7 +395,7 @@ def test_refreshes_are_those_of_torch(strategy: Strategy, tmp_path: Path, monkey
     for path in ("torch", "compiled"):
         by(path, monkeypatch)
         pools = tmp_path / path
-        found[path] = mine(task, strategy, refresh=1, draws=12, generator=torch.Generator(), pools=pools)
+        found[path] = mine(task, strategy, refresh=1, draws=12, generator=torch.Generator(), files=PoolFiles(pools))
     for field in dataclasses.fields(found["torch"]):
         one, other = (getattr(mined, field.name) for mined in found.values())
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

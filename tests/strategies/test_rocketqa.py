@@ -12,7 +12,7 @@ from negbench.loop.runs import Bench, run_config
 from negbench.strategies.rocketqa import Rocketqa
 from negbench.systems.system import load_config
 from negbench.testing import as_sets, ranking, toy_views
-from negbench.testing.vectors import write_vectors
+from negbench.testing.vector_files import write_vectors
 
 
 def naive(view: ScoreView, row: int, strategy: Rocketqa) -> set[int]:
