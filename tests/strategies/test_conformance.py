@@ -6,7 +6,7 @@ import pytest
 
 from negbench.contracts import Strategy
 from negbench.registry import registry
-from negbench.testing import StrategyTestCase, pool_digests_in_another_process
+from negbench.testing import StrategyTestCase
 
 KEYS = list(registry.plugins("strategies"))
 VARIANTS = [(key, {}) for key in KEYS] + [
@@ -47,13 +47,6 @@ OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "unifor
 IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
 
 
-@pytest.fixture(scope="session")
-def digests() -> dict[str, str]:
-    """Digests of all strategies, by one other process."""
-    strategies = [registry.make("strategies", key, **options) for key, options in VARIANTS]
-    return dict(zip(IDS, pool_digests_in_another_process(strategies), strict=True))
-
-
 @pytest.mark.parametrize("case", range(len(VARIANTS)), ids=IDS)
 class TestEveryStrategy(StrategyTestCase):
     @pytest.fixture
@@ -66,7 +59,3 @@ class TestEveryStrategy(StrategyTestCase):
         key, options = VARIANTS[case]
         absolute = key in OF_SCORES or "relative_margin" in options
         self.shift_invariant = not absolute  # type: ignore[misc]
-
-    @pytest.fixture
-    def digest_elsewhere(self, case: int, digests: dict[str, str]) -> str:
-        return digests[IDS[case]]

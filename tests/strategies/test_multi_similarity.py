@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.multi_similarity import MultiSimilarityMining
 from negbench.testing import as_sets, toy_views
 
@@ -25,8 +24,3 @@ def test_against_loops(epsilon: float) -> None:
             positive = row[int(view.target[i])]
             want.append({j for j, s in enumerate(row) if view.allowed[i, j] and s + epsilon > positive})
         assert as_sets(MultiSimilarityMining(epsilon=epsilon).pool(view)) == want
-
-
-def test_bad_epsilon_is_quoted() -> None:
-    with pytest.raises(NegbenchError, match="epsilon must be a number >= 0, got -1"):
-        MultiSimilarityMining(epsilon=-1)
