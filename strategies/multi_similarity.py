@@ -21,7 +21,7 @@ PAPER = "Multi-similarity loss, arXiv:1904.06627"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiSimilarity(Strategy):
+class MultiSimilarityMining(Strategy):
     """Pool: allowed images with s+ - s < epsilon.
 
     Args:

@@ -14,7 +14,7 @@ from scipy import stats
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measure, Measured
-from negbench.metrics.cirqrs import order_agreement
+from negbench.metrics.scorer_relevance import order_agreement
 from negbench.statistics import compare
 
 Array = NDArray[np.float64]

@@ -52,7 +52,7 @@ def attributes_of(image: str) -> Attributes:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors(Dataset):
+class VectorWorld(Dataset):
     """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's.
 
     With label noise, of a train query with a wrong target these are the images that would be right, after the target.

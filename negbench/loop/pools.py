@@ -10,6 +10,7 @@ from negbench.loop.schedule import Stage
 from negbench.loop.snapshot import Snapshot
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
+from negbench.mining.pool_file import PoolFiles
 from negbench.runfolder import RunFolder
 
 
@@ -38,8 +39,10 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
             draws=(end - epoch) * count,
             per_epoch=count if config.mining.replacement else None,
             generator=generator,
-            previous=_file(folder, state.refresh - 1) if state.refresh > 0 and main else None,
-            pools=_file(folder, state.refresh) if main and stage.kept else None,
+            files=PoolFiles(
+                written=_file(folder, state.refresh) if main and stage.kept else None,
+                previous=_file(folder, state.refresh - 1) if state.refresh > 0 and main else None,
+            ),
             progress=advance,
         )
     state.negatives, state.interval_start = mined.negatives, epoch

@@ -2,13 +2,13 @@
 
 For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
 all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
-bounded by `block` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
+bounded by `BLOCK` rows, and the pools of a refresh go to a file (`negbench.mining.pool_file`), from which the next
 refresh reads its overlap.
 
 What is reproducible, exactly:
 - draws depend on (generator, query, pool) alone: given the same pools they are the same for any block size, device
   and split of the queries (weighted draws: up to the device's rounding of two logarithms);
-- scores are computed in tiles of a fixed shape, whatever `block` is, as a matrix product may round differently for
+- scores are computed in tiles of a fixed shape, whatever `BLOCK` is, as a matrix product may round differently for
   another number of rows. On one machine with one number of threads everything `mine` returns is therefore the same for
   any block size and any split of the queries. Another device or library rounds scores differently, and a strategy that
   sorts them may then choose another pool.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,10 +29,11 @@ from negbench.metrics.ranks import count, less, window
 from negbench.mining.checked import answer_of, filtered, inside
 from negbench.mining.draws import draw, splitmix
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET, NO_FALLBACK, Mined, ScoredBlock, statistics_of
-from negbench.mining.pool_file import opened, overlap, packed, row_bytes, written
+from negbench.mining.pool_file import NO_FILES, PoolFiles, opened, overlap, packed, row_bytes, written
 from negbench.mining.task import MiningTask
 from negbench.mining.tiles import BLOCK_ENTRIES, gatherable, tile_rows, tiled_relevance
 
+BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK_ENTRIES
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
 _SHARED_ENTRIES = 2**23  # the largest block that is new memory for each: 32 MiB, beyond which malloc returns it at once
 
@@ -52,9 +52,7 @@ def mine(
     draws: int,
     generator: torch.Generator,
     per_epoch: int | None = None,
-    block: int = 256,
-    previous: Path | None = None,
-    pools: Path | None = None,
+    files: PoolFiles = NO_FILES,
     progress: Callable[[int], None] | None = None,
 ) -> Mined:
     """Define the pools of one refresh and draw the negatives of the interval that follows it.
@@ -72,30 +70,26 @@ def mine(
         draws: negatives per query: negatives per epoch times epochs of the interval.
         generator: gives the 63-bit number that all draws derive from; advanced by one draw, nothing else is random.
         per_epoch: draw anew after so many draws: with replacement from one epoch to the next.
-        block: queries scored at once; fewer where a corpus is so large that [block, N] would exceed 2^27 entries.
-        previous: the file that an earlier refresh of the same task wrote to `pools`, for the overlap.
-        pools: file to write this refresh's pools to (`negbench.mining.pool_file`); it appears only when complete.
-            Give each refresh its own file, else a refresh that is repeated compares with itself.
+        files: where to write this refresh's pools, and where those of an earlier refresh of the same task are.
         progress: called after each block with the number of queries it held.
 
     Raises:
         NegbenchError: a query without any allowed image or whose target is not in its corpus, scores that are not
-            finite, a strategy that breaks its contract or reads a plane that the task has not, or a `previous` of
-            another task.
+            finite, a strategy that breaks its contract or reads a plane that the task has not, or earlier pools
+            of another task.
     """
     check_option("draws", draws, draws >= 1, "at least 1")
-    check_option("block", block, block >= 1, "at least 1")
     check_option("refresh", refresh, refresh >= 0, "at least 0")
     name = type(strategy).__name__
     if strategy.scope != "corpus":
         raise NegbenchError(f"{name} is a {strategy.scope} strategy: it is used inside a batch and cannot be mined")
     base = torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device).cpu()
     shape = (len(task.queries), row_bytes(max(map(len, task.groups), default=0)))
-    before = opened(previous, shape)
+    before = opened(files.previous, shape)
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
-    with written(pools, shape) as write:
-        for rows, corpus, table in _blocks(task, block, 1 + len(strategy.reads)):
+    with written(files.written, shape) as write:
+        for rows, corpus, table in _blocks(task, 1 + len(strategy.reads)):
             for scored in _scored(task, rows, corpus, table, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
@@ -103,7 +97,7 @@ def mine(
                 found = statistics_of(scored, pool, drawn) | {"fallback": fallback}
                 found["negatives"] = corpus.columns[drawn.cpu()]
                 found["overlap"] = torch.full((len(pool),), torch.nan)
-                if previous is not None or pools is not None:
+                if files != NO_FILES:
                     bits = packed(pool.cpu().numpy(), shape[1])
                     found["overlap"] = overlap(bits, before(scored.rows, bits.shape[1]), pool.shape[1])
                     write(scored.rows, bits)
@@ -131,7 +125,7 @@ class _Corpus:
     local: Tensor  # [N] int64, where a column stands in this corpus, or -1
 
 
-def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor, _Corpus, Tensor]]:
+def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus, Tensor]]:
     """Every query once, as [b] int64 rows of one gallery group with its corpus and room for their scores [b, n].
 
     Large blocks share that memory, as new memory takes the system longer to give than a pass over it takes; small ones
@@ -139,7 +133,7 @@ def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor,
     """
     group = task.group.cpu()
     members = [(group == index).nonzero().squeeze(1) for index in range(len(task.groups))]
-    heights = [_block_rows(len(columns), block, tables) for columns in task.groups]
+    heights = [_block_rows(len(columns), tables) for columns in task.groups]
     most = max(
         min(len(rows), height) * len(columns)
         for rows, height, columns in zip(members, heights, task.groups, strict=True)
@@ -155,9 +149,9 @@ def _blocks(task: MiningTask, block: int, tables: int) -> Iterator[tuple[Tensor,
                 yield part, corpus, table.view(len(part), width)
 
 
-def _block_rows(images: int, block: int, tables: int) -> int:
+def _block_rows(images: int, tables: int) -> int:
     """Queries of a block: whole tiles, if it holds one."""
-    most, height = max(1, min(block, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(max(1, images))
+    most, height = max(1, min(BLOCK, BLOCK_ENTRIES // (tables * max(1, images)))), tile_rows(max(1, images))
     return most // height * height or most
 
 

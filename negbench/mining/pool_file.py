@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,21 @@ Bytes = NDArray[np.uint8]
 _MOST = 2**16  # images that have a bit each
 _LISTED = _MOST // 32  # columns that take the room of these bits
 _HEAD = 4  # bytes in front, where corpora are larger: 1 + how many columns are listed, or 0
+
+
+@dataclass(frozen=True)
+class PoolFiles:
+    """Where a refresh writes its pools, and where an earlier one of the same task wrote its own, for the overlap.
+
+    Give each refresh its own file, else a refresh that is repeated compares with itself. A file appears only when it is
+    complete.
+    """
+
+    written: Path | None = None
+    previous: Path | None = None
+
+
+NO_FILES = PoolFiles()
 
 
 def row_bytes(images: int) -> int:

@@ -18,7 +18,7 @@ from negbench.metrics.similarity import target_similarity
 from negbench.mining.checked import filtered
 from negbench.mining.mine import mine
 from negbench.mining.mined import batch_statistics
-from negbench.mining.pool_file import unpacked
+from negbench.mining.pool_file import PoolFiles, unpacked
 from negbench.mining.task import MiningTask
 from negbench.own.subject import Judge, Subject, generator_of
 
@@ -81,7 +81,7 @@ def corpus_row(
         refresh=options.refresh,
         draws=options.draws,
         generator=generator_of(options, "draws"),
-        pools=file,
+        files=PoolFiles(file),
     )
     summary = mined.summary()
     judged = _judged(task, np.load(file), mined.negatives, judge)

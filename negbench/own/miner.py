@@ -26,6 +26,7 @@ from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined
+from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
 from negbench.registry import registry
 
@@ -146,8 +147,8 @@ class Miner:
             refresh=self.refreshes,
             draws=self.draws,
             generator=self._generator(),
-            previous=self._previous if shape == self._shape else None,  # other numbers: nothing to compare with
-            pools=pools,
+            # with other numbers there is nothing to compare with
+            files=PoolFiles(pools, self._previous if shape == self._shape else None),
             progress=progress,
         )
         if self._previous is not None:

@@ -30,7 +30,7 @@ from negbench.datasets.dataset import Dataset, Top
 from negbench.display import Display
 from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
-from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table
+from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation

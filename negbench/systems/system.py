@@ -30,7 +30,7 @@ Layer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """Something that a system adds, and only some backbones and data sets can carry.
 
     Attributes:
@@ -85,15 +85,15 @@ class System:
     summary: str
     negatives: Layer
     objective: Layer
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
 
-    def layers(self, parts: Sequence[Part], factors: Sequence[str] = FACTORS) -> list[Layer]:
+    def layers(self, parts: Sequence[Component], factors: Sequence[str] = FACTORS) -> list[Layer]:
         """Configuration layers of these factors of the system, with those of `parts` that belong to them."""
         core = [layer for name, layer in (("negatives", self.negatives), ("objective", self.objective))]
         chosen = [layer for name, layer in zip(FACTORS, core, strict=False) if name in factors]
         return [*chosen, *(part.layer for part in parts if part.factor in factors)]
 
-    def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Component, ...], tuple[str, ...]]:
         """The parts that the backbone and the data set of `base` carry, and a line on each that they do not.
 
         The backbone's options name it: a layer above that names it too does not drop them then (`merged`).
@@ -101,7 +101,7 @@ class System:
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
-        found, remarks = list[Part](), list[str]()
+        found, remarks = list[Component](), list[str]()
         for part in self.parts:
             why = part.lacking(config, scenes)
             if why is None and "backbone" in part.layer:
@@ -198,5 +198,5 @@ def _read(path: Path) -> System:
         summary=head["summary"],
         negatives=value["negatives"],
         objective=value["objective"],
-        parts=tuple(Part(**part) for part in parts),
+        parts=tuple(Component(**part) for part in parts),
     )

@@ -18,7 +18,6 @@ from negbench.testing.backbones import BackboneTestCase  # noqa: E402
 from negbench.testing.datasets import DatasetTestCase  # noqa: E402
 from negbench.testing.loops import as_sets, ranking, ranking_below  # noqa: E402
 from negbench.testing.losses import LossTestCase  # noqa: E402
-from negbench.testing.processes import pool_digest, pool_digests_in_another_process  # noqa: E402
 from negbench.testing.strategies import StrategyTestCase  # noqa: E402
 from negbench.testing.worlds import ToyScores, toy_bank_step, toy_scores, toy_view, toy_views  # noqa: E402
 
@@ -29,8 +28,6 @@ __all__ = [
     "StrategyTestCase",
     "ToyScores",
     "as_sets",
-    "pool_digest",
-    "pool_digests_in_another_process",
     "ranking",
     "ranking_below",
     "toy_bank_step",

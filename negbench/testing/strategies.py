@@ -26,7 +26,6 @@ from negbench.contracts import (
 )
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
-from negbench.testing.processes import pool_digest, pool_digests_in_another_process
 from negbench.testing.worlds import Sign, toy_bank_step, toy_view
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -84,8 +83,7 @@ def _same(got: Tensor, want: Tensor) -> None:
 class StrategyTestCase:
     """Subclass it as ``TestX`` and define a fixture `strategy` that returns an instance.
 
-    A class at the top level of its file is also run in a second process. Where a rule needs more than scores, it gets
-    `relevant` too: every toy view has ground truth.
+    Where a rule needs more than scores, it gets `relevant` too: every toy view has ground truth.
     """
 
     shift_invariant: ClassVar[bool] = True  # False for a rule of the scores themselves, not of their differences
@@ -94,11 +92,6 @@ class StrategyTestCase:
     def strategy(self) -> Strategy:
         """The strategy under test."""
         raise NotImplementedError("define the fixture `strategy` in your test class")
-
-    @pytest.fixture
-    def digest_elsewhere(self, strategy: Strategy) -> str:
-        """What `pool_digest` gives in another process; override it to start one process for many strategies."""
-        return pool_digests_in_another_process([strategy])[0]
 
     def test_is_a_frozen_dataclass(self, strategy: Strategy) -> None:
         """Its fields are its hyperparameters: an instance can be compared, replaced, and not written to."""
@@ -173,10 +166,6 @@ class StrategyTestCase:
             pool = strategy.pool(view)
             _same(strategy.pool(view), pool)
             _same(dataclasses.replace(strategy).pool(_changed(view)), pool)
-
-    def test_same_answer_in_another_process(self, strategy: Strategy, digest_elsewhere: str) -> None:
-        """Nothing depends on hash seeds, import order or what ran before."""
-        assert digest_elsewhere == pool_digest(strategy)
 
     def test_global_generators_are_untouched(self, strategy: Strategy) -> None:
         """Neither torch's, nor numpy's, nor Python's global generator moves."""

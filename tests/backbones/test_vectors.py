@@ -12,8 +12,7 @@ from negbench.backbones.vectors import Vectors
 from negbench.contracts import Backbone, relevance
 from negbench.datasets._garments import ATTRIBUTES, values
 from negbench.datasets._wording import clauses, phrases
-from negbench.datasets.vectors import Vectors as World
-from negbench.datasets.vectors import attributes_of
+from negbench.datasets.vectors import VectorWorld, attributes_of
 from negbench.errors import DataError, OptionError
 
 TWINS = ("dress-train-0-a31203-00017", "dress-train-0-a31203-00018")
@@ -79,7 +78,7 @@ def test_an_image_of_another_data_set() -> None:
 
 def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
     named = phrases()
-    for image in (*World.load(train_images=80, twins=1.0, split="train").images,):
+    for image in (*VectorWorld.load(train_images=80, twins=1.0, split="train").images,):
         shown = attributes_of(image)
         for name in ATTRIBUTES:
             for clause in clauses(shown, name):
@@ -90,7 +89,7 @@ def test_every_phrase_names_the_value_that_it_is_said_for() -> None:
 
 @pytest.mark.parametrize("alignment", [1.0, 0.6])
 def test_a_description_points_at_its_image(alignment: float) -> None:
-    world = World.load(train_images=40, twins=1.0, train_queries=20, split="train")
+    world = VectorWorld.load(train_images=40, twins=1.0, train_queries=20, split="train")
     backbone = load(noise=0.0, alignment=alignment, dim=512)
     images = backbone.candidates(backbone.features_of([str(query.target) for query in world.queries]))[:, 0]
     texts = backbone.text_queries([str(query.target_text) for query in world.queries])
@@ -135,7 +134,7 @@ def test_a_wide_fusion_is_its_formula() -> None:
             torch.testing.assert_close(crossed[r, p], fusion(x[r : r + 1], y[p : p + 1])[0])
 
 
-def fitted(backbone: Backbone, world: World, steps: int) -> float:
+def fitted(backbone: Backbone, world: VectorWorld, steps: int) -> float:
     """Share of the train targets that are first, after some steps of in-batch training on all queries at once."""
     images = backbone.features_of(world.images)
     references = images[[world.column_of[query.reference] for query in world.queries]]
@@ -153,7 +152,7 @@ def fitted(backbone: Backbone, world: World, steps: int) -> float:
 
 
 def test_a_model_can_fit_its_training_queries() -> None:
-    world = World.load(split="train", train_images=200, train_queries=200)  # 4.5 relevant images a query
+    world = VectorWorld.load(split="train", train_images=200, train_queries=200)  # 4.5 relevant images a query
     settings: dict[str, Any] = {"dim": 16, "noise": 1.0, "tokens": 4, "fusion": "sum"}
     assert fitted(Vectors.load(**settings, hidden=512), world, 60) >= 0.95
     assert fitted(Vectors.load(**settings, hidden=0), world, 60) < 0.5

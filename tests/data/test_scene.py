@@ -27,7 +27,7 @@ from negbench.own.subject import open_subject
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.systems.system import load_config
-from negbench.testing.vectors import write_vectors
+from negbench.testing.vector_files import write_vectors
 
 FAST = ("train.epochs=1", "schedule.n_def=1")
 

@@ -13,14 +13,14 @@ import torch
 from negbench.datasets._garments import ATTRIBUTES, codes_of
 from negbench.datasets._synthesis import Spec, plan
 from negbench.datasets._wording import clauses
-from negbench.datasets.vectors import Vectors, attributes_of
+from negbench.datasets.vectors import VectorWorld, attributes_of
 from negbench.errors import DataError, NegbenchError, OptionError
 
 SMALL = {"train_images": 160, "train_queries": 120, "val_images": 120, "val_queries": 80}
 
 
-def load(**options: Any) -> Vectors:
-    return Vectors.load(**{**SMALL, "split": "train", **options})
+def load(**options: Any) -> VectorWorld:
+    return VectorWorld.load(**{**SMALL, "split": "train", **options})
 
 
 @cache

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import Mined, batch_statistics
 from negbench.mining.planes import EmbeddedPlane
+from negbench.mining.pool_file import PoolFiles
 from negbench.mining.task import MiningTask
 
 # --- strategies of this file: the plug-ins are tested elsewhere -----------------------------------------------------
@@ -130,7 +132,9 @@ def scored_task(scores: list[list[float]], target: list[int], **more: Any) -> Mi
 
 
 def run(task: MiningTask, strategy: Strategy, *, seed: int = 0, draws: int = 4, refresh: int = 0, **more: Any) -> Mined:
-    return mine(task, strategy, refresh=refresh, draws=draws, generator=torch.Generator().manual_seed(seed), **more)
+    generator = torch.Generator().manual_seed(seed)
+    with patch.object(mining, "BLOCK", more.pop("block", mining.BLOCK)):
+        return mine(task, strategy, refresh=refresh, draws=draws, generator=generator, **more)
 
 
 def assert_same(one: Mined, other: Mined) -> None:
@@ -372,9 +376,9 @@ def test_memory_is_bounded_by_the_block(strategy: Strategy, tmp_path: Path, monk
     candidates = normalize(torch.randn(images, 2, 4, generator=generator), dim=-1)
     target = torch.randint(images, (count,), generator=generator)
     task = MiningTask(queries, candidates, target, torch.zeros_like(target), [torch.arange(images)])
-    run(task, strategy, block=block, pools=tmp_path / "0")
+    run(task, strategy, block=block, files=PoolFiles(tmp_path / "0"))
     with _Largest() as seen:
-        run(task, strategy, block=block, previous=tmp_path / "0", pools=tmp_path / "1")
+        run(task, strategy, block=block, files=PoolFiles(tmp_path / "1", tmp_path / "0"))
     assert block * images <= seen.largest <= 2 * block * images  # two tokens an image
     assert count * images > 20 * seen.largest
 
@@ -626,10 +630,9 @@ def test_scores_that_are_not_finite_are_one_line(value: float) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["draws", "block"])
-def test_options_are_checked(option: str) -> None:
-    with pytest.raises(NegbenchError, match=f"{option} must be at least 1, got 0"):
-        run(toy_task(), Everything(), **{option: 0})
+def test_options_are_checked() -> None:
+    with pytest.raises(NegbenchError, match="draws must be at least 1, got 0"):
+        run(toy_task(), Everything(), draws=0)
     with pytest.raises(NegbenchError, match="refresh must be at least 0, got -1"):
         run(toy_task(), Everything(), refresh=-1)
 
@@ -669,8 +672,8 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path: Path) -> 
     first, second = toy_task(tokens=3), toy_task(tokens=3)
     second.queries[:] = normalize(second.queries + 0.3 * torch.randn(41, 8, generator=torch.Generator().manual_seed(9)))
     strategy, rule = RULES[1]
-    run(first, strategy, pools=tmp_path / "a", block=5)
-    mined = run(second, strategy, previous=tmp_path / "a", pools=tmp_path / "b", refresh=1, block=7)
+    run(first, strategy, files=PoolFiles(tmp_path / "a"), block=5)
+    mined = run(second, strategy, files=PoolFiles(tmp_path / "b", tmp_path / "a"), refresh=1, block=7)
     for i in range(41):
         one, other = loop_query(first, i, rule)["pool"], loop_query(second, i, rule)["pool"]
         assert float(mined.overlap[i]) == pytest.approx(len(one & other) / len(one | other)), i
@@ -682,9 +685,9 @@ def test_overlap_is_the_jaccard_index_with_the_previous_pool(tmp_path: Path) -> 
 
 def test_pools_that_do_not_move_after_a_refresh_warn_loudly(tmp_path: Path) -> None:
     task = toy_task()
-    run(task, Below(), pools=tmp_path / "a")
+    run(task, Below(), files=PoolFiles(tmp_path / "a"))
     with pytest.warns(UserWarning, match="stale pools: refresh 1 of Below left every pool as it was"):
-        mined = run(task, Below(), previous=tmp_path / "a", refresh=1)
+        mined = run(task, Below(), files=PoolFiles(previous=tmp_path / "a"), refresh=1)
     assert mined.stale
     assert mined.summary()["stale"] == 1
 
@@ -692,13 +695,13 @@ def test_pools_that_do_not_move_after_a_refresh_warn_loudly(tmp_path: Path) -> N
 @pytest.mark.filterwarnings("error")
 def test_pools_that_have_to_stay_do_not_warn(tmp_path: Path) -> None:
     task = toy_task()
-    run(task, Everything(), pools=tmp_path / "a")
-    mined = run(task, Everything(), previous=tmp_path / "a", refresh=1)
+    run(task, Everything(), files=PoolFiles(tmp_path / "a"))
+    mined = run(task, Everything(), files=PoolFiles(previous=tmp_path / "a"), refresh=1)
     assert (mined.overlap == 1).all()
     assert not mined.stale
     moved = dataclasses.replace(task, queries=task.queries.roll(1, 0))
-    run(task, Below(), pools=tmp_path / "b")
-    assert not run(moved, Below(), previous=tmp_path / "b", refresh=1).stale
+    run(task, Below(), files=PoolFiles(tmp_path / "b"))
+    assert not run(moved, Below(), files=PoolFiles(previous=tmp_path / "b"), refresh=1).stale
 
 
 def test_a_refresh_that_fails_leaves_no_file(tmp_path: Path) -> None:
@@ -706,18 +709,18 @@ def test_a_refresh_that_fails_leaves_no_file(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(toy_task(), Everything(), pools=tmp_path / "a", progress=fail)
+        run(toy_task(), Everything(), files=PoolFiles(tmp_path / "a"), progress=fail)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_previous_pools_of_another_task_or_none_are_refused(tmp_path: Path) -> None:
-    run(toy_task(queries=10), Everything(), pools=tmp_path / "a")
+    run(toy_task(queries=10), Everything(), files=PoolFiles(tmp_path / "a"))
     with pytest.raises(NegbenchError, match=r"of another task: they hold \(10, 3\) uint8, not \(41, 3\)"):
-        run(toy_task(), Everything(), previous=tmp_path / "a")
+        run(toy_task(), Everything(), files=PoolFiles(previous=tmp_path / "a"))
     (tmp_path / "b").write_bytes(b"not an array")
     for name, why in (("b", "is damaged"), ("missing", "cannot read")):
         with pytest.raises(NegbenchError, match=why):
-            run(toy_task(), Everything(), previous=tmp_path / name)
+            run(toy_task(), Everything(), files=PoolFiles(previous=tmp_path / name))
 
 
 # --- what is reported -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from negbench.mining.planes import offline_planes, planes_read
 from negbench.mining.task import mining_task
 from negbench.registry import Plugin, registry
 from negbench.systems.system import load_config
-from negbench.testing.vectors import WIDTH, write_vectors
+from negbench.testing.vector_files import WIDTH, write_vectors
 
 SEEN: list[ScoreView] = []
 
@@ -119,7 +119,7 @@ def test_planes_of_a_task_are_those_of_loops(sets: list[str]) -> None:
     initial = load_backbone(opened.config.backbone, opened.config.seed).eval()
     task = mining_task(opened.backbone, opened.scene, MiningConfig(), reads=PLANES, offline=offline, temperature=0.3)
     part = task.shard(torch.tensor([40, 0, 7]))
-    mine(part, Watching(), refresh=0, draws=1, generator=torch.Generator(), block=2)
+    mine(part, Watching(), refresh=0, draws=1, generator=torch.Generator())
     assert {(view.temperature, view.dim) for view in SEEN} == {(0.3, WIDTH)}
     rows = iter([0, 7, 40])  # mined group by group
     for view in SEEN:

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from negbench.contracts import ScoreView, Strategy
 from negbench.mining.mine import mine
-from negbench.mining.pool_file import opened, overlap, packed, row_bytes, unpacked, written
+from negbench.mining.pool_file import PoolFiles, opened, overlap, packed, row_bytes, unpacked, written
 from negbench.mining.task import MiningTask
 from negbench.strategies.top_k import TopK
 
@@ -106,8 +106,7 @@ def test_mining_a_large_corpus_tells_how_much_pools_moved(strategy: Strategy, tm
             refresh=number,
             draws=2,
             generator=torch.Generator(),
-            previous=tmp_path / "0" if number else None,
-            pools=tmp_path / str(number),
+            files=PoolFiles(tmp_path / str(number), tmp_path / "0" if number else None),
         )
     want = jaccard(found[0].numpy(), found[1].numpy())
     np.testing.assert_allclose(mined.overlap.numpy(), want, atol=1e-6 if isinstance(strategy, TopK) else 0.01)

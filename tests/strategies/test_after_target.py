@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.after_target import AfterTarget
 from negbench.testing import as_sets, ranking_below, toy_views
 
@@ -39,9 +38,3 @@ def test_a_tie_with_the_target_is_not_below_it() -> None:
 def test_nothing_below_the_target_is_an_empty_pool() -> None:
     view = ScoreView(torch.tensor([[-0.9, 0.2, 0.4], [0.1, 0.1, 0.1]]), torch.tensor([0, 1]))
     assert as_sets(AfterTarget().pool(view)) == [set(), set()]
-
-
-@pytest.mark.parametrize("k", [0, -3, 2.5])
-def test_bad_k_is_quoted(k: object) -> None:
-    with pytest.raises(NegbenchError, match=rf"k must be a whole number >= 1, got {k}"):
-        AfterTarget(k=k)  # type: ignore[arg-type]

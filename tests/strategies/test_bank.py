@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from negbench.errors import NegbenchError
 from negbench.strategies.bank import Bank
 from negbench.testing import as_sets, toy_view
 
@@ -14,8 +13,3 @@ def test_against_loops(k: int | None) -> None:
         for row, got in enumerate(as_sets(Bank(k=k).pool(view))):
             may = [j for j in range(20) if view.allowed[row, j]]
             assert got == set(sorted(may, key=lambda j: (-float(view.scores[row, j]), j))[:k])
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="k must be a whole number >= 1, or left out, got 0"):
-        Bank(k=0)

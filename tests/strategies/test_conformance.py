@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from negbench.contracts import Strategy
+from negbench.contracts import BatchStrategy, OrderedBatches, Strategy, SyntheticStrategy
 from negbench.registry import registry
-from negbench.testing import StrategyTestCase, pool_digests_in_another_process
+from negbench.testing import StrategyTestCase
 
 KEYS = list(registry.plugins("strategies"))
-VARIANTS = [(key, {}) for key in KEYS] + [
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("qure", {"variant": "release"}),
     ("dqe", {"scale": "minmax"}),
     ("dqe", {"scale": "quantile"}),
@@ -44,29 +46,42 @@ VARIANTS = [(key, {}) for key in KEYS] + [
 ]
 # what else stands in a score than its difference from the target's
 OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness", "pair-margin"}
-IDS = ["-".join([key, *map(str, options.values())]) for key, options in VARIANTS]
+RULES = [  # that an option can break
+    "form",
+    "precision",
+    "small_and_flat_tables",
+    "view_is_untouched",
+    "queries_are_permutable",
+    "columns_are_permutable",
+    "disallowed_images_are_as_if_absent",
+    "planes_may_be_partial",
+    "later_refreshes",
+]
 
 
-@pytest.fixture(scope="session")
-def digests() -> dict[str, str]:
-    """Digests of all strategies, by one other process."""
-    strategies = [registry.make("strategies", key, **options) for key, options in VARIANTS]
-    return dict(zip(IDS, pool_digests_in_another_process(strategies), strict=True))
-
-
-@pytest.mark.parametrize("case", range(len(VARIANTS)), ids=IDS)
+@pytest.mark.parametrize("key", KEYS)
 class TestEveryStrategy(StrategyTestCase):
     @pytest.fixture
-    def strategy(self, case: int) -> Strategy:
-        key, options = VARIANTS[case]
-        return registry.make("strategies", key, **options)
+    def strategy(self, key: str) -> Strategy:
+        return registry.make("strategies", key)
 
     @pytest.fixture(autouse=True)
-    def shifts(self, case: int) -> None:
-        key, options = VARIANTS[case]
-        absolute = key in OF_SCORES or "relative_margin" in options
-        self.shift_invariant = not absolute  # type: ignore[misc]
+    def shifts(self, key: str) -> None:
+        self.shift_invariant = key not in OF_SCORES  # type: ignore[misc]
 
-    @pytest.fixture
-    def digest_elsewhere(self, case: int, digests: dict[str, str]) -> str:
-        return digests[IDS[case]]
+
+@pytest.mark.parametrize("case", range(len(VARIANTS)), ids=lambda case: str(VARIANTS[case]))
+def test_options(case: int) -> None:
+    key, options = VARIANTS[case]
+    suite, strategy = StrategyTestCase(), registry.make("strategies", key, **options)
+    rules = list(RULES)
+    if not isinstance(strategy, BatchStrategy):
+        rules.append("rows_are_independent")
+    if key not in OF_SCORES and "relative_margin" not in options:
+        rules.append("shift")
+    if isinstance(strategy, SyntheticStrategy):
+        rules.append("synthetic")
+    if isinstance(strategy, OrderedBatches):
+        rules.append("order")
+    for rule in rules:
+        getattr(suite, f"test_{rule}")(strategy)

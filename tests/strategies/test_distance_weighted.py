@@ -49,12 +49,6 @@ def test_nothing_within_the_limit_underflows() -> None:
     assert as_sets(DistanceWeighted(width=100_000).pool(view)) == [{1, 2, 3}]  # sqrt(2) is beyond 1.4
 
 
-@pytest.mark.parametrize("options", [{"width": 2}, {"cutoff": 0}, {"cutoff": 1.4}, {"limit": 2}, {"limit": True}])
-def test_bad_options_are_quoted(options: dict[str, object]) -> None:
-    with pytest.raises(NegbenchError, match="must be"):
-        DistanceWeighted(**options)  # type: ignore[arg-type]
-
-
 def test_the_width_is_that_of_the_embeddings() -> None:
     view = toy_views()[0]
     assert view.dim == 64

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.fnc import Fnc
 from negbench.testing import as_sets, toy_view
 
@@ -35,8 +34,3 @@ def test_by_hand() -> None:
     assert as_sets(Fnc(k=2).pool(view)) == [{1, 4}]
     assert as_sets(Fnc(threshold=0.8).pool(view)) == [{1, 3, 4}]
     assert as_sets(Fnc(threshold=-1).pool(view)) == [set()]
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="k must be a whole number >= 1, got 0"):
-        Fnc(k=0)

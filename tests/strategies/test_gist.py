@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.gist import Gist
 from negbench.testing import as_sets, toy_view
 
@@ -39,8 +38,3 @@ def test_what_the_guide_does_not_score_stays() -> None:
     guide = torch.tensor([[0.1, torch.nan, 0.5]])
     view = ScoreView(torch.zeros(1, 3), torch.tensor([0]), planes={"guide": guide})
     assert as_sets(Gist().pool(view)) == [{1}]
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="relative must be true or false, got 'percent'"):
-        Gist(relative="percent")  # type: ignore[arg-type]

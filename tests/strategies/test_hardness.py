@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.losses.info_nce import InfoNCE
 from negbench.strategies.hardness import Hardness
 from negbench.testing import toy_views
@@ -32,9 +31,3 @@ def test_info_nce_with_these_weights_adds_alpha_sg_s_to_the_logits(seed: int) ->
     want = cross_entropy(scores / 0.05 + 9.0 * scores.detach().masked_fill(own, 0.0), torch.arange(6))
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(*(torch.autograd.grad(value, scores)[0] for value in (got, want)))
-
-
-@pytest.mark.parametrize("alpha", [-1, 81, float("inf")])
-def test_bad_alpha_is_quoted(alpha: float) -> None:
-    with pytest.raises(NegbenchError, match="alpha must be a number from 0 to 80"):
-        Hardness(alpha=alpha)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies._scores import Triplets
 from negbench.strategies.in_batch_semi_hard import InBatchSemiHard
 from negbench.testing import as_sets
@@ -40,8 +39,3 @@ def test_against_loops(triplets: Triplets, seed: int) -> None:
         near = {j for j in range(9) if j != i and allowed[i, j] and float(scores[i, j]) >= own - 0.375}
         below = {j for j in near if float(scores[i, j]) < own}
         assert got[i] == {"semi-hard": below, "hard": near - below, "all": near}[triplets]
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="margin must be a number > 0, got 0"):
-        InBatchSemiHard(margin=0)

@@ -48,13 +48,6 @@ def test_type_two_is_nearer_to_the_negative_than_to_the_query() -> None:
         assert abs(float(share.mean()) - 0.25) < 0.04
 
 
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="hardest must be a whole number >= 1, got 0"):
-        Mochi(hardest=0)
-    with pytest.raises(NegbenchError, match="pairs must be a whole number >= 0, got -1"):
-        Mochi(pairs=-1)
-
-
 class Answers(Mochi):
     """Gives back whatever it was made to."""
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
-from negbench.strategies.multi_similarity import MultiSimilarity
+from negbench.strategies.multi_similarity import MultiSimilarityMining
 from negbench.testing import as_sets, toy_views
 
 
@@ -13,8 +12,8 @@ def test_hand_table() -> None:
     scores = torch.tensor([[0.5, 0.75, 0.5, 0.375, 0.25, -0.5]])
     for shift in (0.0, -2.0):
         view = ScoreView(scores + shift, torch.tensor([0]))
-        assert as_sets(MultiSimilarity(epsilon=0.25).pool(view)) == [{1, 2, 3}]  # a gap equal to epsilon is out
-        assert as_sets(MultiSimilarity(epsilon=0).pool(view)) == [{1}]
+        assert as_sets(MultiSimilarityMining(epsilon=0.25).pool(view)) == [{1, 2, 3}]  # a gap equal to epsilon is out
+        assert as_sets(MultiSimilarityMining(epsilon=0).pool(view)) == [{1}]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
@@ -24,9 +23,4 @@ def test_against_loops(epsilon: float) -> None:
         for i, row in enumerate(view.scores.tolist()):
             positive = row[int(view.target[i])]
             want.append({j for j, s in enumerate(row) if view.allowed[i, j] and s + epsilon > positive})
-        assert as_sets(MultiSimilarity(epsilon=epsilon).pool(view)) == want
-
-
-def test_bad_epsilon_is_quoted() -> None:
-    with pytest.raises(NegbenchError, match="epsilon must be a number >= 0, got -1"):
-        MultiSimilarity(epsilon=-1)
+        assert as_sets(MultiSimilarityMining(epsilon=epsilon).pool(view)) == want

@@ -5,7 +5,6 @@ import torch
 from torch.nn.functional import normalize
 
 from negbench.contracts import Epoch
-from negbench.errors import NegbenchError
 from negbench.strategies.ngame import Ngame, _half
 from negbench.testing import as_sets, toy_view
 
@@ -49,9 +48,3 @@ def test_the_pool_is_the_hardest_of_the_batch() -> None:
         for row, got in enumerate(as_sets(Ngame(k=3).pool(view))):
             members = [j for j in range(9) if view.allowed[row, j]]
             assert got == set(sorted(members, key=lambda j: (-float(view.scores[row, j]), j))[:3])
-
-
-@pytest.mark.parametrize("name", ["cluster", "k"])
-def test_bad_options_are_quoted(name: str) -> None:
-    with pytest.raises(NegbenchError, match=f"{name} must be a whole number >= 1, got 0"):
-        Ngame(**{name: 0})

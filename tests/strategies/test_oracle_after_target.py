@@ -48,9 +48,3 @@ def test_nothing_below_the_target_is_an_empty_pool() -> None:
 def test_without_ground_truth_it_is_refused() -> None:
     with pytest.raises(NegbenchError, match="'oracle-after-target' needs ground truth"):
         OracleAfterTarget().pool(ScoreView(SCORES, torch.tensor([0])))
-
-
-@pytest.mark.parametrize("k", [0, -3, 2.5])
-def test_bad_k_is_quoted(k: object) -> None:
-    with pytest.raises(NegbenchError, match=rf"k must be a whole number >= 1, got {k}"):
-        OracleAfterTarget(k=k)  # type: ignore[arg-type]

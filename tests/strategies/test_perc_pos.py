@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.perc_pos import PercPos
 from negbench.testing import as_sets, ranking, toy_views
 
@@ -42,9 +41,3 @@ def _naive(view: ScoreView, row: int, strategy: PercPos) -> set[int]:
 def test_against_loops(strategy: PercPos) -> None:
     for view in toy_views():
         assert as_sets(strategy.pool(view)) == [_naive(view, i, strategy) for i in range(len(view.target))]
-
-
-@pytest.mark.parametrize("options", [{"share": 0}, {"share": 1.5}, {"share": True}, {"k": 0}, {"variant": "safe"}])
-def test_bad_options_are_quoted(options: dict[str, object]) -> None:
-    with pytest.raises(NegbenchError, match="must be"):
-        PercPos(**options)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as draw
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.qure import Qure
 from negbench.testing import as_sets, ranking_below, toy_views
 
@@ -115,13 +114,3 @@ def test_half_precision_drops_are_exact() -> None:
     # drops 1 - 2**-13, 1 + 2**-13, 1: in float16 all three would round to 1, and places 0 and 1 would win
     scores = torch.tensor([[2.0, 1.0, 2.0**-13, -1.0, -2.0]], dtype=torch.float16)
     assert as_sets(Qure().pool(ScoreView(scores, torch.tensor([0])))) == [{3}]
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match=r"variant must be 'paper' or 'release', got 'papr'"):
-        Qure(variant="papr")  # type: ignore[arg-type]
-    for threshold in (-1, 1.5):
-        with pytest.raises(NegbenchError, match=rf"consecutive_threshold must be a whole number >= 0, got {threshold}"):
-            Qure(variant="release", consecutive_threshold=threshold)  # type: ignore[arg-type]
-    with pytest.raises(NegbenchError, match=r"consecutive_threshold must be left out .* got 2"):
-        Qure(consecutive_threshold=2)

@@ -7,12 +7,11 @@ import torch
 
 from negbench.config import parse_plugin
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
 from negbench.strategies.rocketqa import Rocketqa
 from negbench.systems.system import load_config
 from negbench.testing import as_sets, ranking, toy_views
-from negbench.testing.vectors import write_vectors
+from negbench.testing.vector_files import write_vectors
 
 
 def naive(view: ScoreView, row: int, strategy: Rocketqa) -> set[int]:
@@ -59,8 +58,3 @@ def test_a_run_with_a_guide_and_a_filtered_batch(vector_sets: list[str], tmp_pat
     assert seen["rocketqa"] == 4 * 48
     assert seen["rocketqa"] < seen["gist+rocketqa"] < seen["in-batch+rocketqa"]
     assert found["rocketqa"].details["behaviour"]["pool_size"] <= 20
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="k must be a whole number >= 1, got 0"):
-        Rocketqa(k=0)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies._scores import Triplets
 from negbench.strategies.semi_hard import SemiHard
 from negbench.testing import as_sets, toy_views
@@ -53,9 +52,3 @@ def test_facenets_margin_on_squared_distances_is_twice_that_of_scores() -> None:
     assert want
     view = ScoreView((images @ query)[None], torch.tensor([target]))
     assert as_sets(SemiHard(margin=0.1).pool(view)) == [want]
-
-
-@pytest.mark.parametrize("options", [{"margin": 0}, {"margin": -1}, {"margin": float("nan")}, {"triplets": "semihard"}])
-def test_bad_options_are_quoted(options: dict[str, object]) -> None:
-    with pytest.raises(NegbenchError, match="must be"):
-        SemiHard(**options)  # type: ignore[arg-type]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
 from negbench.errors import NegbenchError
-from negbench.strategies.qure import Qure
-from negbench.testing import StrategyTestCase, pool_digest, pool_digests_in_another_process
+from negbench.testing import StrategyTestCase
 
 Rule = Callable[[ScoreView], Tensor]
 
@@ -37,14 +36,6 @@ class Unchecked(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         return view.allowed.clone()
-
-
-@dataclass(frozen=True)
-class ByHash(Strategy):
-    """Depends on the hash seed of its process."""
-
-    def pool(self, view: ScoreView) -> Tensor:
-        return view.allowed * float(hash("negbench") % 2**24)
 
 
 def _with_target(view: ScoreView) -> Tensor:
@@ -183,10 +174,3 @@ def test_planes_are_held_to_the_rules_of_scores(rule: Rule, test: str) -> None:
 def test_an_unchecked_option_is_caught() -> None:
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         StrategyTestCase().test_bad_options_are_quoted(Unchecked())
-
-
-def test_the_other_process_has_another_hash_seed() -> None:
-    here, there = ByHash(), Qure(variant="release")
-    digests = pool_digests_in_another_process([here, there])
-    assert digests[0] != pool_digest(here)
-    assert digests[1] == pool_digest(there)

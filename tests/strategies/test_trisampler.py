@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.trisampler import Trisampler
 from negbench.testing import as_sets, ranking, toy_views
 
@@ -44,8 +43,3 @@ def test_nothing_nearer_to_the_target_is_an_empty_pool() -> None:
         torch.tensor([[0.5, 0.4, 0.3]]), torch.tensor([0]), planes={"target": torch.tensor([[1, 0.1, 0.2]])}
     )
     assert as_sets(Trisampler().pool(view)) == [set()]
-
-
-def test_bad_options_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="k must be a whole number >= 1, got 0"):
-        Trisampler(k=0)

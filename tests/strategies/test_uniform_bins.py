@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.errors import NegbenchError
 from negbench.strategies.uniform_bins import UniformBins
 from negbench.testing import toy_views
 
@@ -41,8 +40,3 @@ def test_against_loops(bins: int) -> None:
 def test_equal_distances_are_one_bin() -> None:
     weights = UniformBins().pool(ScoreView(torch.full((1, 5), -0.25), torch.tensor([2])))
     assert weights.tolist() == [[0.25, 0.25, 0, 0.25, 0.25]]
-
-
-def test_bad_bins_are_quoted() -> None:
-    with pytest.raises(NegbenchError, match="bins must be a whole number >= 1, got 0"):
-        UniformBins(bins=0)

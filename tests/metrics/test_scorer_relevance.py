@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from negbench.errors import NegbenchError, OptionError
-from negbench.metrics.cirqrs import cirqrs_at_k, cirqrs_table, order_agreement
+from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table, order_agreement
 
 
 def test_mean_of_the_first_k_against_a_loop() -> None:
