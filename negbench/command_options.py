@@ -7,17 +7,16 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.config import recipe_settings, set_layer
-from negbench.layers import dataset_layer, named, plugin_layer
 from negbench.options import (
     DataOptions,
+    DatasetOptions,
     FolderName,
+    ModelOptions,
     Options,
     OverwriteOptions,
     PluginOptions,
     RunsOptions,
-    SetOptions,
-    SettingsOptions,
+    Seeds,
     TrackedOptions,
     WorkerOptions,
     option,
@@ -26,29 +25,6 @@ from negbench.options import (
 MOVES_SCORES = False
 
 PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
-
-
-class DatasetOptions(SetOptions, DataOptions):
-    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
-
-    dataset: Any = option(None, "Data set, or triplets: a file, or hf:NAME [default: synthetic].", cli=str)
-
-    def layers(self) -> list[dict[str, Any]]:
-        """The flags as layers of a configuration, the lowest first; registers `plugin`."""
-        plugins = plugin_layer(self.plugin)  # first: another flag may name what its files define
-        data = dataset_layer(self.dataset, self.data_root, self.allow_missing)
-        return [plugins, data, *map(set_layer, self.sets)]
-
-
-class ModelOptions(DatasetOptions, SettingsOptions):
-    """A backbone, likewise, and a data set."""
-
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
-
-    def layers(self) -> list[dict[str, Any]]:
-        """The recipe and the flags as layers of a configuration, the lowest first; registers `plugin`."""
-        plugins, data, *sets = super().layers()
-        return [recipe_settings(self.recipe), plugins, data, named("backbone", self.backbone), *sets]
 
 
 # --- start ---------------------------------------------------------------------------------------------------------
@@ -132,7 +108,9 @@ class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     compare: str | None = option(
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
     )
-    seeds: str | None = option(None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
+    seeds: Seeds | None = option(
+        None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].", cli=str
+    )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
 
 

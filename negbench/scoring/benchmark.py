@@ -12,6 +12,7 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
 from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
+from negbench.layers import layers_of
 from negbench.runfolder import find_run
 from negbench.scoring.result import Ranked, Scores
 from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers
@@ -35,7 +36,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
     Raises:
         NegbenchError: a user's mistake: files, data or weights that are not there or do not fit.
     """
-    layers, written = asked.layers(), list[Path]()
+    layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
     if asked.metric == "cirqrs":
         scores = _cirqrs(asked, layers)
