@@ -218,11 +218,11 @@ class Evaluate(DatasetOptions, RunsOptions):
         "cirqrs: mean score, under the run that --scorer names, of each query's first k. relevant: how relevant images "
         "that are not the target rank.",
     )
-    scorer: str | None = option(None, "Run that scores for cirqrs; or recall-at-5, to judge hp-fashioniq by targets.")
+    scorer: str | None = option(None, "Run that scores for cirqrs.")
     k: tuple[int, ...] = option((10, 50), "With --metric: cutoffs, by comma [default: 10,50].", cli=str)
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
-    trec: Path | None = option(None, "Write the 1000 best images as a TREC run (.json: for ranx).", metavar="FILE")
+    trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
     @field_validator("k", mode="before")
     @classmethod
@@ -236,16 +236,13 @@ class Evaluate(DatasetOptions, RunsOptions):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         lists = self.submission is not None or self.trec is not None
-        if self.metric == "cirqrs" and self.scorer in (None, "recall-at-5"):
+        if self.metric == "cirqrs" and self.scorer is None:
             raise ValueError("--metric cirqrs needs --scorer RUN: the run whose model scores what is ranked first")
         if lists and (self.run is None or self.metric is not None):
             raise ValueError("--submission and --trec need a run's own scores: no --ranks, --scorer or --metric cirqrs")
-        if self.scorer == "recall-at-5":
-            if any(each is not None for each in (self.run, self.ranks, self.metric)):
-                raise ValueError("--scorer recall-at-5 stands alone: leave out the run, --ranks and --metric")
-        elif self.scorer is not None and self.metric != "cirqrs":
-            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs; alone only recall-at-5 does")
-        elif (self.run is None) == (self.ranks is None):
+        if self.scorer is not None and self.metric != "cirqrs":
+            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs alone")
+        if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self
 
