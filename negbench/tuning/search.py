@@ -47,9 +47,7 @@ def plan_study(asked: Study) -> StudyPlan:
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
-    layer, remarks = with_system(
-        [below, *layers_of(asked)], Scenes()
-    )
+    layer, remarks = with_system([below, *layers_of(asked)], Scenes())
     known = list(resolved(build_config([layer])).flat()) if asked.fix else []
     fixed = dict(fixed_layer(text, known) for text in asked.fix)
     base = build_config([layer, *fixed.values()])
