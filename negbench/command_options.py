@@ -7,17 +7,16 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.config import recipe_settings, set_layer
-from negbench.layers import dataset_layer, named, plugin_layer
 from negbench.options import (
     DataOptions,
+    DatasetOptions,
     FolderName,
+    ModelOptions,
     Options,
     OverwriteOptions,
     PluginOptions,
     RunsOptions,
-    SetOptions,
-    SettingsOptions,
+    Seeds,
     TrackedOptions,
     WorkerOptions,
     option,
@@ -26,29 +25,6 @@ from negbench.options import (
 MOVES_SCORES = False
 
 PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
-
-
-class DatasetOptions(SetOptions, DataOptions):
-    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
-
-    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str)
-
-    def layers(self) -> list[dict[str, Any]]:
-        """The flags as layers of a configuration, the lowest first; registers `plugin`."""
-        plugins = plugin_layer(self.plugin)  # first: another flag may name what its files define
-        data = dataset_layer(self.dataset, self.data_root, self.allow_missing)
-        return [plugins, data, *map(set_layer, self.sets)]
-
-
-class ModelOptions(DatasetOptions, SettingsOptions):
-    """A backbone, likewise, and a data set."""
-
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str)
-
-    def layers(self) -> list[dict[str, Any]]:
-        """The recipe and the flags as layers of a configuration, the lowest first; registers `plugin`."""
-        plugins, data, *sets = super().layers()
-        return [recipe_settings(self.recipe), plugins, data, named("backbone", self.backbone), *sets]
 
 
 # --- start ---------------------------------------------------------------------------------------------------------
@@ -139,7 +115,9 @@ class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     compare: str | None = option(
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
     )
-    seeds: str | None = option(None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].")
+    seeds: Seeds | None = option(
+        None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].", cli=str
+    )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
 
 
@@ -247,11 +225,11 @@ class Evaluate(DatasetOptions, RunsOptions):
         "cirqrs: mean score, under the run that --scorer names, of each query's first k. relevant: how relevant images "
         "that are not the target rank.",
     )
-    scorer: str | None = option(None, "Run that scores for cirqrs; or recall-at-5, to judge hp-fashioniq by targets.")
+    scorer: str | None = option(None, "Run that scores for cirqrs.")
     k: tuple[int, ...] = option((10, 50), "With --metric: cutoffs, by comma [default: 10,50].", cli=str)
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
-    trec: Path | None = option(None, "Write the 1000 best images as a TREC run (.json: for ranx).", metavar="FILE")
+    trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
 
     @field_validator("k", mode="before")
     @classmethod
@@ -265,16 +243,13 @@ class Evaluate(DatasetOptions, RunsOptions):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         lists = self.submission is not None or self.trec is not None
-        if self.metric == "cirqrs" and self.scorer in (None, "recall-at-5"):
+        if self.metric == "cirqrs" and self.scorer is None:
             raise ValueError("--metric cirqrs needs --scorer RUN: the run whose model scores what is ranked first")
         if lists and (self.run is None or self.metric is not None):
             raise ValueError("--submission and --trec need a run's own scores: no --ranks, --scorer or --metric cirqrs")
-        if self.scorer == "recall-at-5":
-            if any(each is not None for each in (self.run, self.ranks, self.metric)):
-                raise ValueError("--scorer recall-at-5 stands alone: leave out the run, --ranks and --metric")
-        elif self.scorer is not None and self.metric != "cirqrs":
-            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs; alone only recall-at-5 does")
-        elif (self.run is None) == (self.ranks is None):
+        if self.scorer is not None and self.metric != "cirqrs":
+            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs alone")
+        if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self
 

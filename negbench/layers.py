@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from negbench.config import plugin_section
-from negbench.options import RunSettings
+from negbench.config import plugin_section, recipe_settings, set_layer
+from negbench.options import DatasetOptions, ModelOptions, RunSettings
 from negbench.registry import SECTIONS, registry
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
@@ -37,10 +37,18 @@ def dataset_layer(name: Named | None, root: Path | None, allow_missing: bool) ->
     return {"dataset": section} if section else {}
 
 
-def flag_layer(asked: RunSettings) -> dict[str, Any]:
-    """`--plugin` (first: a flag may name what its files define), the plug-in flags and `--seed`."""
-    found = plugin_layer(asked.plugin)
-    for section in ("strategy", "backbone", "loss"):
-        found |= named(section, getattr(asked, section))
-    found |= dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
-    return found if asked.seed is None else {**found, "seed": asked.seed}
+def flag_layer(asked: DatasetOptions) -> dict[str, Any]:
+    """`--plugin` (first: a flag may name what its files define), the plug-in flags and `--seed` of a run."""
+    found = plugin_layer(asked.plugin) | dataset_layer(asked.dataset, asked.data_root, asked.allow_missing)
+    if isinstance(asked, ModelOptions):
+        found |= named("backbone", asked.backbone)
+    if isinstance(asked, RunSettings):
+        found |= named("strategy", asked.strategy) | named("loss", asked.loss)
+        found |= {} if asked.seed is None else {"seed": asked.seed}
+    return found
+
+
+def layers_of(asked: DatasetOptions) -> list[dict[str, Any]]:
+    """The recipe ({} where there is none), the flags and each `--set`, the lowest first; registers `--plugin`."""
+    recipe = recipe_settings(asked.recipe) if isinstance(asked, ModelOptions) else {}
+    return [recipe, flag_layer(asked), *map(set_layer, asked.sets)]

@@ -226,8 +226,22 @@ class DataOptions(Options):
     allow_missing: bool = option(False, "Continue without missing images; marks the result partial.", recipe=False)
 
 
-class RunSettings(SettingsOptions, DataOptions):
-    """Plug-ins of one run: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+class DatasetOptions(SetOptions, DataOptions):
+    """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
+
+    dataset: Any = option(
+        None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False
+    )
+
+
+class ModelOptions(DatasetOptions, SettingsOptions):
+    """A backbone, named likewise, and a data set."""
+
+    backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
+
+
+class RunSettings(ModelOptions):
+    """All plug-ins of one run."""
 
     strategy: Any = option(
         None,
@@ -235,8 +249,6 @@ class RunSettings(SettingsOptions, DataOptions):
         cli=str,
         recipe=False,
     )
-    backbone: Any = option(None, "Model family [default: tiny].", cli=str, recipe=False)
-    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False)
     loss: Any = option(None, "Loss [default: bradley-terry].", cli=str, recipe=False)
     seed: int | None = option(None, "Fixes initial weights, batches and draws [default: 0].", recipe=False)
 

@@ -68,12 +68,10 @@ class Shown:
         answer: Markdown: description of the run that the others hang under.
         views: saved views of the runs table by name, of which `address` opens the first by the alphabet; a state as
             MLflow's "Share" keeps it.
-        colours: folder of a run -> its colour in charts, as "#rrggbb".
     """
 
     answer: str = ""
     views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    colours: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -400,9 +398,6 @@ class Tracker:
         for key, state in shown.views.items():
             view = {"name": key, "createdAt": now, "updatedAt": now, "state": json.dumps(state)}
             client.set_experiment_tag(experiment, f"{_VIEW}{key}", json.dumps(view))
-        for folder, colour in shown.colours.items():
-            if (cell := _noted(folder / _NOTE)) is not None and cell["uri"] == self.shown:
-                client.set_tag(cell["run_id"], "mlflow.runColor", colour)
 
 
 class RunLog:

@@ -134,19 +134,19 @@ def _log_one(where: Path, number: int, failures: Any) -> None:
 
 
 @pytest.mark.slow
-def test_eight_processes_start_on_an_empty_store(
+def test_four_processes_start_on_an_empty_store(
     tmp_path: Path, one_new_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracker, "client", one_new_store)  # no copy: they make its tables
     context = multiprocessing.get_context("fork")
     failures = context.Queue()
-    processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(8)]
+    processes = [context.Process(target=_log_one, args=(tmp_path, n, failures)) for n in range(4)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert failures.empty(), failures.get()
-    assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(8))
+    assert sorted(r.data.metrics["a"] for r in runs_in(tmp_path)) == list(range(4))
 
 
 def test_a_moved_folder_gets_a_new_store(tmp_path: Path, toy_sets: list[str]) -> None:

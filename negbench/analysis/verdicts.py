@@ -17,7 +17,6 @@ import numpy as np
 from negbench import statistics
 from negbench.analysis.differences import Calibrated, Differences, calibrated, differences
 from negbench.analysis.words import label_of
-from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
 from negbench.scoring.stored import Values, values_of
@@ -43,17 +42,6 @@ class Rules:
     margin: float = 0.005
     alpha: float = 0.05
     metric: str | None = None
-
-    @classmethod
-    def of_flags(cls, baseline: str | None, margin: float, alpha: float, metric: str | None = None) -> Rules:
-        """From the command line, where the margin is in points.
-
-        Raises:
-            OptionError: a value out of range.
-        """
-        check_option("--margin", margin, 0 <= margin < 100, "points, at least 0 and below 100")
-        check_option("--alpha", alpha, 0 < alpha < 1, "between 0 and 1")
-        return cls(baseline, margin / 100, alpha, metric)
 
     def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
         """Before anything is computed: labels of the strategies, and the metrics of each data set.

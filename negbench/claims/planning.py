@@ -1,29 +1,34 @@
-"""Plans the runs that claims need, and judges the claims by the finished ones."""
+"""Plans the runs that claims need, computes those that are missing, and judges the claims by the finished ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from negbench.claims.claim import Claim, settings
+from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
+from negbench.claims.table import write_findings
 from negbench.command_options import Claims
 from negbench.config import ResolvedConfig, build_config
 from negbench.data.scene import Scenes
-from negbench.display import Display
+from negbench.display import Display, notes, stages
 from negbench.errors import NegbenchError, OptionError
-from negbench.grid.cells import Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder
+from negbench.files import runs_dir
+from negbench.grid.cells import SCENES, Cell, Outcome, plan
+from negbench.grid.comparison import ComparisonFolder, default_name, groups_of
+from negbench.grid.compute import computed, executor_of
+from negbench.layers import layers_of
 from negbench.loop.runs import plan_run
+from negbench.options import parse_seeds
 from negbench.runfolder import RunFolder
 from negbench.systems.system import PLAIN, system
 
 Layer = Mapping[str, Any]
 
-HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims name all else themselves
+HELD = ("backbone", "dataset", "train", "eval", "compute", "plugins")  # the claims fix all else
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class ClaimsPlan:
         seeds: of every setting.
         cells: seed by seed; the label `system` names the setting.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
-        undefined: settings that cannot be on this backbone and data set -> why.
-        remarks: what the systems are without here, a line each.
+        undefined: settings that this backbone or data set does not support -> why.
+        remarks: what the backbone or data set does not support of the systems, a line each.
     """
 
     claims: tuple[Claim, ...]
@@ -49,27 +54,80 @@ class ClaimsPlan:
     remarks: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class JudgedClaims:
+    """Verdicts.
+
+    Attributes:
+        findings: one for each claim.
+        about: data set, backbone and seeds.
+        files: claims.md and claims.json.
+        outcomes: of the runs, failed ones included.
+    """
+
+    findings: list[Finding]
+    about: str
+    files: list[Path]
+    outcomes: list[Outcome]
+
+
+def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
+    """Compute the runs that are missing, or read those of `asked.compare`; judge, and write claims.md and claims.json.
+
+    Args:
+        asked: options.
+        say: prints how many runs are needed, before they are computed.
+
+    Raises:
+        NegbenchError: a user's mistake. A run that fails is in `outcomes`, and its claims are not testable.
+    """
+    runs, seeds, named, base = runs_dir(asked.runs_dir), asked.seeds, chosen(asked.only), base_layers(asked)
+    if asked.compare is not None:
+        finished = [run for group in groups_of(runs, asked.compare) for run in group.runs]
+        seeds = sorted({run.config.seed for run in finished}) if seeds is None else seeds
+    with stages("plan") as display:
+        plan = plan_claims(named, base, parse_seeds(3 if seeds is None else seeds), runs, display, SCENES)
+    notes(plan.remarks)
+    if asked.compare is not None:
+        folder = ComparisonFolder(runs / asked.compare)
+        run_of = {row["hash"]: row["run"] for row in folder.cells() if row["run"] is not None}
+        outcomes = [Outcome(cell, run_of[cell.hash], None, True) for cell in plan.cells if cell.hash in run_of]
+    else:
+        folder = ComparisonFolder(runs / (asked.name or default_name(plan.cells).replace("compare-", "claims-")))
+        outcomes = _compute(asked, plan, folder, say)
+    with stages("judge") as display:
+        findings = _findings(plan, outcomes, runs, display)
+    about = f"{plan.config.dataset.name}, {plan.config.backbone.name}, seeds {', '.join(map(str, plan.seeds))}"
+    return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
+
+
+def _compute(asked: Claims, plan: ClaimsPlan, folder: ComparisonFolder, say: Callable[[str], None]) -> list[Outcome]:
+    runs = folder.path.parent
+    executor = executor_of(asked.executor, asked.address, asked.workers, runs)
+    distinct = {cell.hash: cell for cell in plan.cells}.values()
+    done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
+    say(
+        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), {done} of them finished before"
+    )
+    return computed(folder, plan.cells, executor=executor, tracking_uri=asked.tracking_uri, overwrite=asked.overwrite)
+
+
 def base_layers(asked: Claims) -> list[Layer]:
     """Layers of backbone, data set and training, which the claims leave open; the rest of a recipe is left out.
 
     Raises:
         OptionError: `--set` of anything else.
     """
-    recipe, *flags = asked.layers()
+    recipe, *flags = layers_of(asked)
     for layer in flags:
         others = [key for key in layer if key not in HELD]
         others += ["train.num_negatives"] if "num_negatives" in layer.get("train", {}) else []
         if others:
             raise OptionError(f"claims fix {others[0]} themselves; set {', '.join(HELD[:-1])} only")
-    return [held_layer(recipe), *flags]
-
-
-def held_layer(layer: Layer) -> dict[str, Any]:
-    """What a layer sets of backbone, data set and training."""
-    kept = {key: value for key, value in layer.items() if key in HELD}
+    kept = {key: value for key, value in recipe.items() if key in HELD}
     if "train" in kept:
         kept["train"] = {key: value for key, value in kept["train"].items() if key != "num_negatives"}
-    return kept
+    return [kept, *flags]
 
 
 def plan_claims(
@@ -97,8 +155,9 @@ def plan_claims(
     wanted = [name for claim in claims if claim.number not in found.lacking for name in claim.settings]
     for name in dict.fromkeys(wanted):
         try:
-            layers, remarks = layers_of(name, base, scenes)
-            configs = [build_config([*layers, {"seed": seed}]) for seed in seeds]
+            changes = {key: value for key, value in settings()[name].items() if key != "system"}
+            own, remarks = system(str(settings()[name]["system"])).layer(base, scenes)
+            configs = [build_config([own, *base, changes, {"seed": seed}]) for seed in seeds]
             found.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
         except NegbenchError as error:
             found.undefined[name] = str(error)
@@ -108,32 +167,8 @@ def plan_claims(
     return found
 
 
-def layers_of(name: str, base: Sequence[Layer], scenes: Scenes) -> tuple[list[Layer], tuple[str, ...]]:
-    """A setting's configuration layers over `base`, and what the system is without on its backbone and data set."""
-    changes = {key: value for key, value in settings()[name].items() if key != "system"}
-    own, remarks = system(str(settings()[name]["system"])).layer(base, scenes)
-    return [own, *base, changes], remarks
-
-
-def outcomes_in(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[Outcome]:
-    """The cells that are finished in a comparison, found by their hash.
-
-    Raises:
-        NegbenchError: there is no such comparison.
-    """
-    run_of = {row["hash"]: row["run"] for row in folder.cells() if row["run"] is not None}
-    return [Outcome(cell, run_of[cell.hash], None, True) for cell in cells if cell.hash in run_of]
-
-
-def findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
-    """Every claim's verdict from the cells that are finished.
-
-    Args:
-        found: what was planned.
-        outcomes: of its cells; a cell without one has no run.
-        runs: runs folder.
-        display: shows when models are applied.
-    """
+def _findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
+    """Every claim's verdict; a cell without an outcome has no run."""
     finished: dict[str, dict[int, RunFolder]] = {}
     failed: dict[str, str] = {}
     for outcome in outcomes:

@@ -51,7 +51,7 @@ def counts(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
 
 
-def write(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
+def write_findings(findings: Sequence[Finding], folder: Path, about: str) -> list[Path]:
     """Write claims.md and claims.json; returns their paths."""
     paths = [folder / "claims.md", folder / "claims.json"]
     with files.atomic_write(paths[0]) as file:

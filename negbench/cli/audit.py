@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.command_options import Audit
 
 
@@ -29,7 +29,7 @@ def audit(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.analysis.tables import audit_table
     from negbench.own.audit import run_audit
 
-    asked, console = Audit.parsed(given), options.console()
+    asked, console = Audit.parsed(given), output.console()
     found = run_audit(asked)
     console.print(audit_table(found))
     console.print(f"regime  {in_words([found.regime])}", highlight=False)

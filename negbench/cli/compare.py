@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.options import Compare, option
 
 
@@ -38,7 +38,7 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Plan, compute, print."""
     from negbench import api
 
-    asked, console = _Asked.parsed(given), options.console()
+    asked, console = _Asked.parsed(given), output.console()
     if asked.dry_run:
         api.plan_compare(asked, console)
         return None

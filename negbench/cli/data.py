@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import command, options, output
+from negbench.cli import command, output
 from negbench.command_options import EncodeData, FetchData, SynthesizeData, VerifyData
 
 if TYPE_CHECKING:
@@ -137,14 +137,16 @@ def encode(given: Mapping[str, Any]) -> None:
     """Store the features with progress, and print how many."""
     from negbench.config import build_config, resolved
     from negbench.data.scene import Scenes
+    from negbench.display import notes, stages
     from negbench.grid.compute import executor_of
     from negbench.grid.encoding import EncodingPlan
     from negbench.grid.encoding import encode as fill
+    from negbench.layers import layers_of
     from negbench.systems.system import with_system
 
     asked = EncodeData.parsed(given)
-    whole, remarks = with_system([{"strategy": {"name": "all-corpus"}}, *asked.layers()], Scenes())  # any strategy
-    options.notes(remarks)
+    whole, remarks = with_system([{"strategy": {"name": "all-corpus"}}, *layers_of(asked)], Scenes())  # any strategy
+    notes(remarks)
     config = resolved(build_config([whole]))
 
     def planned(plan: EncodingPlan) -> None:
@@ -154,7 +156,7 @@ def encode(given: Mapping[str, Any]) -> None:
         typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
 
     where = executor_of(asked.executor, asked.address, None)
-    with options.stages("") as display, display.stage("encode") as advance:
+    with stages("") as display, display.stage("encode") as advance:
         report = fill(config, asked.splits.split(","), where, verify=asked.verify, planned=planned, progress=advance)
     typer.echo(
         f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "

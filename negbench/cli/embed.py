@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.command_options import Embed
 
 
@@ -28,7 +28,7 @@ def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Embed, print."""
     from negbench.own.embed import embed_folder, next_steps
 
-    console = options.console()
+    console = output.console()
     found = embed_folder(Embed.parsed(given))
     for path, shape, what in (
         (found.images, found.image_shape, "images"),

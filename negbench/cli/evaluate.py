@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.command_options import Evaluate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     """Score and print."""
     from negbench.scoring import benchmark
 
-    asked, console = Evaluate.parsed(given), options.console()
+    asked, console = Evaluate.parsed(given), output.console()
     found = benchmark.evaluate(asked)
     if found.scores is not None:
         _print(console, found.scores)
@@ -46,7 +46,7 @@ def evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
 def _print(console: Console, found: Scores) -> None:
     from negbench.scoring.result import PERCENT
 
-    options.remarks(console, found.remarks)
+    output.remarks(console, found.remarks)
     if found.partial:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(f"{found.title}, {len(found.queries):,} queries", highlight=False, soft_wrap=True)

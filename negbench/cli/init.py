@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.command_options import Init
 
 
@@ -29,7 +29,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.errors import DataError
     from negbench.own.init import commands, look, write
 
-    asked, console = Init.parsed(given), options.console()
+    asked, console = Init.parsed(given), output.console()
     found = look(asked.folder)
     for title, lines in (("found", found.present), ("missing", found.missing)):
         for line in lines:

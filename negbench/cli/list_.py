@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from negbench.cli import command, options, output
+from negbench.cli import command, output
 from negbench.command_options import List, PluginKind
 from negbench.layers import plugin_layer
 
@@ -123,7 +123,7 @@ def _all(kind: str) -> None:
 
 def _print(lead: str, text: str) -> None:
     """A text behind its lead: wrapped to a terminal's width, indented by the lead; without one a line, for grep."""
-    console, line = options.console(), lead + " ".join(text.split())
+    console, line = output.console(), lead + " ".join(text.split())
     if console.is_terminal:
         rest = " " * len(lead)  # names and paths are copied: they stay whole
         line = textwrap.fill(

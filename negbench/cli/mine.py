@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.command_options import Mine
 
 
@@ -31,7 +31,7 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Mine, write, print."""
     from negbench.own.negatives import write_negatives
 
-    asked, console = Mine.parsed(given), options.console()
+    asked, console = Mine.parsed(given), output.console()
     found = write_negatives(asked)
     if found.source:
         console.print(found.source, highlight=False)

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,23 @@ def told() -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before)
         _ASKED.json = False
+
+
+def console() -> Any:
+    """Where results are printed: as wide as the terminal; without one, lines as long as they are; under --json nowhere.
+
+    Notes and progress go to standard error, see `negbench.display.log`.
+    """
+    from rich.console import Console
+
+    found = Console(quiet=wants_json())
+    return found if found.is_terminal else Console(soft_wrap=True, quiet=found.quiet)
+
+
+def remarks(console: Any, found: Iterable[str]) -> None:
+    """Print what a reader of a result must know, a line each."""
+    for remark in found:
+        console.print(f"note: {remark}", style="yellow", highlight=False, soft_wrap=True)
 
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]

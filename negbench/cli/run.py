@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.options import Run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def run(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Compute and print."""
-    asked, console = Run.parsed(given), options.console()
+    asked, console = Run.parsed(given), output.console()
     from negbench import api
 
     result = api.run(options=asked)
@@ -43,7 +43,7 @@ def _print(console: Any, result: RunResult, tracking_uri: str | None) -> None:
     from negbench.analysis.tables import behaviour_lines, run_table
 
     manifest = result.folder.manifest
-    options.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
+    output.remarks(console, [*manifest["dataset"]["remarks"], *result.details["remarks"]])
     if manifest["dataset"]["partial"]:
         console.print("PARTIAL: images are missing; these numbers are not the benchmark's", style="red")
     console.print(run_table(result.folder))

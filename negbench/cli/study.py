@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from negbench.cli import command, options
+from negbench.cli import command, output
 from negbench.options import Study
 
 
@@ -28,4 +28,4 @@ def study(given: Mapping[str, Any]) -> dict[str, Any]:
     """Compute and print."""
     from negbench import api
 
-    return api.study(Study.parsed(given), console=options.console()).plain()
+    return api.study(Study.parsed(given), console=output.console()).plain()

@@ -24,7 +24,7 @@ _PART_IMAGES = 50_000  # at most: minutes of a GPU, against which loading the ba
 
 @dataclass(frozen=True)
 class EncodingPlan:
-    """What `negbench encode` is about to do.
+    """What `negbench data encode` is about to do.
 
     Attributes:
         images: distinct ids of the splits.

@@ -24,6 +24,7 @@ from negbench.errors import NegbenchError, OptionError
 from negbench.files import DamagedError, atomic_write, read_json, runs_dir, write_json
 from negbench.grid.axes import expand, label
 from negbench.grid.cells import Cell
+from negbench.layers import layers_of
 from negbench.mining.composite import slots_of
 from negbench.mining.planes import planes_read
 from negbench.mining.regime import regime
@@ -115,7 +116,7 @@ def configured(
     Raises:
         NegbenchError: a user's mistake.
     """
-    recipe, *flags = asked.layers()
+    recipe, *flags = layers_of(asked)
     recipe.pop("seed", None)  # that of its runs
     layers = [recipe, *flags, {} if judge is None else {"mining": {"judge": judge}}]
     folder = None if asked.run is None else find_run(runs_dir(asked.runs_dir), asked.run)

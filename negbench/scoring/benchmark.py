@@ -12,11 +12,12 @@ from negbench.datasets._submission import submittable
 from negbench.datasets.dataset import Dataset
 from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
+from negbench.layers import layers_of
 from negbench.runfolder import find_run
 from negbench.scoring.result import Ranked, Scores
 from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers
-from negbench.scoring.stored import Layers, judge_by_recall, read_rankings, score_file
-from negbench.scoring.trec import write_ranx, write_trec
+from negbench.scoring.stored import Layers, read_rankings, score_file
+from negbench.scoring.trec import write_trec
 
 TREC_DEPTH = 1000
 
@@ -35,12 +36,10 @@ def evaluate(asked: Evaluate) -> Evaluation:
     Raises:
         NegbenchError: a user's mistake: files, data or weights that are not there or do not fit.
     """
-    layers, written = asked.layers(), list[Path]()
+    layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
     if asked.metric == "cirqrs":
         scores = _cirqrs(asked, layers)
-    elif asked.scorer is not None:
-        scores = judge_by_recall(layers, asked.split)
     elif asked.ranks is not None:
         scores = _of_ranks(asked, score_file(asked.ranks, layers, asked.split))
     else:
@@ -99,7 +98,6 @@ def _cirqrs(asked: Evaluate, layers: Layers) -> Scores:
 def _write_lists(asked: Evaluate, encoded: Encoded) -> list[Path]:
     written = [] if asked.submission is None else encoded.write_submission(asked.submission)
     if asked.trec is not None:
-        write = write_ranx if asked.trec.suffix == ".json" else write_trec
-        write(asked.trec, encoded.dataset, *encoded.top(TREC_DEPTH))
+        write_trec(asked.trec, encoded.dataset, *encoded.top(TREC_DEPTH))
         written.append(asked.trec)
     return written

@@ -1,4 +1,4 @@
-"""Scoring without any model: stored ranks, ready-made rankings, and people's choices judged by recall."""
+"""Scoring without any model: stored ranks and ready-made rankings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
-from negbench.scoring.result import Ranked, Scores, judged
+from negbench.scoring.result import Ranked
 from negbench.scoring.trec import read_trec
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
@@ -52,11 +52,14 @@ def score_file(path: Path, layers: Layers, split: str) -> Ranked:
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
     """
+    check_sections(layers, ("dataset",))
+    section = merged(layers).get("dataset", {})
     if path.suffix == ".parquet":
-        check_sections(layers, ("dataset",))
-        name = _dataset_of(path, merged(layers).get("dataset", {}).get("name"))
+        name = _dataset_of(path, section.get("name"))
         return Ranked(f"{name}: {path}", read_ranks(path), registry.get("datasets", name).summarise)  # type: ignore[attr-defined]
-    dataset = _dataset(layers, split, f"--ranks {path}: name the data set that it ranks with --dataset")
+    if "name" not in section:
+        raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
+    dataset = load_split(PluginConfig(**section), split, images=False)
     dataset.require_labels()
     rankings = read_rankings(path)
     cut = count_cut_subsets(dataset, rankings)
@@ -64,22 +67,6 @@ def score_file(path: Path, layers: Layers, split: str) -> Ranked:
         f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
     )
     return Ranked.on(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
-
-
-def judge_by_recall(layers: Layers, split: str) -> Scores:
-    """Judge the sets of a data set of preferences by whether they hold the target: needs neither model nor images.
-
-    Args:
-        layers: the section `dataset`.
-        split: of the data set.
-
-    Raises:
-        DataError: a data set without preferences, or one that is not there.
-        OptionError: no data set is named, or a wrong option.
-    """
-    unnamed = "--scorer recall-at-5: name a data set of preferences with --dataset, e.g. hp-fashioniq"
-    preferences = preferences_of(_dataset(layers, split, unnamed))
-    return judged(preferences, preferences.hits.double(), "recall-at-5")
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
@@ -152,15 +139,6 @@ def read_rankings(path: Path) -> dict[str, Ranking]:
     if not isinstance(value, dict):
         raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
     return value
-
-
-def _dataset(layers: Layers, split: str, unnamed: str) -> Dataset:
-    """The split that the layers name, without images; OptionError with the message `unnamed` where they name none."""
-    check_sections(layers, ("dataset",))
-    section = merged(layers).get("dataset", {})
-    if "name" not in section:
-        raise OptionError(unnamed)
-    return load_split(PluginConfig(**section), split, images=False)
 
 
 def _dataset_of(path: Path, given: str | None) -> str:

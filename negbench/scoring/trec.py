@@ -1,8 +1,7 @@
-"""Rankings as other tools read them: TREC's run format (trec_eval, pytrec_eval, ranx), and ranx' JSON."""
+"""Rankings as other tools read them: TREC's run format (trec_eval, pytrec_eval, ranx)."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -37,16 +36,6 @@ def write_trec(path: Path, dataset: Dataset, columns: Tensor, scores: Tensor) ->
             for place, (column, score) in enumerate(zip(row, values, strict=True), start=1):
                 if column >= 0:
                     file.write(f"{query.id} Q0 {dataset.images[column]} {place} {score:.9g} {TAG}\n")
-
-
-def write_ranx(path: Path, dataset: Dataset, columns: Tensor, scores: Tensor) -> None:
-    """Write {query id: {image id: score}}, best first; arguments as `write_trec`. Ids may hold blanks here."""
-    value = {
-        query.id: {dataset.images[column]: score for column, score in zip(row, numbers, strict=True) if column >= 0}
-        for query, row, numbers in zip(dataset.queries, columns.tolist(), scores.tolist(), strict=True)
-    }
-    with atomic_write(path) as file:
-        json.dump(value, file, ensure_ascii=False, allow_nan=False)
 
 
 def read_trec(path: Path) -> dict[str, dict[str, float]]:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from negbench import files
-from negbench.config import build_config, read_recipe, recipe_settings, resolved, set_layer
+from negbench.config import build_config, read_recipe, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome
 from negbench.grid.encoding import encode_run
-from negbench.layers import flag_layer
+from negbench.layers import layers_of
 from negbench.options import Study
 from negbench.signals import Stopped
 from negbench.systems.system import with_system
@@ -47,9 +47,7 @@ def plan_study(asked: Study) -> StudyPlan:
     """
     asked = asked.over(read_recipe(asked.recipe).get("study") if asked.recipe else None, "study")
     below = {"eval": {"dev_fraction": DEV_FRACTION}}
-    layer, remarks = with_system(
-        [below, recipe_settings(asked.recipe), flag_layer(asked), *map(set_layer, asked.sets)], Scenes()
-    )
+    layer, remarks = with_system([below, *layers_of(asked)], Scenes())
     known = list(resolved(build_config([layer])).flat()) if asked.fix else []
     fixed = dict(fixed_layer(text, known) for text in asked.fix)
     base = build_config([layer, *fixed.values()])

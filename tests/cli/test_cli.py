@@ -22,15 +22,15 @@ from negbench.runfolder import RunFolder
 HEAVY = ("torch", "transformers", "mlflow", "optuna", "open_clip", "pandas", "matplotlib")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "strategies"]])
-def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
+def test_light_commands_import_nothing_heavy() -> None:
+    commands = [["--help"], ["run", "--help"], ["list"], ["list", "strategies"]]
     code = (
         "import sys\nfrom negbench.cli.main import run\n"
-        f"code = run({arguments!r})\n"
-        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], code)"
+        f"codes = [run(arguments) for arguments in {commands!r}]\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules], codes)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("HEAVY [] 0"), done.stdout[-500:] + done.stderr
+    assert done.stdout.strip().endswith("HEAVY [] [0, 0, 0, 0]"), done.stdout[-500:] + done.stderr
 
 
 def test_what_imports_leave_is_not_collected_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,10 @@ def test_list_prints_every_key_with_its_source(capsys: pytest.CaptureFixture[str
             assert description.paper in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_a_mistake_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments, message in [
         (["rn"], "No such command 'rn'"),
         (["run", "--stratgy", "qure"], "--strategy"),
         (["run"], "no strategy is named"),
@@ -77,25 +78,21 @@ def test_list_prints_every_key_with_its_source(capsys: pytest.CaptureFixture[str
         (["compare", "--strategies", "qure,cirqs"], "did you mean 'cirqrs'?"),
         (["compare", "--seeds", "two"], "--seeds 'two'"),
         (["compare", "--overwrite", "yes"], "--overwrite 'yes': input should be 'failed', 'never' or 'always'"),
-        (["ui", "--runs-dir", "nowhere"], "there is no MLflow store in nowhere"),
+        (["compare", "--margin", "-0.1"], "--margin -0.1: input should be greater than or equal to 0"),
+        (["compare", "--margin", "nan"], "--margin"),
+        (["compare", "--alpha", "0"], "--alpha 0.0: input should be greater than 0"),
+        (["compare", "--alpha", "1"], "--alpha 1.0: input should be less than 1"),
+        (["ui", "--runs-dir", "nowhere"], "there is no run in nowhere"),
         (["run", "--resume", "nothing", "--runs-dir", "nowhere"], "there is no run 'nothing'"),
         (["run", "--strategy", "qure", "--dataset", "fashioniq"], "NEGBENCH_DATA"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert negbench(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("negbench: error: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        monkeypatch.chdir(tmp_path)
+        assert negbench(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("negbench: error: ")
+        assert captured.err.count("\n") == 1
+        assert message in captured.err
+        assert list(tmp_path.iterdir()) == []
 
 
 def flags(vector_sets: list[str], where: Path, *more: str) -> list[str]:

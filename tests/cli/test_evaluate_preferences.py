@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.config import PluginConfig
 from negbench.contracts import relevance
+from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
 from negbench.scoring import scorers as scoring
+from negbench.scoring.result import judged
+from negbench.scoring.stored import preferences_of
 from negbench.systems.system import load_config
 
 
@@ -52,19 +57,23 @@ def cells(text: str, metric: str) -> list[str]:
 
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "parts"), [("hp-fashioniq", 2), ("hs-fashioniq", 1)])
-def test_recall_at_5_of_the_real_file_needs_no_image(
-    name: str, parts: int, shared_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert negbench(["evaluate", "--scorer", "recall-at-5", "--dataset", name, "--data-root", str(shared_data)]) == 0
-    out = capsys.readouterr().out
-    assert cells(out, "spearman") == ["0.1535", "0.1540"][:parts]
-    assert cells(out, "preference rate") == ["0.8107", "0.8157"][:parts]
-    assert cells(out, "preference rate with ties") == ["0.5888", "0.5903"][:parts]
-    assert cells(out, "preference rate equal recall") == ["-", "-"][:parts]  # never ahead where recalls are equal
-    assert cells(out, "accuracy") == ["0.5830", "0.5850"][:parts]
-    assert cells(out, "spearman p")[0] == "1.8e-33"
-    assert ("drops 32 of 3,050" in out) == (name == "hp-fashioniq")
-    assert "3,050 queries" in out
+def test_recall_at_5_of_the_real_file_needs_no_image(name: str, parts: int, shared_data: Path) -> None:
+    dataset = preferences_of(
+        load_split(PluginConfig.model_validate({"name": name, "root": str(shared_data)}), "val", images=False)
+    )
+    found = judged(dataset, dataset.hits.double(), "recall-at-5")
+
+    def values(metric: str) -> list[float]:
+        return [value for key, value in found.metrics.items() if key.rpartition("/")[2] == metric]
+
+    assert values("spearman") == pytest.approx([0.1535, 0.1540][:parts], abs=5e-5)
+    assert values("preference_rate") == pytest.approx([0.8107, 0.8157][:parts], abs=5e-5)
+    assert values("preference_rate_with_ties") == pytest.approx([0.5888, 0.5903][:parts], abs=5e-5)
+    assert all(map(math.isnan, values("preference_rate_equal_recall")))  # never ahead where recalls are equal
+    assert values("accuracy") == pytest.approx([0.5830, 0.5850][:parts], abs=5e-5)
+    assert values("spearman_p")[0] == pytest.approx(1.8e-33, rel=0.05)
+    assert any("drops 32 of 3,050" in remark for remark in found.remarks) == (name == "hp-fashioniq")
+    assert len(found.queries) == 3050
 
 
 def test_a_run_is_judged_by_the_scores_of_its_model(
@@ -190,18 +199,10 @@ def test_models_that_saw_different_queries_are_not_mixed(runs: tuple[RunFolder, 
 MISTAKES: list[tuple[list[str], str]] = [
     (["x", "--metric", "cirqr", "--scorer", "y"], "--metric 'cirqr': input should be 'cirqrs' or 'relevant'"),
     (["x", "--metric", "cirqrs"], "--metric cirqrs needs --scorer RUN"),
-    (["x", "--metric", "cirqrs", "--scorer", "recall-at-5"], "--metric cirqrs needs --scorer RUN"),
     (["x", "--scorer", "y"], "--scorer y: a run scores with --metric cirqrs"),
-    (["x", "--scorer", "recall-at-5"], "--scorer recall-at-5 stands alone"),
-    (["--scorer", "recall-at-5", "--ranks", "r.json"], "--scorer recall-at-5 stands alone"),
-    (["--scorer", "recall-at-5"], "name a data set of preferences with --dataset"),
-    (["--scorer", "recall-at-5", "--dataset", "synthetic", "--data-root", "ROOT"], "holds no preferences"),
-    (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq"], "NEGBENCH_DATA"),
-    (["--scorer", "recall-at-5", "--dataset", "hp-fashioniq", "--trec", "x"], "need a run's own scores"),
     (["x", "--metric", "relevant", "--k", "3,x"], "--k '3,x': must be whole numbers >= 1 with commas between"),
     (["x", "--metric", "relevant", "--k", "3,3"], "--k '3,3': must be"),
     (["x", "--metric", "relevant", "--k", "0"], "--k '0': must be whole numbers >= 1"),
-    (["--scorer", "recall-at-5", "--metric", "relevant"], "--scorer recall-at-5 stands alone"),
     (["--metric", "cirqrs", "--scorer", "y"], "name a run to score, or give --ranks FILE"),
     (["x", "--metric", "cirqrs", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
     (["--ranks", "none.json", "--metric", "cirqrs", "--scorer", "y"], "none.json"),

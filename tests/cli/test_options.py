@@ -26,10 +26,10 @@ def test_a_command_is_missing_the_help_is_shown(arguments: list[str], capsys: py
     assert shown.err.count("\n") > 7
 
 
-@pytest.mark.parametrize("arguments", [["-h"], ["--help"], ["run", "-h"], ["data", "-h"], ["data", "verify", "-h"]])
-def test_help_has_a_short_flag(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert negbench(arguments) == 0
-    assert capsys.readouterr().out.startswith("Usage: negbench")
+def test_help_has_a_short_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in [["-h"], ["--help"], ["run", "-h"], ["data", "-h"], ["data", "verify", "-h"]]:
+        assert negbench(arguments) == 0
+        assert capsys.readouterr().out.startswith("Usage: negbench")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,18 +37,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"negbench {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "study", "audit"])
-def test_options_of_a_plugin_reach_every_command(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_options_of_a_plugin_reach_every_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The value is refused by the strategy itself, so that it got there."""
-    runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
-    assert negbench([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs]) == 2
-    assert "alpha must be >= 0 and below beta (0.3), got 0.9" in capsys.readouterr().err
-    assert negbench([command, "--strategy", "dqe:alhpa=0.9", *runs]) == 2
-    assert "did you mean 'alpha'" in capsys.readouterr().err
-    assert negbench([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs]) == 2
-    assert "did you mean 'fusion'" in capsys.readouterr().err
+    for command in ["run", "study", "audit"]:
+        runs = [] if command == "audit" else ["--runs-dir", str(tmp_path)]
+        assert negbench([command, "--strategy", "dqe:alpha=0.9:beta=0.3", *runs]) == 2
+        assert "alpha must be >= 0 and below beta (0.3), got 0.9" in capsys.readouterr().err
+        assert negbench([command, "--strategy", "dqe:alhpa=0.9", *runs]) == 2
+        assert "did you mean 'alpha'" in capsys.readouterr().err
+        assert negbench([command, "--strategy", "dqe", "--backbone", "tiny:fusoin=sum", *runs]) == 2
+        assert "did you mean 'fusion'" in capsys.readouterr().err
 
 
 def test_a_flag_with_options_as_a_layer() -> None:
@@ -66,9 +64,10 @@ def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"negbench: error: {path}: File name too long\n"
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
+def test_where_tasks_run_is_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for flags, told in [
         (["--executor", "rai"], "unknown executor 'rai': did you mean 'ray'?"),
         (["--executor", "ray:cpu=1"], "unknown option 'cpu' in --executor ray: did you mean 'cpus'?"),
         (["--executor", "ray:cpus=0"], "cpus must be a whole number or a fraction of one, got 0"),
@@ -77,20 +76,12 @@ def test_a_path_that_no_disk_can_have_is_one_line(capsys: pytest.CaptureFixture[
         (["--executor", "pool:cpus=2"], "unknown option 'cpus' in --executor pool"),
         (["--address", "head:6379"], "--address is a Ray cluster's: add --executor ray"),
         (["--executor", "ray"], "this needs ray: pip install 'negbench[ray]'"),
-    ],
-)
-def test_where_tasks_run_is_checked(
-    flags: list[str],
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
-    assert negbench(["compare", *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    ]:
+        monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+        monkeypatch.setenv("NEGBENCH_RUNS", str(tmp_path))
+        assert negbench(["compare", *flags]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
 
 
 def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:
@@ -98,17 +89,17 @@ def test_the_pool_is_what_there_is_without_a_word(tmp_path: Path) -> None:
     assert executor_of("pool", None, 3, tmp_path) == Processes(3)
 
 
-@pytest.mark.parametrize("name", ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"])
 def test_names_cannot_leave_the_runs_folder(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NegbenchError, match="want a plain name"):
-        checked_name(name, "--name")
-    for command in ("compare", "study", "claims"):
-        assert negbench([command, f"--name={name}"]) == 2
-        assert "want a plain name" in capsys.readouterr().err, command
-    assert list(tmp_path.iterdir()) == []
+    for name in ["a/b", "../out", "/abs", ".hidden", "", "a b", "a\nb", "-x", "x" * 101, "a\\b"]:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(NegbenchError, match="want a plain name"):
+            checked_name(name, "--name")
+        for command in ("compare", "study", "claims"):
+            assert negbench([command, f"--name={name}"]) == 2
+            assert "want a plain name" in capsys.readouterr().err, command
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
 from negbench.command_options import Audit
 from negbench.config import MiningConfig, RunConfig, resolved
-from negbench.contracts import Scope, ScoreView, Strategy, relevance
+from negbench.contracts import BatchStrategy, ScoreView, Strategy, relevance
 from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.loop.checkpoint import stream
@@ -147,8 +147,9 @@ class Never(Strategy):
 
 
 @dataclass(frozen=True)
-class NeverInBatch(Never):
-    scope: Scope = "batch"  # type: ignore[misc]
+class NeverInBatch(BatchStrategy):
+    def pool(self, view: ScoreView) -> Tensor:
+        return torch.zeros_like(view.allowed)
 
 
 def test_fallbacks_and_empty_rows_are_counted(subject: Subject) -> None:

@@ -108,7 +108,7 @@ def test_a_run(vector_sets: list[str], disk: Path) -> None:
 
 
 def test_the_mlflow_copy(vector_sets: list[str], disk: Path) -> None:
-    """The run goes on without it, says so, and `export` writes it again."""
+    """The run goes on without it, says so, and `negbench ui` copies it."""
     config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
     straight = run_config(config, Bench.open(disk.parent / "straight", "none"))
     uri, runs = f"sqlite:///{disk / 'store.db'}", disk.parent / "runs"

@@ -27,7 +27,7 @@ from negbench.analysis.verdicts import (
     tables_of,
 )
 from negbench.config import build_config
-from negbench.errors import OptionError, UnknownNameError
+from negbench.errors import UnknownNameError
 from negbench.files import write_json
 from negbench.grid.comparison import AXES, Group
 from negbench.metrics.query_ranks import QueryRanks
@@ -162,24 +162,12 @@ def test_baseline_margin_and_alpha(tmp_path: Path) -> None:
     assert {row.verdict for row in lost.values()} == {"not compared"}
 
 
-def test_flags_are_checked() -> None:
-    for flags, message in (
-        ((None, -0.1, 0.05), "--margin must be points, at least 0 and below 100, got -0.1"),
-        ((None, math.nan, 0.05), "--margin"),
-        ((None, 0.5, 0.0), "--alpha must be between 0 and 1, got 0.0"),
-        ((None, 0.5, 1.0), "--alpha"),
-    ):
-        with pytest.raises(OptionError, match=message):
-            Rules.of_flags(*flags)
-
-
 def test_the_baseline_is_one_of_the_strategies() -> None:
     Rules("top-k").check(["qure", "top-k(k=5)"])
     with pytest.raises(UnknownNameError, match="unknown --baseline 'top': did you mean 'top-k'"):
         Rules("top").check(["qure", "top-k"])
     with pytest.raises(UnknownNameError):
         Rules("top-k").check(["top-k(k=5)", "top-k(k=6)"])
-    assert Rules.of_flags(None, 0.5, 0.05) == Rules(None, 0.005, 0.05, None)
 
 
 def test_seeds_that_are_not_common(tmp_path: Path) -> None:

@@ -68,48 +68,48 @@ def lists_of(data: Dataset, scores: Tensor, cut: int | None = None) -> dict[str,
     return lists
 
 
-@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
-def test_a_full_ranking_scores_as_its_scores(kind: str) -> None:
-    data = make(kind)
-    scores = table_of(data, 1)
-    assert evaluate_rankings(data, lists_of(data, scores)) == data.evaluate(scores)
+def test_a_full_ranking_scores_as_its_scores() -> None:
+    for kind in ["cirr", "circo", "fashioniq"]:
+        data = make(kind)
+        scores = table_of(data, 1)
+        assert evaluate_rankings(data, lists_of(data, scores)) == data.evaluate(scores)
 
 
-@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
-@pytest.mark.parametrize("levels", [None, 3])
-def test_given_scores_count_with_their_ties(kind: str, levels: int | None) -> None:
-    data = make(kind, seed=2)
-    scores = table_of(data, 2, levels)
-    rankings = {
-        query.id: {data.images[c]: float(row[c]) for c in data.groups[query.group].tolist()}
-        for query, row in zip(data.queries, scores, strict=True)
-    }
-    assert evaluate_rankings(data, rankings) == data.evaluate(scores)
+def test_given_scores_count_with_their_ties() -> None:
+    for kind in ["cirr", "circo", "fashioniq"]:
+        for levels in [None, 3]:
+            data = make(kind, seed=2)
+            scores = table_of(data, 2, levels)
+            rankings = {
+                query.id: {data.images[c]: float(row[c]) for c in data.groups[query.group].tolist()}
+                for query, row in zip(data.queries, scores, strict=True)
+            }
+            assert evaluate_rankings(data, rankings) == data.evaluate(scores)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 7, 60])
-@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
-def test_what_a_list_leaves_out_comes_last(kind: str, cut: int) -> None:
-    data = make(kind, seed=3)
-    lists = lists_of(data, table_of(data, 3), cut)
-    ranks = ranks_of_rankings(data, lists)
-    for index, query in enumerate(data.queries):
-        gallery = [data.images[c] for c in data.groups[query.group].tolist()]
-        if kind == "cirr":
-            gallery.remove(query.reference)
-        listed = [image for image in lists[query.id] if image in gallery]
-        relevant = list(query.relevant) or [str(query.target)]
-        # the worst completion: irrelevant images first, then the relevant ones as the data set lists them
-        rest = [image for image in gallery if image not in listed and image not in relevant]
-        order = [*listed, *rest, *(image for image in relevant if image not in listed)]
-        assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
-        place = 1 + order.index(str(query.target))
-        assert int(ranks.target_rank[index]) == (place if query.target in listed else len(gallery))
-        if kind == "cirr":
-            assert ranks.subset_rank is not None
-            inside = [image for image in listed if image in query.subset]
-            want = 1 + inside.index(str(query.target)) if query.target in inside else 5
-            assert int(ranks.subset_rank[index]) == want
+def test_what_a_list_leaves_out_comes_last() -> None:
+    for cut in [0, 1, 7, 60]:
+        for kind in ["cirr", "circo", "fashioniq"]:
+            data = make(kind, seed=3)
+            lists = lists_of(data, table_of(data, 3), cut)
+            ranks = ranks_of_rankings(data, lists)
+            for index, query in enumerate(data.queries):
+                gallery = [data.images[c] for c in data.groups[query.group].tolist()]
+                if kind == "cirr":
+                    gallery.remove(query.reference)
+                listed = [image for image in lists[query.id] if image in gallery]
+                relevant = list(query.relevant) or [str(query.target)]
+                # the worst completion: irrelevant images first, then the relevant ones as the data set lists them
+                rest = [image for image in gallery if image not in listed and image not in relevant]
+                order = [*listed, *rest, *(image for image in relevant if image not in listed)]
+                assert ranks.relevant_ranks.row(index).tolist() == [1 + order.index(image) for image in relevant]
+                place = 1 + order.index(str(query.target))
+                assert int(ranks.target_rank[index]) == (place if query.target in listed else len(gallery))
+                if kind == "cirr":
+                    assert ranks.subset_rank is not None
+                    inside = [image for image in listed if image in query.subset]
+                    want = 1 + inside.index(str(query.target)) if query.target in inside else 5
+                    assert int(ranks.subset_rank[index]) == want
 
 
 def test_submission_files_of_cirr_score_as_they_are() -> None:
@@ -149,18 +149,18 @@ def test_a_reference_in_a_list_is_skipped_on_cirr_alone() -> None:
     assert ranks_of_rankings(data, best).target_rank.tolist() == [2] * len(data.queries)
 
 
-@pytest.mark.parametrize("k", [1, 5, 50, 200])
-@pytest.mark.parametrize("kind", ["cirr", "circo", "fashioniq"])
-def test_the_first_images_of_a_ranking(kind: str, k: int) -> None:
+def test_the_first_images_of_a_ranking() -> None:
     """The galleries of FashionIQ are smaller than 50."""
-    data = make(kind, seed=7)
-    lists = lists_of(data, table_of(data, 7))
-    found = top_of_rankings(data, lists, k)
-    assert found.shape == (30, min(k, 70))
-    for query, row in zip(data.queries, found.tolist(), strict=True):
-        names = [name for name in lists[query.id] if kind != "cirr" or name != query.reference]
-        columns = [data.column_of[name] for name in names][:k]
-        assert row == columns + [-1] * (min(k, 70) - len(columns))
+    for k in [1, 5, 50, 200]:
+        for kind in ["cirr", "circo", "fashioniq"]:
+            data = make(kind, seed=7)
+            lists = lists_of(data, table_of(data, 7))
+            found = top_of_rankings(data, lists, k)
+            assert found.shape == (30, min(k, 70))
+            for query, row in zip(data.queries, found.tolist(), strict=True):
+                names = [name for name in lists[query.id] if kind != "cirr" or name != query.reference]
+                columns = [data.column_of[name] for name in names][:k]
+                assert row == columns + [-1] * (min(k, 70) - len(columns))
 
 
 def test_the_first_images_of_a_cut_ranking() -> None:
@@ -199,15 +199,14 @@ ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS)
-def test_errors_are_one_clear_line(error: str) -> None:
-    change, message = ERRORS[error]
-    data = make("cirr")
-    rankings: dict[str, Any] = lists_of(data, table_of(data, 0))
-    change(rankings)
-    with pytest.raises(NegbenchError, match=message) as caught:
-        evaluate_rankings(data, rankings)
-    assert len(str(caught.value).splitlines()) == 1
+def test_errors_are_one_clear_line() -> None:
+    for change, message in ERRORS.values():
+        data = make("cirr")
+        rankings: dict[str, Any] = lists_of(data, table_of(data, 0))
+        change(rankings)
+        with pytest.raises(NegbenchError, match=message) as caught:
+            evaluate_rankings(data, rankings)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_more_errors() -> None:
