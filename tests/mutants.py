@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["negbench/metrics/*.py"],
         ["tests/metrics", "tests/mining/test_without_sorting.py", "tests/mining/test_regime.py"],
     ),
-    "statistics": (["negbench/statistics.py"], ["tests/test_statistics.py"]),
+    "statistics": (["negbench/analysis/statistics.py", "negbench/analysis/seed_variance.py"], ["tests/analysis"]),
     "mining": (["negbench/mining/*.py"], ["tests/mining/test_mining.py", "tests/mining"]),
     "objective": (
         [f"negbench/loop/{name}.py" for name in ("objective", "chosen", "slots", "hybrid", "memory")],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from negbench.analysis.leader import equally_many, negatives_words
 from negbench.analysis.regime_card import in_words, last_card
+from negbench.analysis.statistics import ranks_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
 from negbench.grid.comparison import Group
@@ -50,7 +51,9 @@ def _order(rows: Sequence[VerdictRow]) -> str:
     elif len(first) == 1:
         text = f"{where}: {_mean(first[0])} is best"
     else:
-        text = f"{where}: {listed([_mean(row) for row in first], _NAMED)} share first place"
+        ranks = ranks_of({row.strategy: names & set(row.beaten_by) for row in ranked})
+        last = max(ranks[row.strategy][1] for row in first)
+        text = f"{where}: {listed([_mean(row) for row in first], _NAMED)} share ranks 1 to {last}"
         text += _among(first[0], first[1:])
     if losers:
         more = f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)

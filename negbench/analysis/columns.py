@@ -141,23 +141,24 @@ VERDICT = Column("verdict", "verdict", "word")
 DIFFERENCE = Column("difference", "difference", "points", 2, ("diff_low", "diff_high"), logged=True)
 P_VALUE = Column("p_adjusted", "p", "p", logged=True)
 BEATEN_BY = Column("beaten_by", "beaten by", "words")
+RANKS = Column("ranks", "ranks", "word")
 DETECTABLE = Column("minimum_detectable", "detectable", "points", 2, logged=True)
 MEAN = Column("mean", "mean", "%", 2, ("low", "high"), logged=True)
 
 BEFORE_METRICS = (VERDICT, DIFFERENCE)
-AFTER_METRICS = (P_VALUE, BEATEN_BY, DETECTABLE, MEAN)
+AFTER_METRICS = (P_VALUE, RANKS, BEATEN_BY, DETECTABLE, MEAN)
 TESTS = (
     VERDICT,
     DIFFERENCE,
     P_VALUE,
     MEAN,
     NEGATIVES,
+    RANKS,
     BEATEN_BY,
     Column("behind", "behind the best", "points", 2, ("behind_low", "behind_high"), logged=True),
     Column("models_mean", "these models", "%", 2, ("models_low", "models_high")),
     Column("models_difference", "difference of these models", "points", 2, ("diff_models_low", "diff_models_high")),
     Column("p_value", "p alone", "p"),
-    Column("effect_size", "effect size", digits=3, logged=True),
     DETECTABLE,
     Column("baseline", "baseline", "word"),
     Column("seeds", "seeds"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from negbench.analysis.differences import on_shared_seeds, seeded
+from negbench.analysis.differences import seeded
 from negbench.analysis.verdicts import PLACE, VerdictRow, VerdictTable
 from negbench.analysis.words import label_of, listed, percent, signed
 from negbench.scoring.stored import Values
@@ -123,6 +123,17 @@ def crossings_of(dials: Dials, tables: Sequence[VerdictTable], rows: Sequence[Ve
     return found
 
 
+def on_shared_seeds(values: Mapping[str, Values]) -> dict[str, Values]:
+    """The rows of the seeds that all have, in the order of the seeds; empty where there is none."""
+    common = sorted(set.intersection(*(set(mine.seeds) for mine in values.values())))
+    if not common:
+        return {}
+    return {
+        name: replace(mine, values=mine.values[[mine.seeds.index(seed) for seed in common]], seeds=tuple(common))
+        for name, mine in values.items()
+    }
+
+
 def _along(
     along: Sequence[tuple[float, str]],
     tables: Mapping[str, Mapping[str, Values]],
@@ -212,7 +223,7 @@ def unbeaten(point: Sequence[VerdictRow]) -> list[str]:
 
 
 def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
-    """One row a point: who is best, what the next is behind, who shares first place, all means with their letters."""
+    """One row a point: who is best, what the next is behind, who shares first place, all means with their ranks."""
     names = sorted({row.strategy for row in rows})
     shown = []
     for series in dict.fromkeys(series_of(row.place) for row in rows):
@@ -221,7 +232,7 @@ def points_frame(dials: Dials, rows: Sequence[VerdictRow]) -> pd.DataFrame:
             point = at_point(mine, dials.label(place))
             if not point:
                 continue
-            means = {row.strategy: f"{percent(row.mean)} {row.letters}" for row in point}
+            means = {row.strategy: f"{percent(row.mean)} ({row.ranks})" for row in point}
             line = {axis.name: str(value) for axis, value in zip(dials.axes, place, strict=True)}
             line |= {"best": point[0].strategy, "next behind by": "-"}
             if len(point) > 1:

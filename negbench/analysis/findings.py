@@ -11,7 +11,6 @@ from typing import Any
 from negbench.analysis.answer import answer
 from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
-from negbench.analysis.differences import Calibrated
 from negbench.analysis.tuned_gain import (
     DEFAULT,
     TUNED,
@@ -22,7 +21,7 @@ from negbench.analysis.tuned_gain import (
     tuning_gains,
     tunings_of,
 )
-from negbench.analysis.verdicts import Rules, VerdictRow, calibrations_of, over_all, rows_of, tables_of
+from negbench.analysis.verdicts import Rules, VerdictRow, over_all, rows_of, tables_of
 from negbench.errors import NegbenchError
 from negbench.files import read_json, write_json
 from negbench.grid.comparison import Group, groups_of
@@ -38,13 +37,12 @@ class Findings:
         groups: finished cells by seed; the corners of systems are not among them.
         document: comparison.json.
         rows: verdicts.
-        calibrations, crossings, gains, tuning: what else is stored; empty where the comparison has no such axis.
+        crossings, gains, tuning: what else is stored; empty where the comparison has no such axis.
     """
 
     groups: tuple[Group, ...]
     document: Mapping[str, Any]
     rows: tuple[VerdictRow, ...] = ()
-    calibrations: tuple[Calibrated, ...] = ()
     crossings: tuple[Crossing, ...] = ()
     gains: tuple[Gain, ...] = ()
     tuning: tuple[TuningGain, ...] = ()
@@ -111,7 +109,6 @@ class Findings:
 
 
 _PARTS: Mapping[str, type[Any]] = {
-    "calibrations": Calibrated,
     "crossings": Crossing,
     "gains": Gain,
     "tuning": TuningGain,
@@ -136,7 +133,6 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
         groups=tuple(groups),
         document=document,
         rows=tuple(VerdictRow.read(row.plain()) for row in rows),  # as a page reads them
-        calibrations=tuple(calibrations_of(tables[:1] if document.get("dials") else tables, rules)),
         crossings=tuple(crossings_of(Dials.of(document), tables, rows)),
         gains=tuple(gains_of(tables_of(corners, rules), systems.get("corners", {}), rules)),
         tuning=tuple(tuning_gains(tables, tunings_of(document)[1], rules.alpha)),

@@ -70,7 +70,7 @@ def tuning_gains(tables: Sequence[VerdictTable], tunings: Sequence[Tuning], alph
         if tuning.found and len(pair) == 2:
             test = differences(pair, DEFAULT, alpha=alpha / tests).against.get(TUNED)
             if test is not None:
-                ends = (test.difference, test.interval.low, test.interval.high)
+                ends = (test.value, test.interval.low, test.interval.high)
         loss, backbone, dataset = place
         found.append(TuningGain(strategy, loss, backbone, dataset, *ends))
     return found

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from negbench import statistics
-from negbench.analysis.differences import Calibrated, Differences, calibrated, differences
+from negbench.analysis.differences import Differences, differences
+from negbench.analysis.statistics import Design, Interval
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
@@ -33,13 +34,13 @@ class Rules:
     Args:
         baseline: label or name of the strategy that all others are compared with; None: in-batch, else all-corpus,
             else the first.
-        margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.005 = 0.5 points).
+        margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.01 = one point).
         alpha: level of the tests; intervals have the level 1 - alpha.
         metric: what the verdicts are about, by name or as tables print it; None: the data set's main metric.
     """
 
     baseline: str | None = None
-    margin: float = 0.005
+    margin: float = 0.01
     alpha: float = 0.05
     metric: str | None = None
 
@@ -93,12 +94,12 @@ def _plugin(label: str) -> str:
 class VerdictRow:
     """One strategy on one metric. Numbers are in the unit of the metric; NaN where there is nothing to compare.
 
-    `verdict` is a `negbench.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the baseline, or
-    no baseline). `mean`, `sd` over seeds, `low`, `high` and `models_` (these models alone) are of its
-    `negbench.statistics.Summary`; `difference` to `paired_seeds` of its `Comparison` with the baseline. Over all pairs
-    of the table: `beaten_by` names the strategies that beat it; two strategies share one of the `letters` exactly where
-    neither beats the other; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and
-    step. `system`, `point` and `settings` are empty where the comparison has no such axis.
+    `verdict` is a `negbench.analysis.statistics.Verdict`, 'baseline', or 'not compared' (no seed in common with the
+    baseline, or no baseline). `mean`, `sd` over seeds, `low`, `high` and `models_` (these models alone) are of its
+    `Summary`; `difference` to `paired_seeds` of its `Difference` to the baseline. Over all pairs of the table:
+    `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow, 1 is
+    the best; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
+    `point` and `settings` are empty where the comparison has no such axis.
     """
 
     dataset: str
@@ -118,7 +119,8 @@ class VerdictRow:
     baseline: str
     verdict: str
     beaten_by: tuple[str, ...] = ()
-    letters: str = ""
+    rank_low: int = 0
+    rank_high: int = 0
     best: str = ""
     behind: float = math.nan
     behind_low: float = math.nan
@@ -130,9 +132,7 @@ class VerdictRow:
     diff_models_low: float = math.nan
     diff_models_high: float = math.nan
     p_value: float = math.nan
-    p_models: float = math.nan
     p_adjusted: float = math.nan
-    effect_size: float = math.nan
     minimum_detectable: float = math.nan
     paired_seeds: int = 0
     margin: float = math.nan
@@ -152,14 +152,19 @@ class VerdictRow:
         return tuple(getattr(self, axis) for axis in PLACE)
 
     @property
+    def ranks(self) -> str:
+        """'1-3', or '2' where the pairs leave one rank."""
+        return f"{self.rank_low}" + f"-{self.rank_high}" * (self.rank_high > self.rank_low)
+
+    @property
     def to_best(self) -> str:
         """The verdict on the best minus this one, 'better' where the best beats it; '' where there is none."""
         if math.isnan(self.behind):
             return ""
-        return statistics.verdict(self.behind_low, self.behind_high, margin=self.margin)
+        return Design(margin=self.margin).verdict(Interval(self.behind_low, self.behind_high, 1 - self.alpha))
 
     def plain(self) -> dict[str, Any]:
-        """For JSON and CSV: rounded to 10 decimals; no infinity (an effect without any spread) either."""
+        """For JSON and CSV: rounded to 10 decimals; no infinity either."""
         return {k: _finite(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
     @classmethod
@@ -305,8 +310,18 @@ def _side_by_side(parts: Sequence[Values], seeds: Sequence[int]) -> Values:
     counts = [len(np.unique(each)) for each in strata]
     rows = [each.values[[each.seeds.index(seed) for seed in seeds]] for each in parts]
     scaled = [sum(counts) / (len(parts) * count) * mine for count, mine in zip(counts, rows, strict=True)]
-    labels = np.concatenate([[f"{i}/{label}" for label in each] for i, each in enumerate(strata)])
-    return Values(np.concatenate(scaled, axis=1), tuple(seeds), labels)
+    clusters = None
+    if any(each.clusters is not None for each in parts):
+        clusters = _apart(
+            [each.clusters if each.clusters is not None else np.arange(each.values.shape[1]) for each in parts]
+        )
+    nested = all(each.nested for each in parts)
+    return Values(np.concatenate(scaled, axis=1), tuple(seeds), _apart(strata), clusters=clusters, nested=nested)
+
+
+def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
+    """Labels of all parts, those of different parts never alike."""
+    return np.concatenate([[f"{part}/{label}" for label in mine] for part, mine in enumerate(labels)])
 
 
 # --- judging -----------------------------------------------------------------------------------------------------
@@ -334,16 +349,15 @@ def _row(
 ) -> VerdictRow:
     mean, against = found.means[name], found.against.get(name)
     facts: dict[str, Any] = dict(table.labels)
-    if found.pairs is not None:
-        facts |= {"beaten_by": found.pairs.beaten()[name], "letters": found.pairs.letters()[name], "best": found.best}
-        if name != found.best:
-            gap = found.pairs.of(found.best, name)
-            facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
+    first, last = found.pairs.ranks()[name]
+    facts |= {"beaten_by": found.pairs.beaten()[name], "rank_low": first, "rank_high": last, "best": found.best}
+    gap = found.pairs.of(found.best, name)
+    if gap is not None:
+        facts |= {"behind": gap.value, "behind_low": gap.interval.low, "behind_high": gap.interval.high}
     if against is not None:
-        facts |= {"difference": against.difference, "p_value": against.p_value, "p_models": against.p_models}
+        facts |= {"difference": against.value, "p_value": against.p_value, "p_adjusted": against.p_adjusted}
         facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
         facts |= {"diff_models_low": against.models.low, "diff_models_high": against.models.high}
-        facts |= {"p_adjusted": against.p_adjusted, "effect_size": against.effect_size}
         facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
     verdict: str = "not compared" if against is None else against.verdict
     return VerdictRow(
@@ -365,15 +379,3 @@ def _row(
         alpha=rules.alpha,
         **facts,
     )
-
-
-def calibrations_of(tables: Sequence[VerdictTable], rules: Rules) -> list[Calibrated]:
-    """Of the first table of each data set, on its main metric: the others have the same design."""
-    found = []
-    for dataset in dict.fromkeys(table.labels["dataset"] for table in tables):
-        table = next(table for table in tables if table.labels["dataset"] == dataset)
-        baseline = table.baseline(rules)
-        if baseline is not None:
-            values = table.values[table.main][baseline]
-            found.append(calibrated(dataset, table.main, values, alpha=rules.alpha))
-    return found

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from negbench.analysis.statistics import Design, Table, against
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measure, Measured
 from negbench.metrics.scorer_relevance import order_agreement
-from negbench.statistics import compare
 
 Array = NDArray[np.float64]
 Verdict = Literal["confirmed", "refuted", "undecided", "not testable"]
@@ -174,7 +174,7 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
         alpha: level.
 
     Returns:
-        Over seeds and queries (`negbench.statistics`), or over seeds alone by Student's t.
+        Over seeds and queries (`negbench.analysis.statistics`), or over seeds alone by Student's t.
 
     Raises:
         ValueError: fewer than two queries with a value, in a stratum.
@@ -187,9 +187,9 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
         raise ValueError("fewer than two queries have a value")
     digest = hashlib.sha256(np.ascontiguousarray([one, other]).tobytes()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    groups = None if strata is None else strata[there]
-    found = compare(one, other, generator=generator, strata=groups, margin=0, alpha=alpha)
-    return ClaimEstimate(found.difference, found.interval.low, found.interval.high, found.minimum_detectable)
+    design = Design(None if strata is None else strata[there], alpha=alpha)
+    found = against(Table({"one": one, "other": other}, design), "other", generator)["one"]
+    return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
 
 
 def _over_seeds(values: Array, alpha: float) -> ClaimEstimate:

@@ -272,8 +272,7 @@ class PreferenceFormat(Dataset):
             float((sets[:, 0] > sets[:, 1]).double().mean()),
             float((sets[:, 0] == sets[:, 1]).double().mean()),
             float(right.mean()),
-            interval.low,
-            interval.high,
+            *interval,
             *correlation,
         )
         return dict(zip(MEASURES, values, strict=True))

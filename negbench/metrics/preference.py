@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
-from negbench.statistics import Interval
 
 RESAMPLES = 10_000
 _BLOCK = 1000  # resamples held at once
@@ -101,7 +100,7 @@ def agreement(scores: Tensor, first: Tensor) -> Tensor:
 
 def clustered_interval(
     values: Tensor, clusters: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, level: float = 0.95
-) -> Interval:
+) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of `values` when whole clusters are drawn again.
 
     The judgements of one participant are alike, so that drawing judgements alone would give too narrow an interval.
@@ -114,7 +113,7 @@ def clustered_interval(
         level: share of repetitions that the interval should cover.
 
     Returns:
-        The interval; both ends nan with fewer than two clusters, whose spread cannot be known.
+        Low and high end; both nan with fewer than two clusters, whose spread cannot be known.
 
     Raises:
         OptionError: fewer than one resample, or a level outside (0, 1).
@@ -125,14 +124,14 @@ def clustered_interval(
     sums, sizes = np.bincount(cluster, weights=values.double().numpy()), np.bincount(cluster)
     count = len(sizes)
     if count < 2:
-        return Interval(float("nan"), float("nan"), level)
+        return float("nan"), float("nan")
     generator = np.random.default_rng(seed)
     means = []
     for start in range(0, resamples, _BLOCK):
         drawn = generator.integers(count, size=(min(_BLOCK, resamples - start), count))
         means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level)
+    return float(low), float(high)
 
 
 def spearman(scores: Tensor, ratings: Tensor) -> Correlation:

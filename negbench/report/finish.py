@@ -55,7 +55,7 @@ def finish(
         console.print(Grid(frame, f"{name}: {title}", rest=str(folder / f"{file}.csv"), words=_WORDS))
     for dataset, table in leaders.items() if not (found.dials.axes or found.systems) else ():
         _print(console, name, table, [row for row in found.rows if row.dataset == dataset], folder)
-    for line in [*(each.line() for each in found.calibrations), *(f"note: {note}" for note in found.notes())]:
+    for line in [f"note: {note}" for note in found.notes()]:
         console.print(line, highlight=False, markup=False)
     written = _write_all(folder, found, leaders, answer)
     pages = write_report(runs, name) if report else []

@@ -180,7 +180,7 @@ class StudyResult:
         if (final := self.final) is not None:
             test = final.test
             ends = f"[{100 * test.interval.low:+.1f}, {100 * test.interval.high:+.1f}]"
-            lines.append(f"against the default on val: {100 * test.difference:+.1f} {ends} points, {test.verdict}")
+            lines.append(f"against the default on val: {100 * test.value:+.1f} {ends} points, {test.verdict}")
         return lines
 
     def _repr_html_(self) -> str:

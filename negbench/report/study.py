@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from negbench import files, statistics
+from negbench import files
+from negbench.analysis.statistics import Difference, Interval, Summary
 from negbench.analysis.words import bracket, label_of, p_text, percent, plain, signed
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel
 from negbench.report.page import Note, Page, PageSection, Table, write_page
 from negbench.report.views import trials_shown
-from negbench.statistics import Interval
 from negbench.tracking import SummaryRun, Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.final import Final, ListedPoint, finished, front, importance, listed_points
@@ -72,10 +72,10 @@ def final_frame(final: Final) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _tested(test: statistics.Comparison | None, none: str) -> dict[str, str]:
+def _tested(test: Difference | None, none: str) -> dict[str, str]:
     if test is None:
         return {"verdict": none, "difference": "-", "p": "-"}
-    difference = signed(test.difference, *_ends(test))
+    difference = signed(test.value, *_ends(test))
     return {"verdict": test.verdict, "difference": difference, "p": p_text(test.p_adjusted)}
 
 
@@ -145,7 +145,7 @@ def _answer(book: Book) -> tuple[str, ...]:
     test = final.test
     return best, (
         f"On val with fresh seeds it has {label_of(final.metric)} {percent(final.best.mean)} %, "
-        f"{signed(test.difference, *_ends(test))} points against the default: {test.verdict}."
+        f"{signed(test.value, *_ends(test))} points against the default: {test.verdict}."
     )
 
 
@@ -304,8 +304,8 @@ def read_final(folder: Path) -> Final | None:
     def with_intervals(kind: Any, read: dict[str, Any]) -> Any:
         return kind(**{**read, **{key: Interval(**read[key]) for key in ("interval", "models")}})
 
-    means = {name: with_intervals(statistics.Summary, value[name]) for name in ("default", "best")}
-    test = with_intervals(statistics.Comparison, value["test"])
+    means = {name: with_intervals(Summary, value[name]) for name in ("default", "best")}
+    test = with_intervals(Difference, value["test"])
     return Final(**{**value, **means, "test": test, "seeds": tuple(value["seeds"])})
 
 
@@ -334,7 +334,7 @@ def _close_parent(
     metrics |= {f"importance/{key}": share for key, share in importance(book).items()}
     if final is not None:
         metrics |= {"final/default": final.default.mean, "final/best": final.best.mean}
-        metrics |= {"final/difference": final.test.difference, "final/p_value": final.test.p_value}
+        metrics |= {"final/difference": final.test.value, "final/p_value": final.test.p_value}
     tracker.describe(note, params, metrics)
     seen = trials_shown("objective/recall", [knob.key for knob in spec.space.knobs], "\n\n".join(_answer(book)))
     tracker.close_parent(note, book.name, [_summary(book, row) for row in rows], written, seen)
@@ -344,6 +344,6 @@ def _summary(book: Book, row: ListedPoint) -> SummaryRun:
     metrics = {"mean/recall": row.summary.mean, "seeds": float(row.summary.seeds)}
     metrics |= {"interval/low": row.summary.interval.low, "interval/high": row.summary.interval.high}
     if row.test is not None:
-        metrics |= {"difference": row.test.difference, "p_adjusted": row.test.p_adjusted}
+        metrics |= {"difference": row.test.value, "p_adjusted": row.test.p_adjusted}
     tags = {"study": book.name, "strategy": str(book.spec.base["strategy"]["name"]), "trial": str(row.trial)}
     return SummaryRun(f"mean: {_point_text(row.point, '=')}", tags, dict(row.point), metrics)

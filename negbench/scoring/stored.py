@@ -80,13 +80,16 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
 class Values:
     """Per-query values of some runs on one metric.
 
-    `values` [S, Q], the seed of each row, [Q] strata or None, ids of the data set's queries.
+    `values` [S, Q], the seed of each row, [Q] strata or None, ids of the data set's queries, [Q] clusters of queries
+    that vary together or None, and whether every seed has queries of its own (a generated world for each seed).
     """
 
     values: NDArray[np.float64]
     seeds: tuple[int, ...]
     strata: NDArray[np.str_] | None
     queries: tuple[str, ...] = ()
+    clusters: NDArray[np.str_] | None = None
+    nested: bool = False
 
 
 def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[str, ...] = ()) -> dict[str, Values]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench import statistics
+from negbench.analysis.differences import differences
+from negbench.analysis.statistics import Difference, Summary
 from negbench.config import resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -23,7 +23,7 @@ from negbench.runfolder import RunFolder
 from negbench.scoring.stored import values_of
 from negbench.tuning.book import Book
 
-_SEED = 0  # of the bootstrap and of the importance's forest: the same study gives the same tables
+_SEED = 0  # of the importance's forest: the same study gives the same tables
 _FEWEST = 4  # finished trials below which an importance says nothing
 
 
@@ -33,8 +33,8 @@ class ListedPoint:
 
     trial: int
     point: dict[str, Any]
-    summary: statistics.Summary
-    test: statistics.Comparison | None  # None for the default itself
+    summary: Summary
+    test: Difference | None  # None for the default itself
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Final:
     metric: str
     seeds: tuple[int, ...]
     comparison: str  # name of the comparison that holds the runs
-    default: statistics.Summary
-    best: statistics.Summary
-    test: statistics.Comparison
+    default: Summary
+    best: Summary
+    test: Difference
 
 
 # --- trials ------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def importance(book: Book) -> dict[str, float]:
 
 def _tested(
     runs: Mapping[str, Sequence[RunFolder]], baseline: str | None
-) -> tuple[dict[str, statistics.Summary], dict[str, statistics.Comparison]]:
+) -> tuple[Mapping[str, Summary], Mapping[str, Difference]]:
     """Means of the main metric by name, and the tests of all others against the baseline where there is one.
 
     Args:
@@ -107,17 +107,8 @@ def _tested(
     found = {name: values_of(folders, [metric]) for name, folders in runs.items()}
     if not all(found.values()):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
-    values = {name: own[metric].values for name, own in found.items()}
-    strata = next(iter(found.values()))[metric].strata
-
-    def generator() -> np.random.Generator:
-        return np.random.default_rng(_SEED)
-
-    means = {name: statistics.summarise(own, generator=generator(), strata=strata) for name, own in values.items()}
-    if baseline is None:
-        return means, {}
-    tests = statistics.compare_table(values, baseline, generator=generator(), strata=strata)
-    return means, {test.name: test for test in tests}
+    tested = differences({name: own[metric] for name, own in found.items()}, baseline)
+    return tested.means, tested.against
 
 
 def listed_points(book: Book) -> list[ListedPoint]:

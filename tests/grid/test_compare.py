@@ -294,7 +294,6 @@ def test_the_command_ends_with_tables_and_summary_runs(
     assert "R@10" in out
     assert "FN pool %" in out
     assert "difference of average recall to in-batch in points" in " ".join(out.split())
-    assert "Calibration with 2 seeds" in out
     assert "3 more to compute: about" in told.err
     for name in (*FILES, "cost.csv", "comparison.json"):
         assert (tmp_path / "both" / name).stat().st_size > 0

@@ -64,7 +64,7 @@ def test_the_best_and_those_that_share_first_place() -> None:
     frame = points_frame(dials, rows)
     assert list(frame["best"]) == [point[0].strategy, "b"]
     assert frame.loc[1, "not beaten"] == "b"
-    assert frame.loc[1, "b"].endswith(" a")  # its letter
+    assert frame.loc[1, "b"].endswith(" (1)")  # its rank
     assert len({frame.loc[1, name].split()[1] for name in "abc"}) == 3
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a comparison: they are those of negbench.statistics on the right values, and only of like with like."""
+"""Statistics of a comparison: those of negbench.analysis.statistics on the right values, only of like with like."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.random import default_rng
 
-from negbench import statistics
 from negbench.analysis.answer import answer
-from negbench.analysis.differences import calibrated
+from negbench.analysis.differences import differences
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
+from negbench.analysis.statistics import Design, Table, against
 from negbench.analysis.verdicts import (
     OVER_ALL,
     Rules,
     VerdictRow,
     VerdictTable,
-    calibrations_of,
     over_all,
     rows_of,
     tables_of,
@@ -116,18 +116,14 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert rows["a"].difference == pytest.approx(difference)
     assert rows["a"].diff_low < difference < rows["a"].diff_high
     values = table.values["average/recall"]
-    want = statistics.compare_table(
-        {name: mine.values for name, mine in values.items()},
-        "in-batch",
-        generator=np.random.default_rng(5),
-        strata=values["a"].strata,
-    )
-    for comparison in want:  # another stream of random numbers: equal up to their noise
-        row = rows[comparison.name]
-        assert row.effect_size == pytest.approx(comparison.effect_size)
-        assert row.minimum_detectable == pytest.approx(comparison.minimum_detectable)
-        assert row.p_value == pytest.approx(comparison.p_value, abs=0.03)
-        assert row.diff_low == pytest.approx(comparison.interval.low, abs=0.01)
+    design = Design(values["a"].strata)
+    want = against(Table({name: mine.values for name, mine in values.items()}, design), "in-batch", default_rng(5))
+    for name, found in want.items():  # another stream of random numbers: equal up to their noise
+        row = rows[name]
+        assert row.minimum_detectable == pytest.approx(found.minimum_detectable, abs=0.01)
+        assert row.p_value == pytest.approx(found.p_value, abs=0.03)
+        assert row.diff_low == pytest.approx(found.interval.low, abs=0.01)
+    assert (rows["a"].ranks, rows["in-batch"].ranks, rows["twin"].ranks) == ("1", "2-3", "2-3")
 
 
 def test_the_same_cells_give_the_same_rows_and_other_cells_do_not_matter(tmp_path: Path) -> None:
@@ -297,8 +293,8 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
     ]
     (text,) = answer([], rows)
     assert text == (
-        "R@10 with 1 negative per query and step: x (50.0 %), same (49.8 %) and open (49.0 %) share first place; equal "
-        "to x within 0.5 points: same; undecided against x: open. Behind it: last by 10.00 [8.00, 12.00] points."
+        "R@10 with 1 negative per query and step: x (50.0 %), same (49.8 %) and open (49.0 %) share ranks 1 to 4; "
+        "equal to x within 0.5 points: same; undecided against x: open. Behind it: last by 10.00 [8.00, 12.00] points."
     )
     (alone,) = answer([], [rows[0], rows[3]])
     assert alone.startswith("R@10 with 1 negative per query and step: x (50.0 %) is best. Behind it: last by 10.00")
@@ -319,7 +315,7 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
     assert "One seed: the 95 % intervals are about these very models" in told((0,))
     assert "2 seeds show differences of about" in told((0, 1))
     assert "seeds show" not in told((0, 1, 2, 3, 4))
-    assert "share first place; undecided against" in told((0, 1))
+    assert "share ranks 1 to 2; undecided against" in told((0, 1))
 
 
 def test_a_saturated_metric_is_said(tmp_path: Path) -> None:
@@ -383,34 +379,24 @@ def test_measured_numbers(tmp_path: Path) -> None:
     assert found["regime"].empty
 
 
-def test_infinite_effects_are_written(tmp_path: Path) -> None:
-    values = {"a": Values(np.ones((1, 8)), (0,), None), "b": Values(np.zeros((1, 8)), (0,), None)}
-    rows = rows_of(VerdictTable(LABELS, "m", {"m": values}), Rules("b"))
-    assert math.isinf(rows[0].effect_size)
-    write_json(tmp_path / "x.json", [row.plain() for row in rows])
-    assert json.loads((tmp_path / "x.json").read_text())[0]["effect_size"] is None
+def test_clusters_and_worlds_of_each_seed_reach_the_statistics() -> None:
+    generator = default_rng(0)
+    shared = np.repeat(generator.normal(size=20), 10)  # twenty clusters that differ as one
+    values = {"a": 0.1 + shared + 0.1 * generator.normal(size=(3, 200)), "b": 0.1 * generator.normal(size=(3, 200))}
+    clusters = np.repeat(np.arange(20), 10).astype(str)
 
+    def width(**how: Any) -> float:
+        given = {name: Values(mine, (0, 1, 2), None, **how) for name, mine in values.items()}
+        interval = differences(given, "b").against["a"].interval
+        return interval.high - interval.low
 
-def test_calibration_of_the_design() -> None:
-    generator = np.random.default_rng(0)
-    difficulty = generator.random(60)
-    runs = (generator.random((6, 60)) < difficulty).astype(float)
-
-    def values(count: int) -> Values:
-        return Values(runs[:count], tuple(range(count)), None)
-
-    own, model = (calibrated("d", "m", values(count), alpha=0.05) for count in (6, 2))
-    assert (own.seeds, own.queries, own.source) == (3, 60, "the baseline's own runs")
-    assert (model.seeds, model.source) == (2, "a model of hits and misses")
-    for found in (own, model):
-        assert found.simulations == 1000
-        assert found.rejection <= 0.05 + 3 * found.sd
-        assert 0 <= found.power["0.01"] <= found.power["0.02"] + 0.05
-        assert f"False-positive rate: {found.rejection:.1%}" in found.line()
-    assert calibrated("d", "m", values(2), alpha=0.05) == model
-    table = VerdictTable(LABELS, "m", {"m": {"in-batch": values(2)}})
-    assert calibrations_of([table, table], Rules()) == [model]
-    assert calibrations_of([table], Rules("absent")) == []
+    assert width(clusters=clusters) > 2 * width()
+    assert width(nested=True) != width()
+    parts = [Values(values["a"], (0, 1, 2), None, clusters=clusters), Values(values["b"], (0, 1, 2), None)]
+    tables = [VerdictTable({**LABELS, "dataset": str(i)}, "m", {"m": {"s": each}}) for i, each in enumerate(parts)]
+    joined = over_all(tables)[0].values["m"]["s"]
+    assert joined.clusters is not None
+    assert len(set(joined.clusters)) == 20 + 200  # where there are none, every query is its own
 
 
 def test_statistics_csv_reads_back(tmp_path: Path) -> None:

@@ -1,0 +1,281 @@
+"""Differences, intervals and verdicts, against closed forms, brute force and simulation."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import scipy
+
+from negbench.analysis.seed_variance import variance_draws
+from negbench.analysis.statistics import (
+    Design,
+    Interval,
+    Table,
+    against,
+    contrasts,
+    factorial,
+    pairs,
+    summarise,
+)
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def table_of(means, seeds=5, queries=300, sd=0.005, *, rng=None, **design):
+    """Normal values: strategy k has mean `means[k]`, `sd` over seeds, and noise by query that all share."""
+    rng = rng or generator(1)
+    easy = rng.normal(size=(1, queries))
+    values = {
+        f"s{k}": mean + easy + sd * rng.normal(size=(seeds, 1)) + 0.01 * rng.normal(size=(seeds, queries))
+        for k, mean in enumerate(means)
+    }
+    return Table(values, Design(**design))
+
+
+# --- variances over seeds ----------------------------------------------------------------------------------------
+
+
+def test_many_seeds_give_each_strategy_its_own_variance():
+    rng, sds = generator(2), np.array([1.0, 2.0, 4.0, 0.5])
+    common = 10 * rng.normal(size=(1, 400))  # what a seed does to all strategies is in no difference
+    found = variance_draws(sds[:, None] * rng.normal(size=(4, 400)) + common, 800, generator())
+    assert found.shape == (800, 4)
+    np.testing.assert_allclose(np.sqrt(np.median(found, axis=0)), sds, rtol=0.12)
+
+
+def test_few_seeds_borrow_where_strategies_vary_alike_and_not_where_they_do_not():
+    rng = generator(3)
+    alike = rng.normal(size=(20, 3))
+    spread = [np.quantile(each, 0.95, axis=0) for each in (variance_draws(alike, 800, generator()),)]
+    own = alike.var(axis=1, ddof=1)
+    assert np.ptp(spread[0]) < np.ptp(own) * 3  # one number from twenty rows, not twenty from two degrees of freedom
+    noisy = alike * np.where(np.arange(20) < 10, 1.0, 30.0)[:, None]
+    found = np.median(variance_draws(noisy, 800, generator()), axis=0)
+    assert np.median(found[10:]) > 100 * np.median(found[:10])
+
+
+def test_a_strategy_without_some_seeds_takes_part_and_one_with_a_single_seed_borrows():
+    rng = generator(4)
+    means = rng.normal(size=(12, 6))
+    means[0, 3:] = np.nan
+    means[1, 1:] = np.nan
+    found = np.median(variance_draws(means, 800, generator()), axis=0)
+    assert (found > 0.1).all()
+    assert (found < 6).all()
+
+
+@pytest.mark.parametrize("means", [np.ones((3, 4)), np.ones((2, 1)), np.ones((1, 5)) * np.arange(5)])
+def test_nothing_varies_between_strategies(means):
+    assert not variance_draws(means, 50, generator()).any()
+
+
+# --- against closed forms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_two_strategies_whose_seeds_alone_vary_are_a_t_test(seeds):
+    rng = generator(5)
+    values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
+    found = against(Table(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
+    difference = (values["a"] - values["b"])[:, 0]
+    exact = scipy.stats.ttest_1samp(difference, 0)
+    low, high = exact.confidence_interval(0.95)
+    assert found.value == pytest.approx(difference.mean())
+    assert found.interval.high - found.interval.low == pytest.approx(high - low, rel=0.12)
+    assert found.p_value == pytest.approx(exact.pvalue, abs=0.03)
+
+
+def test_one_seed_is_judged_over_queries():
+    rng = generator(6)
+    values = {name: rng.normal(size=(1, 400)) for name in "ab"}
+    found = against(Table(values, Design(draws=20_000)), "b", generator())["a"]
+    exact = scipy.stats.ttest_rel(values["a"][0], values["b"][0])
+    low, high = exact.confidence_interval(0.95)
+    assert (found.models.low, found.models.high) == pytest.approx((low, high), abs=0.01)
+    assert found.interval == found.models
+    assert found.p_value == pytest.approx(exact.pvalue, abs=0.02)
+
+
+def test_clusters_are_the_units_that_vary():
+    rng, clusters = generator(7), np.repeat(np.arange(20), 30)
+    by_cluster = rng.normal(size=20)[clusters]
+    values = {"a": by_cluster[None] + 0.001 * rng.normal(size=(1, 600)), "b": np.zeros((1, 600))}
+    clustered = against(Table(values, Design(clusters=clusters, draws=20_000)), "b", generator())["a"]
+    plain = against(Table(values, Design(draws=20_000)), "b", generator())["a"]
+    means = np.array([values["a"][0, clusters == c].mean() for c in range(20)])
+    low, high = scipy.stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert clustered.models.high - clustered.models.low == pytest.approx(high - low, rel=0.05)
+    assert plain.models.high - plain.models.low < 0.3 * (high - low)
+
+
+def test_a_mean_of_strata_weighs_every_stratum_alike():
+    strata = np.array([0] * 10 + [1] * 90)
+    values = {"a": np.where(strata == 0, 1.0, 0.0)[None], "b": np.zeros((1, 100))}
+    table = Table(values, Design(strata=strata))
+    assert against(table, "b", generator())["a"].value == pytest.approx(0.5)
+    assert summarise(table)["a"].mean == pytest.approx(0.5)
+    noise = table.query_noise(["a", "b"], [0])
+    assert noise.covariance == pytest.approx(np.zeros((2, 2)), abs=1e-12)  # nothing varies inside a stratum
+
+
+def test_noise_of_single_runs_is_not_counted_twice():
+    """Where only runs vary, the interval over seeds is that of the seeds: the queries add nothing of their own."""
+    rng = generator(8)
+    table = Table({name: rng.normal(size=(40, 200)) for name in "abcd"}, Design(draws=8000))
+    noise = table.query_noise(table.names, table.common(table.names))
+    np.testing.assert_allclose(np.diag(noise.interaction), 1 / (40 * 200), rtol=0.1)
+    found = against(table, "a", generator())["b"]
+    expected = 2 * 1.96 * np.sqrt(2 / (40 * 200))
+    width = scipy.stats.norm.ppf(1 - 0.025 / 3) / 1.96  # three comparisons at once, about
+    assert found.interval.high - found.interval.low == pytest.approx(expected * width, rel=0.2)
+
+
+def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_term():
+    rng = generator(9)
+    lengths = (150, 200, 250, 180)
+    values = {name: [rng.normal(size=n) + shift for n in lengths] for name, shift in (("a", 1.0), ("b", 0.0))}
+    found = against(Table(values, Design(nested=True)), "b", generator())["a"]
+    means = np.array([a.mean() - b.mean() for a, b in zip(values["a"], values["b"], strict=True)])
+    assert found.value == pytest.approx(means.mean())
+    assert found.seeds == 4
+    assert found.verdict == "better"
+    with pytest.raises(ValueError, match="same queries"):
+        Table(values)
+
+
+# --- what is asked of a table ---------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_read_from_the_interval():
+    design = Design(margin=0.01)
+    words = {(0.001, 0.2): "better", (-0.2, -0.001): "worse", (-0.01, 0.01): "equal", (-0.011, 0.01): "undecided"}
+    for (low, high), word in words.items():
+        assert design.verdict(Interval(low, high, 0.95)) == word
+
+
+def test_pairs_know_ranks_and_both_directions():
+    table = table_of([0.5, 0.5, 0.3, 0.0])
+    found = pairs(table, generator())
+    assert set(found.differences) == set(combinations(table.names, 2))
+    assert found.beaten()["s3"] == ("s0", "s1", "s2")
+    assert found.beaten()["s0"] == ()
+    assert found.ranks() == {"s0": (1, 2), "s1": (1, 2), "s2": (3, 3), "s3": (4, 4)}
+    there, back = found.of("s0", "s2"), found.of("s2", "s0")
+    assert (there.verdict, back.verdict, back.value) == ("better", "worse", -there.value)
+    assert (back.interval.low, back.interval.high) == (-there.interval.high, -there.interval.low)
+    assert back.turned() == there
+
+
+def test_chosen_pairs_are_a_smaller_family():
+    table = table_of([0.5] * 8)
+    every, one = pairs(table, generator()), pairs(table, generator(), [("s0", "s1")])
+    assert list(one.differences) == [("s0", "s1")]
+    widths = [each.of("s0", "s1").interval.high - each.of("s0", "s1").interval.low for each in (every, one)]
+    assert widths[1] < widths[0]
+
+
+def test_p_values_and_intervals_are_dual():
+    rng = generator(10)
+    for seed in range(5):
+        table = table_of(0.5 + 0.004 * rng.normal(size=9), rng=generator(seed))
+        for each in against(table, "s0", generator()).values():
+            assert (each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse"))
+            assert each.p_value <= each.p_adjusted
+            assert each.minimum_detectable > (each.interval.high - each.interval.low) / 2 - 1e-3
+
+
+def test_the_same_generator_gives_the_same_bytes():
+    table = table_of([0.5, 0.48, 0.4])
+    assert pairs(table, generator(3)).differences == pairs(table, generator(3)).differences
+
+
+def test_strategies_are_paired_on_the_seeds_that_both_have():
+    rng = generator(11)
+    rows = {"a": [0, 1, 2, 3], "b": [2, 3, 4], "c": [0, 1, 2, 3, 4]}
+    values = {name: rng.normal(size=(len(seeds), 60)) for name, seeds in rows.items()}
+    table = Table(values, seeds=rows)
+    found = against(table, "b", generator())
+    assert found["a"].seeds == 2
+    assert found["c"].seeds == 3
+    assert found["a"].value == pytest.approx((values["a"][2:] - values["b"][:2]).mean())
+    alone = Table({"a": values["a"][:1], "b": values["b"][2:]}, seeds={"a": [0], "b": [4]})
+    assert against(alone, "b", generator()) == {}
+    assert pairs(alone, generator()).ranks() == {"a": (1, 2), "b": (1, 2)}
+    with pytest.raises(ValueError, match="no seed in common"):
+        contrasts(alone, [{"a": 1.0, "b": -1.0}], generator())
+
+
+def test_summaries_hold_the_mean_and_stay_on_the_scale():
+    rng = generator(12)
+    hits = (rng.random((4, 100)) < 0.02).astype(float)
+    found = summarise(Table({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
+    rare = found["rare"]
+    assert rare.mean == pytest.approx(hits.mean())
+    assert rare.sd == pytest.approx(hits.mean(1).std(ddof=1))
+    assert 0 <= rare.interval.low <= rare.models.low
+    assert rare.interval.high >= rare.models.high
+    assert np.isnan(found["one"].sd)
+    assert found["one"].interval == found["one"].models
+    assert (rare.seeds, rare.queries) == (4, 100)
+
+
+def test_a_factorial_splits_a_difference_into_terms_and_shares():
+    rng = generator(13)
+    base = rng.normal(size=(6, 80))
+    effect = {frozenset(): 0.0, frozenset("a"): 0.3, frozenset("b"): -0.1, frozenset("ab"): 1.0}
+    cells = {on: base + value + 0.001 * rng.normal(size=base.shape) for on, value in effect.items()}
+    found = factorial(cells, generator())
+    assert found.total.value == pytest.approx(1.0, abs=0.01)
+    assert sum(each.value for each in found.shares.values()) == pytest.approx(found.total.value)
+    assert sum(each.value for each in found.terms.values()) == pytest.approx(found.total.value)
+    assert found.terms["a", "b"].value == pytest.approx(0.8, abs=0.01)
+    assert found.shares["a"].value == pytest.approx(0.3 + 0.4, abs=0.01)
+    del cells[frozenset("a")]
+    with pytest.raises(ValueError, match="missing"):
+        factorial(cells, generator())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": {"a": np.zeros((2, 1))}}, "at least 1 seed and 2 queries"),
+        ({"values": {"a": np.full((2, 3), np.nan)}}, "not finite"),
+        ({"seeds": {"a": [1, 1], "b": [0, 1]}}, "different numbers"),
+        ({"design": Design(strata=np.zeros(3))}, "a label for each"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    given = {"values": {"a": np.zeros((2, 5)), "b": np.zeros((2, 5))}} | change
+    with pytest.raises(ValueError, match=message):
+        Table(**given)
+
+
+def test_options_out_of_range_are_refused():
+    for bad in ({"alpha": 0.0}, {"margin": -1.0}, {"draws": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            Design(**bad)
+    with pytest.raises(ValueError, match="not in the table"):
+        against(table_of([0.1, 0.2]), "nobody", generator())
+    with pytest.raises(ValueError, match="at least 2 queries"):
+        summarise(Table({"a": np.zeros((2, 3))}, Design(strata=np.array([0, 0, 1]))))
+    assert contrasts(table_of([0.1, 0.2]), [], generator()) == []
+
+
+# --- simulation: a false verdict in a table is rare, and power is there ---------------------------------------------
+
+
+def test_false_verdicts_are_rare_and_three_seeds_find_something():
+    """40 tables of 8 strategies with log-normal sds; the full calibration is tests/benchmarks/bench_statistics.py."""
+    rng, false, power = generator(14), 0, 0.0
+    for _ in range(40):
+        sds, effects = 0.008 * np.exp(0.6 * rng.normal(size=8)), np.array([0.0] * 6 + [0.04] * 2)
+        values = {
+            f"s{k}": effects[k] + sds[k] * rng.normal(size=(3, 1)) + 0.02 * rng.normal(size=(3, 200)) for k in range(8)
+        }
+        found = against(Table(values, Design(draws=1000)), "s0", rng)
+        false += any(each.verdict in ("better", "worse") for name, each in found.items() if name < "s6")
+        power += np.mean([found[name].verdict == "better" for name in ("s6", "s7")]) / 40
+    assert false <= 6  # 5 % of 40 and two standard deviations
+    assert power > 0.3
