@@ -7,8 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from negbench.config import recipe_settings, set_layer
-from negbench.layers import dataset_layer, named, plugin_layer
+from negbench.layers import dataset_layer, named, plugin_layer, recipe_settings, set_layer
 from negbench.options import (
     DataOptions,
     FolderName,

@@ -11,10 +11,10 @@ from negbench.claims.claim import Condition, chosen, claims, read_claims, read_s
 from negbench.claims.measure import FalseNegatives, Recall
 from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
-from negbench.config import set_layer
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
+from negbench.layers import set_layer
 
 TEST = 'statistic = "level", of = "a", measure = "recall", confirms = "> 0", refutes = "< 0"'
 KNOWN = {"a": {"system": "qure"}, "b": {"system": "plain"}, "c": {"system": "plain"}}

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
 
-from negbench.config import plugin_section
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.layers import plugin_section
 from negbench.registry import registry
 
 Rows = list[dict[str, Any]]
