@@ -6,15 +6,14 @@ import inspect
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
+from negbench.layers import merged, plugin_section
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
@@ -141,9 +140,8 @@ class EvalConfig(Section):
     select: Literal["last", "dev", "val"] = "last"  # dev: best epoch on a part carved from train; val: for paper parity
     dev_fraction: float = Field(0.1, gt=0, lt=1)  # share of the train queries carved off for the dev part
     dev_seed: int | None = Field(None, ge=0, le=_SEEDS)  # which queries those are; None: the run's seed decides
-    also: tuple[
-        str, ...
-    ] = ()  # benchmarks scored beside val at each of its points, as hp-fashioniq, or hp-fashioniq:root=FOLDER
+    # benchmarks scored beside val at each of its points, as hp-fashioniq, or hp-fashioniq:root=FOLDER
+    also: tuple[str, ...] = ()
     reported: bool = True  # false (a study's trials): val is neither loaded nor scored, the dev part stands in for it
 
 
@@ -153,12 +151,9 @@ class ComputeConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(1, ge=0, le=1024)  # of linear algebra on the CPU; 0 leaves torch's own choice
     encode_batch_size: int = Field(128, ge=1, le=_ROWS)
-    workers: int | None = Field(
-        None, ge=0, le=1024
-    )  # processes that decode images; None: up to 4 where there are many images
-    feature_memory_gib: float = Field(
-        4.0, gt=0, le=1e6
-    )  # features up to this size are held in memory, larger ones are mapped
+    # processes that decode images; None: up to 4 where there are many images
+    workers: int | None = Field(None, ge=0, le=1024)
+    feature_memory_gib: float = Field(4.0, gt=0, le=1e6)  # features up to this size lie in memory, larger ones on disk
 
 
 class RunConfig(Section):
@@ -246,120 +241,6 @@ _OWN: dict[str, Any] = {  # sections that are no plug-in's
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def recipes() -> dict[str, Path]:
-    """The recipes that come with negbench, by name."""
-    home = syntax.locate("negbench.recipes")
-    return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
-
-
-def _recipe_file(given: Path) -> Path:
-    """A file as it is; a plain name that is no file here is a recipe that comes with negbench."""
-    if given.suffix or len(given.parts) != 1 or given.is_file():
-        return given
-    found = recipes()
-    if given.name not in found:
-        raise UnknownNameError("recipe", given.name, found)
-    return found[given.name]
-
-
-def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
-
-    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. Raises
-    NegbenchError where a file is missing, not TOML, or extends itself.
-    """
-    path = _recipe_file(path)
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
-        raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
-    if "extends" not in found:
-        return found
-    below, above = path.parent / str(found.pop("extends")), (*above, path.resolve())
-    if below.resolve() in above:
-        raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
-    return merged([read_recipe(below, above), found])
-
-
-def recipe_settings(path: Path | None) -> dict[str, Any]:
-    """A recipe without the tables that one command alone reads: [compare] and [study]; {} without a recipe."""
-    found = {} if path is None else read_recipe(path)
-    return {key: value for key, value in found.items() if key not in ("compare", "study")}
-
-
-def parse_value(text: str, where: str) -> Any:
-    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
-    if text.strip() == "null":  # TOML has no word for it
-        return None
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where}: a value too long or too deep to be read") from error
-    return found["value"] if len(found) == 1 else text
-
-
-def parse_set(text: str) -> tuple[list[str], Any]:
-    """'section.key=value' -> (['section', 'key'], value), the value as `parse_value` reads it."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip():
-        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
-    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
-
-
-def parse_plugin(text: str) -> dict[str, Any]:
-    """'qure:variant=release' -> {"name": "qure", "variant": "release"}; values are read as those of --set.
-
-    A colon parts two options only where `KEY=` follows it, so that values may hold colons.
-    """
-    name, *options = re.split(r":(?=\s*\w+\s*=)", text)
-    if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
-        raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
-    section: dict[str, Any] = {"name": name.strip()}
-    for option in options:
-        key, _, value = option.partition("=")
-        if key.strip() == "name":
-            raise OptionError(f"{quoted(text)}: the name stands before the first colon")
-        section[key.strip()] = parse_value(value, quoted(text))
-    return section
-
-
-def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """One plug-in as a flag or a recipe gives it; a data set may be a file, of an ending that some data set reads."""
-    found = parse_plugin(given) if isinstance(given, str) else dict(given)
-    file = found.get("name")
-    reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
-    if reader is None:
-        return found
-    return {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
-
-
-def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Later layers win, key by key; a later layer that names another plug-in drops the earlier one's options."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            if key in SECTIONS and isinstance(value, str):
-                value = {"name": value}
-            before = result.get(key)
-            if isinstance(value, Mapping) and isinstance(before, dict):
-                renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
-                result[key] = dict(value) if renamed else {**before, **value}
-            else:
-                result[key] = dict(value) if isinstance(value, Mapping) else value
-    return result
-
-
-def config_layers(
-    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
-) -> list[Mapping[str, Any]]:
-    """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
-    return [recipe_settings(recipe), _without_none(flags or {}), *map(set_layer, sets)]
-
-
 def build_config(layers: Sequence[Mapping[str, Any]]) -> RunConfig:
     """RunConfig from nested dicts, later ones winning."""
     values = merged(layers)
@@ -411,25 +292,6 @@ def _named(key: str, value: Any) -> Any:
         default = RunConfig.model_fields[key].default
         return {"name": default.name, **value}
     return value
-
-
-def set_layer(text: str) -> dict[str, Any]:
-    """'section.key=value' as a configuration layer."""
-    path, value = parse_set(text)
-    if len(path) > 2:
-        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
-    return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            if inner := _without_none(value):
-                result[key] = inner
-        elif value is not None:
-            result[key] = value
-    return result
 
 
 def _check_keys(values: Mapping[str, Any]) -> None:
@@ -523,11 +385,8 @@ def _resolved_schedule(config: RunConfig, epochs: int) -> dict[str, Any]:
     if own == 1:  # defined once, before its first epoch; a batch strategy has no pools to define
         once = (start,) if strategy.scope == "corpus" else ()
         return {"rule": strategy.schedule, "n_def": 1, "warmup": start, "refresh_epochs": once}
-    n_def, warmup, listed = (
-        config.schedule.n_def or own,
-        start or config.schedule.warmup,
-        config.schedule.refresh_epochs,
-    )
+    n_def, listed = config.schedule.n_def or own, config.schedule.refresh_epochs
+    warmup = start or config.schedule.warmup
     if warmup is None:
         warmup = max(1, epochs // n_def)
     if listed is None:

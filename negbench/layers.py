@@ -1,18 +1,163 @@
-"""What a command is asked for, as layers of a configuration."""
+"""What a command is given (a recipe, flags, `--set`) as layers of a configuration: nested dicts, later ones win."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from negbench.config import plugin_section, recipe_settings, set_layer
+from negbench import syntax
+from negbench.errors import NegbenchError, OptionError, UnknownNameError, quoted
 from negbench.options import DatasetOptions, ModelOptions, RunSettings
 from negbench.registry import SECTIONS, registry
 
 MOVES_SCORES = False  # all that is decided here stands in the resolved configuration, which the hash holds
 
 Named = str | Mapping[str, Any]
+
+
+# --- recipes -------------------------------------------------------------------------------------------------------
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with negbench, by name."""
+    home = syntax.locate("negbench.recipes")
+    return {} if home is None else {file.stem: file for file in sorted(home.parent.glob("*.toml"))}
+
+
+def _recipe_file(given: Path) -> Path:
+    """A file as it is; a plain name that is no file here is a recipe that comes with negbench."""
+    if given.suffix or len(given.parts) != 1 or given.is_file():
+        return given
+    found = recipes()
+    if given.name not in found:
+        raise UnknownNameError("recipe", given.name, found)
+    return found[given.name]
+
+
+def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A recipe as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
+
+    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. Raises
+    NegbenchError where a file is missing, not TOML, or extends itself.
+    """
+    path = _recipe_file(path)
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
+        raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
+    if "extends" not in found:
+        return found
+    below, above = path.parent / str(found.pop("extends")), (*above, path.resolve())
+    if below.resolve() in above:
+        raise NegbenchError(f"--recipe {path}: extends {below}, which extends it in turn")
+    return merged([read_recipe(below, above), found])
+
+
+def recipe_settings(path: Path | None) -> dict[str, Any]:
+    """A recipe without the tables that one command alone reads: [compare] and [study]; {} without a recipe."""
+    found = {} if path is None else read_recipe(path)
+    return {key: value for key, value in found.items() if key not in ("compare", "study")}
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def parse_value(text: str, where: str) -> Any:
+    """A value given as text: read as TOML, else taken as a string; `null` is None. `where` is quoted in errors."""
+    if text.strip() == "null":  # TOML has no word for it
+        return None
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{where}: a value too long or too deep to be read") from error
+    return found["value"] if len(found) == 1 else text
+
+
+def parse_set(text: str) -> tuple[list[str], Any]:
+    """'section.key=value' -> (['section', 'key'], value), the value as `parse_value` reads it."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
+    return key.strip().split("."), parse_value(value, f"--set {quoted(key.strip())}")
+
+
+def set_layer(text: str) -> dict[str, Any]:
+    """'section.key=value' as a configuration layer."""
+    path, value = parse_set(text)
+    if len(path) > 2:
+        raise OptionError(f"--set {quoted(text)}: want section.key=value, e.g. --set train.epochs=12")
+    return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
+
+
+def parse_plugin(text: str) -> dict[str, Any]:
+    """'qure:variant=release' -> {"name": "qure", "variant": "release"}; values are read as those of --set.
+
+    A colon parts two options only where `KEY=` follows it, so that values may hold colons.
+    """
+    name, *options = re.split(r":(?=\s*\w+\s*=)", text)
+    if ":" in re.sub(r":\s*\d+\s*>", ">", name) and registry.reader_of(name) is None:
+        raise OptionError(f"{quoted(text)}: want NAME, or NAME:option=value:option=value")
+    section: dict[str, Any] = {"name": name.strip()}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key.strip() == "name":
+            raise OptionError(f"{quoted(text)}: the name stands before the first colon")
+        section[key.strip()] = parse_value(value, quoted(text))
+    return section
+
+
+def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """One plug-in as a flag or a recipe gives it; a data set may be a file, of an ending that some data set reads."""
+    found = parse_plugin(given) if isinstance(given, str) else dict(given)
+    file = found.get("name")
+    reader = registry.reader_of(file) if kind == "datasets" and isinstance(file, str) else None
+    if reader is None:
+        return found
+    return {**found, "name": reader, "file": str(Path(str(file)).expanduser().resolve())}
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Later layers win, key by key; a later layer that names another plug-in drops the earlier one's options."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key in SECTIONS and isinstance(value, str):
+                value = {"name": value}
+            before = result.get(key)
+            if isinstance(value, Mapping) and isinstance(before, dict):
+                renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
+                result[key] = dict(value) if renamed else {**before, **value}
+            else:
+                result[key] = dict(value) if isinstance(value, Mapping) else value
+    return result
+
+
+def config_layers(
+    *, recipe: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    """A recipe, flags and `--set` as layers for `build_config`, the lowest first; they may name a `system`."""
+    return [recipe_settings(recipe), _without_none(flags or {}), *map(set_layer, sets)]
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            if inner := _without_none(value):
+                result[key] = inner
+        elif value is not None:
+            result[key] = value
+    return result
 
 
 def plugin_layer(files: Sequence[Path] | None) -> dict[str, Any]:

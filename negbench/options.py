@@ -229,9 +229,7 @@ class DataOptions(Options):
 class DatasetOptions(SetOptions, DataOptions):
     """A data set: a name, NAME:option=value, a table {"name": ..., option: ...}, or an object."""
 
-    dataset: Any = option(
-        None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False
-    )
+    dataset: Any = option(None, "Data set, or a file of triplets [default: synthetic].", cli=str, recipe=False)
 
 
 class ModelOptions(DatasetOptions, SettingsOptions):

@@ -13,17 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from negbench.config import (
-    ResolvedConfig,
-    RunConfig,
-    Section,
-    build_config,
-    parse_plugin,
-    parse_set,
-    refresh_epochs,
-    resolved,
-)
+from negbench.config import ResolvedConfig, RunConfig, Section, build_config, refresh_epochs, resolved
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
+from negbench.layers import parse_plugin, parse_set
 from negbench.registry import checked_options, registry
 from negbench.systems.system import load_config
 

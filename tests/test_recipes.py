@@ -14,7 +14,7 @@ from PIL import Image
 
 from negbench.analysis.verdicts import Rules, rows_of, tables_of
 from negbench.cli.main import run as negbench
-from negbench.config import RunConfig, read_recipe, resolved
+from negbench.config import RunConfig, resolved
 from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
 from negbench.errors import NegbenchError
@@ -24,6 +24,7 @@ from negbench.grid.cells import plan
 from negbench.grid.compare import over_recipe
 from negbench.grid.comparison import ComparisonFolder, groups_of
 from negbench.grid.dials import parse_dial
+from negbench.layers import read_recipe
 from negbench.loop.runs import Bench, run_config
 from negbench.options import Compare, Study
 from negbench.systems.system import load_config
@@ -408,7 +409,7 @@ def test_encode_and_audit_take_recipes(
     toy = ["--set", f"dataset.root='{toy_root}'", "--set", "backbone.weights='random'"]
     assert negbench(["data", "encode", "--recipe", recipe, *toy]) == 0
     assert "144 images, 144 to encode" in capsys.readouterr().out
-    flags = ["--strategy", "dqe,top-k", "--curves", "0", "--out", str(tmp_path)]
+    flags = ["--strategy", "dqe,top-k", "--out", str(tmp_path)]
     assert negbench(["audit", "--recipe", recipe, *flags, *sets]) == 0
     out = " ".join(capsys.readouterr().err.split())
     assert out.count("note: DQE-CIR without its attribute weights") == 1

@@ -102,9 +102,8 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     from rich.progress import Progress
 
     from negbench import files
-    from negbench.config import parse_set
     from negbench.datasets.verify import verify as check
-    from negbench.layers import dataset_layer, plugin_layer
+    from negbench.layers import dataset_layer, parse_set, plugin_layer
 
     asked = VerifyData.parsed(given)
     plugin_layer(asked.plugin)

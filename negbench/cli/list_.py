@@ -57,8 +57,8 @@ def _documents(kind: str, name: str | None) -> Any:
     """For JSON: what there is of a kind, or all of one."""
     from dataclasses import asdict
 
-    from negbench.config import recipes
     from negbench.errors import UnknownNameError
+    from negbench.layers import recipes
     from negbench.registry import registry
     from negbench.systems.system import system, systems
 
@@ -76,7 +76,7 @@ def _documents(kind: str, name: str | None) -> Any:
 
 def _recipes(name: str | None) -> None:
     """All recipes with the first sentence of their comment, or the file of one."""
-    from negbench.config import recipes
+    from negbench.layers import recipes
 
     found = recipes()
     if name is not None:

@@ -18,10 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig, plugin_section
+from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
 from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
+from negbench.layers import plugin_section
 from negbench.metrics.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
 from negbench.room import Need, check_memory

@@ -10,20 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.config import (
-    Note,
-    ResolvedConfig,
-    RunConfig,
-    build_config,
-    merged,
-    plugin_section,
-    recipe_settings,
-    resolved,
-    set_layer,
-)
+from negbench.config import Note, ResolvedConfig, RunConfig, build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.errors import OptionError
-from negbench.layers import dataset_layer, plugin_layer
+from negbench.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
 from negbench.options import Compare, parse_negatives, parse_seeds
 from negbench.registry import SECTIONS, constructor_of, option_defaults, registry
 from negbench.systems.system import CIR, system, with_system

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from negbench.config import RunConfig, read_recipe
+from negbench.config import RunConfig
 from negbench.display import notes, stages
 from negbench.errors import OptionError
 from negbench.grid.axes import Axes
@@ -16,6 +16,7 @@ from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, default_name
 from negbench.grid.dials import dial_cells, parse_dial, points_of
 from negbench.grid.systems import system_cells
+from negbench.layers import read_recipe
 from negbench.options import Compare, parse_negatives
 from negbench.systems.system import system, systems
 

@@ -11,7 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from negbench import files
 from negbench.cluster import Ray
-from negbench.config import parse_plugin
 from negbench.display import log, notes, progress_console, stages
 from negbench.errors import NegbenchError, OptionError, UnknownNameError
 from negbench.executors import Executor, Here, Processes
@@ -19,6 +18,7 @@ from negbench.grid.cells import SCENES, Cell, Outcome, compute_task, title_of
 from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.encoding import encode_cells
 from negbench.grid.estimate import estimate
+from negbench.layers import parse_plugin
 from negbench.runfolder import Overwrite, RunFolder
 from negbench.signals import Stopped
 

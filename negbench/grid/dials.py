@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negbench.config import parse_value, set_layer
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.grid.axes import Axes
 from negbench.grid.cells import Cell, plan
+from negbench.layers import parse_value, set_layer
 
 Point = tuple[Any, ...]  # one value of every dial
 

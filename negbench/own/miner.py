@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from negbench.config import parse_plugin
 from negbench.contracts import Strategy, check_option
 from negbench.errors import OptionError
+from negbench.layers import parse_plugin
 from negbench.metrics.ragged import Ragged
 from negbench.mining.draws import splitmix
 from negbench.mining.mine import mine

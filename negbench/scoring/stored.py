@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from negbench.config import PluginConfig, merged
+from negbench.config import PluginConfig
 from negbench.data.scene import load_split
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError, RunError
 from negbench.files import parsed_json
+from negbench.layers import merged
 from negbench.metrics.metric import PerQuery
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.config import Note, RunConfig, build_config, config_layers, merged
+from negbench.config import Note, RunConfig, build_config
 from negbench.errors import UnknownNameError
+from negbench.layers import config_layers, merged
 from negbench.registry import constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:

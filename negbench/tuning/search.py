@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from negbench import files
-from negbench.config import build_config, read_recipe, resolved
+from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome
 from negbench.grid.encoding import encode_run
-from negbench.layers import layers_of
+from negbench.layers import layers_of, read_recipe
 from negbench.options import Study
 from negbench.signals import Stopped
 from negbench.systems.system import with_system

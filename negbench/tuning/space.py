@@ -16,9 +16,10 @@ from typing import Any
 
 import optuna
 
-from negbench.config import ResolvedConfig, RunConfig, build_config, parse_value, resolved, set_layer
+from negbench.config import ResolvedConfig, RunConfig, build_config, resolved
 from negbench.contracts import Range, band_fields, tunable_ranges
 from negbench.errors import OptionError, UnknownNameError, quoted
+from negbench.layers import parse_value, set_layer
 
 MAX_KNOBS = 5
 _SEARCHABLE = ("strategy", "loss", "backbone", "train", "schedule", "mining", "hybrid")

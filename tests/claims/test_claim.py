@@ -11,11 +11,14 @@ from negbench.claims.evidence import NEEDS
 from negbench.claims.measure import FalseNegatives, Recall
 from negbench.claims.planning import plan_claims
 from negbench.cli.main import run as negbench
-from negbench.config import set_layer
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
+from negbench.layers import set_layer
 from negbench.systems.system import systems
+
+TEST = 'statistic = "level", of = "a", measure = "recall", confirms = "> 0", refutes = "< 0"'
+KNOWN = {"a": {"system": "qure"}, "b": {"system": "plain"}, "c": {"system": "plain"}}
 
 
 def test_all_34_claims_are_there_and_fit_together() -> None:

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from negbench.cli.main import run as negbench
-from negbench.config import plugin_section
-from negbench.layers import dataset_layer
+from negbench.layers import dataset_layer, plugin_section
 
 
 @pytest.fixture

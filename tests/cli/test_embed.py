@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import negbench as package
 from negbench.cli.main import run as negbench
-from negbench.config import read_recipe
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import atomic_write
+from negbench.layers import read_recipe
 from negbench.own.init import look
 from negbench.registry import registry
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from negbench.cli.main import run as negbench
-from negbench.config import read_recipe
+from negbench.layers import read_recipe
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import HybridConfig, RunConfig, parse_plugin
+from negbench.config import HybridConfig, RunConfig
 from negbench.contracts import BankStep, relevance
 from negbench.data.scene import Scenes
 from negbench.datasets.dataset import Dataset
 from negbench.display import Display
 from negbench.errors import NegbenchError
+from negbench.layers import parse_plugin
 from negbench.loop.memory import check_one_process
 from negbench.loop.objective import Batch, Objective, StepResult, check_objective
 from negbench.loop.runs import Bench, open_run, resume, run_config

@@ -11,13 +11,14 @@ import torch
 
 from negbench.api import make_loss, make_strategy
 from negbench.cli.explain import options_of
-from negbench.config import RunConfig, parse_plugin, resolved
+from negbench.config import RunConfig, resolved
 from negbench.contracts import Strategy, band_fields, relevance, tunable_ranges
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.axes import expand, labels_of
 from negbench.identity import code_version
+from negbench.layers import parse_plugin
 from negbench.loop.checkpoint import stream
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, resume, run_config

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from negbench.api import make_loss, make_strategy
-from negbench.config import MiningConfig, RunConfig, parse_plugin, resolved
+from negbench.config import MiningConfig, RunConfig, resolved
 from negbench.contracts import ScoreView, Strategy
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import OptionError
+from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective
 from negbench.loop.runs import Bench, open_run, plan_run, run_config
 from negbench.loop.types import RunResult

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from negbench.config import parse_plugin
 from negbench.contracts import ScoreView
+from negbench.layers import parse_plugin
 from negbench.loop.runs import Bench, run_config
 from negbench.strategies.rocketqa import Rocketqa
 from negbench.systems.system import load_config

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from negbench.config import build_config, set_layer
+from negbench.config import build_config
 from negbench.data.scene import Scenes
+from negbench.layers import set_layer
 from negbench.loop.runs import Bench, run_config
 from negbench.systems.system import system
 

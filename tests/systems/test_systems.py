@@ -81,7 +81,7 @@ def test_flags_beat_a_system(toy_root: Path) -> None:
 
 
 def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
-    from negbench.config import set_layer
+    from negbench.layers import set_layer
 
     base = [*map(set_layer, vector_sets)]
     for name, words in (("dqe", ["attribute weights"]), ("hycole", ["text composition", "matching", "added", "fine"])):
