@@ -411,7 +411,6 @@ def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
         ({"init": "random", "size": "toy", "config": {"vit_heads": 3}}, WeightsError, "vit_heads 3 does not divide"),
         ({"init": "random", "size": "toy", "config": {"max_txt_len": 33}}, WeightsError, "max_txt_len must be 2..32"),
         ({"init": "random", "size": "toy", "config": {"image_size": 50}}, WeightsError, "patch_size 14 does not"),
-        ({"init": "random", "size": "toy", "config": "absent.json"}, OptionError, "absent.json"),
         ({"init": "random", "size": "toy", "config": {"vocab_size": 9}}, WeightsError, "tokens with"),
         ({"init": "random", "size": "toy", "tokenizer": "absent.txt"}, WeightsError, "absent.txt"),
         ({"weights": "nonsense"}, WeightsError, "'nonsense'"),

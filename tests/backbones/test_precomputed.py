@@ -112,7 +112,7 @@ def test_what_the_files_lack_is_counted_and_named(images, texts):
 
 
 def test_bad_options(tmp_path, images, texts):
-    with pytest.raises(OptionError, match="images must be the file with their embeddings"):
+    with pytest.raises(OptionError, match=r"images must be the \.npz file with their embeddings"):
         Precomputed.load(texts=texts)
     with pytest.raises(OptionError, match=r"texts must be a \.npz file, got '.*texts\.csv'"):
         Precomputed.load(images=images, texts=tmp_path / "texts.csv")
