@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
 from torch import Tensor
@@ -153,19 +151,3 @@ def test_top_columns_of_nothing_and_of_nan() -> None:
         top_columns(torch.tensor([[0.0, torch.nan]]), 1)
     with pytest.raises(NegbenchError, match="k must be >= 1, got 0"):
         top_columns(torch.zeros(1, 1), 0)
-
-
-def test_contracts_read_ranks_and_never_the_reverse() -> None:
-    import ast
-    from pathlib import Path
-
-    from negbench import contracts
-    from negbench.metrics import ranks
-
-    def imported(module: ModuleType) -> set[str]:
-        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-        return {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-
-    assert "negbench.metrics.ranks" in imported(contracts)
-    own = {name for name in imported(ranks) if name.startswith("negbench")}
-    assert own == {"negbench.errors", "negbench.metrics.compiled", "negbench.metrics.ragged"}
