@@ -47,18 +47,18 @@ TREE = f"{'|'.join(ARTISTS)}/{'|'.join(FILES)}"
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 
-class Options(NamedTuple):
+class PictureChoice(NamedTuple):
     """What to ask of the pictures (`EmojiPictures.load`)."""
 
-    artists: tuple[str, ...]
-    references: tuple[str, ...]
-    style: str
-    queries: int
-    seed: int
+    artists: tuple[str, ...] = ARTISTS
+    references: tuple[str, ...] = ARTISTS
+    style: str = "kept"
+    queries: int = 8000
+    seed: int = 0
 
 
 @dataclass(frozen=True)
-class World:
+class EmojiWorld:
     """All pictures in families of several looks.
 
     Args:
@@ -133,7 +133,7 @@ class EmojiPictures(Dataset):
             check_option("references", references, set(sources) <= set(artists), "among artists where style is kept")
         for name, count in (("train_queries", train_queries), ("val_queries", val_queries)):
             check_option(name, count, count >= 1, ">= 1")
-        options = Options(artists, sources, style, train_queries if split == "train" else val_queries, seed)
+        options = PictureChoice(artists, sources, style, train_queries if split == "train" else val_queries, seed)
         kind = card(options)
         reader = Reader.find(root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
         packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}]
@@ -208,7 +208,7 @@ class EmojiPictures(Dataset):
         return torch.tensor([each + each[-1:] * (most - len(each)) for each in looks])
 
 
-def card(options: Options) -> DatasetCard:
+def card(options: PictureChoice) -> DatasetCard:
     """Card of the emoji as asked for."""
     marks = [options.style, "+".join(options.artists)]
     if set(options.references) != set(options.artists):
@@ -260,7 +260,7 @@ def draw(root: Path, progress: Progress | None = None) -> int:
     return sum(len(package.pictures(wanted(package.names), progress)) for package in packages)
 
 
-def read_world(packages: Iterable[Icons]) -> World:
+def read_world(packages: Iterable[Icons]) -> EmojiWorld:
     """The pictures of some artists, drawn where they are not there yet; equal pixels are one image."""
     images: dict[Emoji, dict[str, str]] = defaultdict(dict)
     shown: dict[str, list[Emoji]] = {}
@@ -284,10 +284,10 @@ def read_world(packages: Iterable[Icons]) -> World:
                 if plain is None or difference(each.look, Look()) < plain[0]:
                     names[each.family] = (difference(each.look, Look()), name.replace("-", " "))
     ordered = dict(sorted(images.items()))
-    return World(ordered, shown, files, {family: name for family, (_, name) in names.items()})
+    return EmojiWorld(ordered, shown, files, {family: name for family, (_, name) in names.items()})
 
 
-def _of_split(world: World, split: str, seed: int) -> list[Emoji]:
+def _of_split(world: EmojiWorld, split: str, seed: int) -> list[Emoji]:
     """What the split's families show. Of the families that vary in the same attributes a share is val's, so that no
     attribute is val's alone.
     """
@@ -304,7 +304,7 @@ def _of_split(world: World, split: str, seed: int) -> list[Emoji]:
     return [emoji for emoji in world.images if (emoji.family in held_out) == (split == "val")]
 
 
-def _by(world: World, emoji: Emoji, artists: Iterable[str]) -> list[str]:
+def _by(world: EmojiWorld, emoji: Emoji, artists: Iterable[str]) -> list[str]:
     """Images of an emoji by some artists, in their order."""
     return [world.images[emoji][artist] for artist in artists if artist in world.images[emoji]]
 
@@ -321,7 +321,7 @@ class Ask(NamedTuple):
     target: str
 
 
-def _asked(world: World, split: str, options: Options) -> list[Ask]:
+def _asked(world: EmojiWorld, split: str, options: PictureChoice) -> list[Ask]:
     """Queries of a split: the families take turns, each with its own in a seeded order."""
     families: dict[str, list[Emoji]] = defaultdict(list)
     for emoji in _of_split(world, split, options.seed):
@@ -334,7 +334,7 @@ def _asked(world: World, split: str, options: Options) -> list[Ask]:
     return [ask for _, _, ask in sorted(turns)[: options.queries]]
 
 
-def _askable(world: World, members: Sequence[Emoji], options: Options) -> Iterator[Ask]:
+def _askable(world: EmojiWorld, members: Sequence[Emoji], options: PictureChoice) -> Iterator[Ask]:
     """Everything that can be asked of a family with a picture that changes and a reference that is not ambiguous."""
     for shown in members:
         sources = [artist for artist in options.references if artist in world.images[shown]]
@@ -351,7 +351,7 @@ def _askable(world: World, members: Sequence[Emoji], options: Options) -> Iterat
                     yield Ask(shown, artist, wanted, target)
 
 
-def _query(world: World, ask: Ask, split: str, options: Options) -> Query:
+def _query(world: EmojiWorld, ask: Ask, split: str, options: PictureChoice) -> Query:
     reference, target = world.images[ask.shown][ask.artist], world.images[ask.wanted][ask.target]
     named = options.style in ARTISTS
     key = f"{options.seed} {reference} {ask.wanted}"
