@@ -72,7 +72,11 @@ RANKED = "negbench.strategies._ranked"
         (RANKED, "allowed images that score strictly", "other words: images that score strictly"),
         (RANKED, "return view.allowed & less(", "return (\n        view.allowed\n    ) & less("),
         ("negbench.loop.types", "    epoch: int = 0  # the next one", "    epoch: int = (0)"),
-        ("negbench.contracts.backbone", "    from PIL.Image import Image", "    from PIL import Image"),  # for type checkers
+        (
+            "negbench.contracts.backbone",
+            "    from PIL.Image import Image",
+            "    from PIL import Image",
+        ),  # for type checkers
     ],
 )
 def test_what_moves_nothing_keeps_it(edit: Edit, module: str, old: str, new: str) -> None:
