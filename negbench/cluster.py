@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from negbench.errors import NegbenchError, OptionError, quoted
-from negbench.executors import GRACE, Event, Function, outcome_of
+from negbench.executors import GRACE, Event, Function, death, outcome_of
 from negbench.files import locked
 from negbench.signals import Stopped
 
@@ -127,7 +127,7 @@ class Ray:
                             ) from error
                         except RayError as error:
                             deaths[index] += 1
-                            event = _end_of(error, index, deaths[index], self.retries)
+                            event = death(index, _end_of(error), deaths[index], self.retries)
                             if event.kind == "note":
                                 pending.append((index, tasks[index]))
                         if event.kind == "apart":
@@ -192,21 +192,18 @@ def _work(function: Function, index: int, task: Any, place: _Place, mailbox: Any
     """A task on its node. What ends it by force (`KeyboardInterrupt`: cancelled) passes through."""
     if wrong := place.enter():
         return Event(index, "apart", wrong)
-    return outcome_of(function, index, task, lambda text: mailbox.put(Event(index, "note", text)))
+    return outcome_of(function, index, task, mailbox.put)
 
 
-def _end_of(error: Exception, index: int, times: int, retries: int) -> Event:
-    """What a death comes to: a note that the task is tried again, or its failure."""
+def _end_of(error: Exception) -> str:
+    """How Ray says that a task's process ended."""
     ends = {
         "NodeDiedError": "its node died",
         "WorkerCrashedError": "its worker process died",
         "OutOfMemoryError": "its node ran out of memory, and its worker process was killed",
     }
     kind = type(error).__name__
-    end = ends.get(kind) or f"{kind}: {str(error).strip()}".splitlines()[0]
-    if times <= retries:
-        return Event(index, "note", f"{end}: tried again")
-    return Event(index, "failed", f"{end}, {times} times" if times > 1 else end)
+    return ends.get(kind) or f"{kind}: {str(error).strip()}".splitlines()[0]
 
 
 def _cancel(references: list[Any]) -> None:

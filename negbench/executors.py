@@ -77,7 +77,7 @@ class Here:
         """See `Executor`; notes come with their task's end."""
         for index, task in enumerate(tasks):
             notes: list[Event] = []
-            event = outcome_of(function, index, task, lambda text, i=index, n=notes: n.append(Event(i, "note", text)))  # type: ignore[misc]
+            event = outcome_of(function, index, task, notes.append)
             yield from notes
             yield event
 
@@ -128,22 +128,16 @@ class Processes:
                     if worker.pipe not in ready:
                         worker.waited(passed, self.silence)
                         continue
-                    index = worker.index
                     try:
                         event: Event = worker.pipe.recv()
                     except (EOFError, OSError):  # a worker that dies at its start may reset the pipe
                         del active[worker.pipe]
+                        index = worker.index
                         deaths[index] += 1
-                        again = deaths[index] <= self.retries
-                        if again:
+                        event = death(index, f"its worker process {worker.end()}", deaths[index], self.retries)
+                        if event.kind == "note":
                             pending.append((index, tasks[index]))
-                        end = f"its worker process {worker.end()}"
-                        times = f", {deaths[index]} times" if deaths[index] > 1 else ""
-                        yield (
-                            Event(index, "note", f"{end}: tried again")
-                            if again
-                            else Event(index, "failed", end + times)
-                        )
+                        yield event
                         if pending:
                             start()
                         continue
@@ -216,16 +210,34 @@ def _context(function: Function) -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def outcome_of(function: Function, index: int, task: Any, report: Report) -> Event:
-    """Compute a task in this process: how it ended."""
+def outcome_of(function: Function, index: int, task: Any, send: Callable[[Event], object]) -> Event:
+    """Compute a task in this process and return how it ended; `send` takes its notes."""
+
+    def report(text: str) -> None:
+        send(Event(index, "note", text))
+
     try:
         return Event(index, "done", function(task, report))
     except Exception as error:
-        return Event(index, "failed", *_told(error))
+        return Event(index, "failed", *_explained(error))
 
 
-def _told(error: Exception) -> tuple[str, str]:
-    """One line, and the traceback where it is a fault of ours."""
+def death(index: int, end: str, times: int, retries: int) -> Event:
+    """Event of a task whose process died: a note that it is tried again, or its failure.
+
+    Args:
+        index: of the task.
+        end: how the process ended, e.g. "its worker process died".
+        times: how often that happened to this task.
+        retries: how often it may happen.
+    """
+    if times <= retries:
+        return Event(index, "note", f"{end}: tried again")
+    return Event(index, "failed", f"{end}, {times} times" if times > 1 else end)
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """One line, and the traceback unless it is a user's mistake."""
     from negbench.errors import NegbenchError, out_of_memory
     from negbench.registry import blamed
 
@@ -255,7 +267,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
     try:
         while (message := pipe.recv()) is not None:
             index, task = message
-            send(outcome_of(function, index, task, lambda text, i=index: send(Event(i, "note", text))))  # type: ignore[misc]
+            send(outcome_of(function, index, task, send))
     except Stopped as stopped:
         raise SystemExit(stopped.code) from None
     except (EOFError, OSError):  # the parent is gone

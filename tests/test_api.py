@@ -149,15 +149,16 @@ def test_what_no_configuration_can_name_is_one_line() -> None:
 
 
 def test_backbones_and_data_sets_are_taken_for_the_options_they_were_made_with() -> None:
-    from negbench.api import _MADE, _layer
+    from negbench.api import _MADE, _plain
 
     data = negbench.load_dataset("vectors", split="val", twins=2.0, images=False)
     backbone = negbench.make_backbone("vectors", tokens=2)
-    layer = _layer({"dataset": data, "backbone": backbone})
-    assert layer == {"dataset": {"name": "vectors", "twins": 2.0}, "backbone": {"name": "vectors", "tokens": 2}}
+    asked = _plain(negbench.Run(dataset=data, backbone=backbone))
+    assert asked.dataset == {"name": "vectors", "twins": 2.0}
+    assert asked.backbone == {"name": "vectors", "tokens": 2}
     number = id(data)
     assert number in _MADE
-    del data, layer
+    del data, asked
     assert number not in _MADE  # nothing is remembered of what is gone
 
 
