@@ -54,7 +54,7 @@ def differences(
     """
     generator, design = seeded(values, key), _design(values, margin=margin, alpha=alpha)
     seeds = {name: mine.seeds for name, mine in values.items()}
-    table = statistics.Table({name: mine.values for name, mine in values.items()}, design, seeds)
+    table = statistics.ValueTable({name: mine.values for name, mine in values.items()}, design, seeds)
     against = {} if baseline is None else statistics.against(table, baseline, generator)
     return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
 

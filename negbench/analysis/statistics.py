@@ -129,7 +129,7 @@ class Difference:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ValueTable:
     """Checked values of K strategies.
 
     Args:
@@ -256,7 +256,9 @@ class QueryNoise:
 # --- tests -------------------------------------------------------------------------------------------------------
 
 
-def contrasts(table: Table, weights: Sequence[Mapping[str, float]], generator: np.random.Generator) -> list[Difference]:
+def contrasts(
+    table: ValueTable, weights: Sequence[Mapping[str, float]], generator: np.random.Generator
+) -> list[Difference]:
     """Test contrasts of means together: each is {strategy: weight}, whose weights sum to 0.
 
     All intervals hold at once (single-step max-t: Westfall and Young, Resampling-Based Multiple Testing, 1993).
@@ -314,7 +316,7 @@ def _reproducible(noise: QueryNoise, matrix: Array) -> Array:
     return np.asarray(np.sqrt(np.clip(share, 0, 1)), dtype=np.float64)
 
 
-def _differences(table: Table, value: Array, seeds: NDArray[Any], both: Array, alone: Array) -> list[Difference]:
+def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Array, alone: Array) -> list[Difference]:
     """Half widths and p-values from draws [R, C] of the absolute errors; the two are dual to each other.
 
     A difference has to pass with seed noise and without: neither bound of the variance may be undercut.
@@ -350,7 +352,7 @@ def _differences(table: Table, value: Array, seeds: NDArray[Any], both: Array, a
     return found
 
 
-def _scale(table: Table) -> tuple[float, float]:
+def _scale(table: ValueTable) -> tuple[float, float]:
     """Where means can lie: [0, 1] where all values do."""
     rows = [row for own in table.values.values() for row in own]
     inside = all(np.min(row) >= 0 and np.max(row) <= 1 for row in rows)
@@ -369,7 +371,7 @@ def _interval(mean: float, half: float, level: float, bounds: tuple[float, float
 # --- what is asked of a table --------------------------------------------------------------------------------------
 
 
-def summarise(table: Table) -> dict[str, Summary]:
+def summarise(table: ValueTable) -> dict[str, Summary]:
     """Mean, sd over seeds and intervals of every strategy; Student's t, and normal for these models."""
     level, found, bounds = 1 - table.design.alpha, {}, _scale(table)
     for name in table.names:
@@ -389,7 +391,7 @@ def summarise(table: Table) -> dict[str, Summary]:
     return found
 
 
-def against(table: Table, baseline: str, generator: np.random.Generator) -> dict[str, Difference]:
+def against(table: ValueTable, baseline: str, generator: np.random.Generator) -> dict[str, Difference]:
     """Every strategy minus the baseline, tested together; those that share no seed with it are left out."""
     if baseline not in table.names:
         raise ValueError(f"baseline '{baseline}' is not in the table: {', '.join(table.names)}")
@@ -438,7 +440,7 @@ def ranks_of(beaten: Mapping[str, Collection[str]]) -> dict[str, tuple[int, int]
     return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
 
 
-def pairs(table: Table, generator: np.random.Generator, chosen: Sequence[tuple[str, str]] | None = None) -> Pairs:
+def pairs(table: ValueTable, generator: np.random.Generator, chosen: Sequence[tuple[str, str]] | None = None) -> Pairs:
     """All pairs of a table that share a seed, or the chosen ones, tested together."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
     asked = every if chosen is None else list(chosen)
@@ -484,7 +486,7 @@ def factorial(
     if missing := [s for s in subsets if frozenset(s) not in cells]:
         raise ValueError(f"a design of {len(factors)} factors needs {len(subsets)} cells; missing: {missing}")
     names = [" + ".join(s) or "none" for s in subsets]
-    table = Table({name: cells[frozenset(s)] for name, s in zip(names, subsets, strict=True)}, design)
+    table = ValueTable({name: cells[frozenset(s)] for name, s in zip(names, subsets, strict=True)}, design)
     # a set's own term: the alternating sum over its subsets (Harsanyi's dividend); a share: its terms, equally divided
     terms = np.array([[(-1) ** (len(t) - len(s)) if set(s) <= set(t) else 0 for s in subsets] for t in subsets[1:]])
     split = np.array([[(f in t) / len(t) for t in subsets[1:]] for f in factors])

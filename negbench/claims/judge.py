@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from negbench.analysis.statistics import Design, Table, against
+from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measure, Measured
@@ -188,7 +188,7 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
     digest = hashlib.sha256(np.ascontiguousarray([one, other]).tobytes()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     design = Design(None if strata is None else strata[there], alpha=alpha)
-    found = against(Table({"one": one, "other": other}, design), "other", generator)["one"]
+    found = against(ValueTable({"one": one, "other": other}, design), "other", generator)["one"]
     return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
 
 

@@ -10,7 +10,7 @@ from negbench.analysis.seed_variance import variance_draws
 from negbench.analysis.statistics import (
     Design,
     Interval,
-    Table,
+    ValueTable,
     against,
     contrasts,
     factorial,
@@ -31,7 +31,7 @@ def table_of(means, seeds=5, queries=300, sd=0.005, *, rng=None, **design):
         f"s{k}": mean + easy + sd * rng.normal(size=(seeds, 1)) + 0.01 * rng.normal(size=(seeds, queries))
         for k, mean in enumerate(means)
     }
-    return Table(values, Design(**design))
+    return ValueTable(values, Design(**design))
 
 
 # --- variances over seeds ----------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_nothing_varies_between_strategies(means):
 def test_two_strategies_whose_seeds_alone_vary_are_a_t_test(seeds):
     rng = generator(5)
     values = {name: rng.normal(size=(seeds, 1)) + np.zeros((1, 50)) for name in "ab"}
-    found = against(Table(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
+    found = against(ValueTable(values, Design(nested=True, draws=20_000)), "b", generator())["a"]
     difference = (values["a"] - values["b"])[:, 0]
     exact = scipy.stats.ttest_1samp(difference, 0)
     low, high = exact.confidence_interval(0.95)
@@ -90,7 +90,7 @@ def test_two_strategies_whose_seeds_alone_vary_are_a_t_test(seeds):
 def test_one_seed_is_judged_over_queries():
     rng = generator(6)
     values = {name: rng.normal(size=(1, 400)) for name in "ab"}
-    found = against(Table(values, Design(draws=20_000)), "b", generator())["a"]
+    found = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
     exact = scipy.stats.ttest_rel(values["a"][0], values["b"][0])
     low, high = exact.confidence_interval(0.95)
     assert (found.models.low, found.models.high) == pytest.approx((low, high), abs=0.01)
@@ -102,8 +102,8 @@ def test_clusters_are_the_units_that_vary():
     rng, clusters = generator(7), np.repeat(np.arange(20), 30)
     by_cluster = rng.normal(size=20)[clusters]
     values = {"a": by_cluster[None] + 0.001 * rng.normal(size=(1, 600)), "b": np.zeros((1, 600))}
-    clustered = against(Table(values, Design(clusters=clusters, draws=20_000)), "b", generator())["a"]
-    plain = against(Table(values, Design(draws=20_000)), "b", generator())["a"]
+    clustered = against(ValueTable(values, Design(clusters=clusters, draws=20_000)), "b", generator())["a"]
+    plain = against(ValueTable(values, Design(draws=20_000)), "b", generator())["a"]
     means = np.array([values["a"][0, clusters == c].mean() for c in range(20)])
     low, high = scipy.stats.ttest_1samp(means, 0).confidence_interval(0.95)
     assert clustered.models.high - clustered.models.low == pytest.approx(high - low, rel=0.05)
@@ -113,7 +113,7 @@ def test_clusters_are_the_units_that_vary():
 def test_a_mean_of_strata_weighs_every_stratum_alike():
     strata = np.array([0] * 10 + [1] * 90)
     values = {"a": np.where(strata == 0, 1.0, 0.0)[None], "b": np.zeros((1, 100))}
-    table = Table(values, Design(strata=strata))
+    table = ValueTable(values, Design(strata=strata))
     assert against(table, "b", generator())["a"].value == pytest.approx(0.5)
     assert summarise(table)["a"].mean == pytest.approx(0.5)
     noise = table.query_noise(["a", "b"], [0])
@@ -123,7 +123,7 @@ def test_a_mean_of_strata_weighs_every_stratum_alike():
 def test_noise_of_single_runs_is_not_counted_twice():
     """Where only runs vary, the interval over seeds is that of the seeds: the queries add nothing of their own."""
     rng = generator(8)
-    table = Table({name: rng.normal(size=(40, 200)) for name in "abcd"}, Design(draws=8000))
+    table = ValueTable({name: rng.normal(size=(40, 200)) for name in "abcd"}, Design(draws=8000))
     noise = table.query_noise(table.names, table.common(table.names))
     np.testing.assert_allclose(np.diag(noise.interaction), 1 / (40 * 200), rtol=0.1)
     found = against(table, "a", generator())["b"]
@@ -136,13 +136,13 @@ def test_nested_worlds_need_no_equal_numbers_of_queries_and_add_no_second_query_
     rng = generator(9)
     lengths = (150, 200, 250, 180)
     values = {name: [rng.normal(size=n) + shift for n in lengths] for name, shift in (("a", 1.0), ("b", 0.0))}
-    found = against(Table(values, Design(nested=True)), "b", generator())["a"]
+    found = against(ValueTable(values, Design(nested=True)), "b", generator())["a"]
     means = np.array([a.mean() - b.mean() for a, b in zip(values["a"], values["b"], strict=True)])
     assert found.value == pytest.approx(means.mean())
     assert found.seeds == 4
     assert found.verdict == "better"
     with pytest.raises(ValueError, match="same queries"):
-        Table(values)
+        ValueTable(values)
 
 
 # --- what is asked of a table ---------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
     rng = generator(11)
     rows = {"a": [0, 1, 2, 3], "b": [2, 3, 4], "c": [0, 1, 2, 3, 4]}
     values = {name: rng.normal(size=(len(seeds), 60)) for name, seeds in rows.items()}
-    table = Table(values, seeds=rows)
+    table = ValueTable(values, seeds=rows)
     found = against(table, "b", generator())
     assert found["a"].seeds == 2
     assert found["c"].seeds == 3
     assert found["a"].value == pytest.approx((values["a"][2:] - values["b"][:2]).mean())
-    alone = Table({"a": values["a"][:1], "b": values["b"][2:]}, seeds={"a": [0], "b": [4]})
+    alone = ValueTable({"a": values["a"][:1], "b": values["b"][2:]}, seeds={"a": [0], "b": [4]})
     assert against(alone, "b", generator()) == {}
     assert pairs(alone, generator()).ranks() == {"a": (1, 2), "b": (1, 2)}
     with pytest.raises(ValueError, match="no seed in common"):
@@ -210,7 +210,7 @@ def test_strategies_are_paired_on_the_seeds_that_both_have():
 def test_summaries_hold_the_mean_and_stay_on_the_scale():
     rng = generator(12)
     hits = (rng.random((4, 100)) < 0.02).astype(float)
-    found = summarise(Table({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
+    found = summarise(ValueTable({"rare": hits, "one": hits[:1]}, seeds={"rare": [0, 1, 2, 3], "one": [0]}))
     rare = found["rare"]
     assert rare.mean == pytest.approx(hits.mean())
     assert rare.sd == pytest.approx(hits.mean(1).std(ddof=1))
@@ -249,7 +249,7 @@ def test_a_factorial_splits_a_difference_into_terms_and_shares():
 def test_what_does_not_fit_is_refused(change, message):
     given = {"values": {"a": np.zeros((2, 5)), "b": np.zeros((2, 5))}} | change
     with pytest.raises(ValueError, match=message):
-        Table(**given)
+        ValueTable(**given)
 
 
 def test_options_out_of_range_are_refused():
@@ -259,7 +259,7 @@ def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="not in the table"):
         against(table_of([0.1, 0.2]), "nobody", generator())
     with pytest.raises(ValueError, match="at least 2 queries"):
-        summarise(Table({"a": np.zeros((2, 3))}, Design(strata=np.array([0, 0, 1]))))
+        summarise(ValueTable({"a": np.zeros((2, 3))}, Design(strata=np.array([0, 0, 1]))))
     assert contrasts(table_of([0.1, 0.2]), [], generator()) == []
 
 
@@ -274,7 +274,7 @@ def test_false_verdicts_are_rare_and_three_seeds_find_something():
         values = {
             f"s{k}": effects[k] + sds[k] * rng.normal(size=(3, 1)) + 0.02 * rng.normal(size=(3, 200)) for k in range(8)
         }
-        found = against(Table(values, Design(draws=1000)), "s0", rng)
+        found = against(ValueTable(values, Design(draws=1000)), "s0", rng)
         false += any(each.verdict in ("better", "worse") for name, each in found.items() if name < "s6")
         power += np.mean([found[name].verdict == "better" for name in ("s6", "s7")]) / 40
     assert false <= 6  # 5 % of 40 and two standard deviations

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from negbench.analysis.statistics import Design, Difference, Table, against, pairs
+from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
 
 EFFECT, MARGIN, DIFFICULTY = 0.03, 0.01, 3.0
 
@@ -42,7 +42,7 @@ class Setting:
             return 0.008 * np.exp(0.6 * rng.standard_normal(self.rows))
         return 0.006 / np.sqrt(rng.chisquare(3, self.rows) / 3)
 
-    def table(self, rng: np.random.Generator) -> tuple[Table, np.ndarray]:
+    def table(self, rng: np.random.Generator) -> tuple[ValueTable, np.ndarray]:
         """Values, and the true differences to the first strategy."""
         effects = np.zeros(self.rows)
         effects[self.rows - self.rows // 3 :] = EFFECT
@@ -61,7 +61,7 @@ class Setting:
             moved = level + difficulty + by_query(self.preference) + sd * slope * rng.standard_normal((self.seeds, 1))
             values[f"s{k}"] = (scipy.special.logit(rng.random((self.seeds, self.queries))) < moved).astype(float)
         clusters = places if self.clusters else None
-        return Table(values, Design(nested=self.nested, clusters=clusters, margin=MARGIN)), effects
+        return ValueTable(values, Design(nested=self.nested, clusters=clusters, margin=MARGIN)), effects
 
 
 _LOGITS: dict[tuple[float, float], float] = {}
