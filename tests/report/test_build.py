@@ -282,7 +282,7 @@ def _train_queries(run: Path) -> list[str]:
 
 
 def test_a_single_run(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("negbench.loop.runs.config_hash", None)  # models are rebuilt without all code being read
+    monkeypatch.setattr("negbench.loop.types.config_hash", None)  # models are rebuilt without all code being read
     run = next(f for f in sorted(compared.glob("in-batch-bradley-terry*-s1-*")) if f.is_dir())
     written = write_report(compared, run.name, 1)
     page = Parsed(written[0].read_text(encoding="utf-8"))

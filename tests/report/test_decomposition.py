@@ -66,7 +66,7 @@ def test_own_terms_shares_and_the_interaction_by_hand() -> None:
 def test_other_negatives_against_the_systems_own() -> None:
     tables = [
         table("plain", "in-batch", in_batch=0.30, qure=0.35),
-        table("s", "qure", in_batch=0.30, qure=0.40, twin=0.4001),
+        table("s", "qure", in_batch=0.30, qure=0.40, twin=0.40),
         table("none", "absent", qure=0.4),
     ]
     rows = [row for each in tables for row in rows_of(each, Rules())]

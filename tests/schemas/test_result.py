@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from negbench import api
+from negbench.options import Run
 from negbench.schemas import FILE, RunRecord, result_schema, text_of
 
 
@@ -19,7 +20,7 @@ def results(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     """Of a corpus and a batch strategy."""
     runs = tmp_path_factory.mktemp("runs")
     for strategy in ("qure", "in-batch"):
-        api.run(strategy=strategy, sets=vector_sets, runs_dir=runs, tracking_uri="none")
+        api.run(strategy=strategy, sets=vector_sets, options=Run(runs_dir=runs, tracking_uri="none"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(runs.glob("*/result.json"))]
 
 

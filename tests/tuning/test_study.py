@@ -225,7 +225,7 @@ def test_listed_points_are_tested_against_the_default(toy_sets: list[str], tmp_p
         assert row.summary.seeds == 2
     for row in rows[1:]:
         assert row.test is not None
-        assert row.test.difference == pytest.approx(row.summary.mean - rows[0].summary.mean)
+        assert row.test.value == pytest.approx(row.summary.mean - rows[0].summary.mean)
     assert listed_points(book) == rows
 
 
@@ -297,9 +297,7 @@ def test_the_command_from_start_to_test(
             details = RunFolder(tmp_path / row["run"]).result
             values.setdefault(row["strategy"], []).append(details["metrics"]["average/recall"])
         assert final["best"]["mean"] == pytest.approx(np.mean(values["dqe best"]))
-        assert final["test"]["difference"] == pytest.approx(
-            np.mean(values["dqe best"]) - np.mean(values["dqe default"])
-        )
+        assert final["test"]["value"] == pytest.approx(np.mean(values["dqe best"]) - np.mean(values["dqe default"]))
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
     assert parent.data.params["pruner"] == "median"
