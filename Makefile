@@ -24,16 +24,20 @@ endef
 $(VENV)/.full: pyproject.toml constraints.txt
 	$(call INSTALL,full$(comma)fast)
 
+$(VENV)/.pictures: pyproject.toml constraints.txt
+	$(call INSTALL,full$(comma)fast$(comma)pictures)
+	touch $(VENV)/.full
+
 $(STAMP): pyproject.toml constraints.txt
 	$(call INSTALL,dev)
-	touch $(VENV)/.full
+	touch $(VENV)/.full $(VENV)/.pictures
 
 install: $(STAMP) ## create .venv and install negbench with everything it needs
 
 demo: $(VENV)/.full ## compare the papers' strategies in a small world: table, report, MLflow store in runs/
 	$(BIN)/negbench compare --recipe demo --workers 2 --name demo
 
-pictures: $(STAMP) ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; npm and a registry needed
+pictures: $(VENV)/.pictures ## real pictures: fetch four icon packages with npm, draw, encode, compare in runs/emoji; npm and a registry needed
 	$(BIN)/negbench data fetch emoji --out data/emoji
 	$(BIN)/negbench compare --recipe emoji --data-root data/emoji --workers 2 --name emoji
 

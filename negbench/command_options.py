@@ -96,7 +96,7 @@ class FetchData(Options):
 class EncodeData(ModelOptions, WorkerOptions):
     """Options of `negbench data encode`."""
 
-    splits: str = option("train,val", "Splits of the data set, by comma.")
+    splits: str = option("train,val", "Comma-separated splits of the data set.")
     verify: bool = option(False, "Read what is stored first; encode anew what is damaged.")
 
 
@@ -110,7 +110,7 @@ class Doctor(TrackedOptions):
 class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
-    only: str | None = option(None, "Numbers of claims, or papers (qure, ...), by comma [default: all].")
+    only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
     listed: bool = option(False, "Print the claims and their tests; compute nothing.", flags=("--list",))
     compare: str | None = option(
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
@@ -130,7 +130,7 @@ class SubjectOptions(ModelOptions, RunsOptions):
     run: str | None = option(None, "A finished run: its data set and its trained weights.", metavar="RUN")
     split: str = option("train", "Whose queries and corpus.")
     refresh: int = option(0, "Refresh count that strategies with a schedule get, from 0.", ge=0)
-    seed: int = option(0, "Of draws and samples, and of untrained weights.", ge=0)
+    seed: int = option(0, "Seed of draws, samples and untrained weights.", ge=0)
 
     @model_validator(mode="after")
     def _one_backbone(self) -> Self:
@@ -144,7 +144,7 @@ class Audit(SubjectOptions):
 
     strategies: Any = option(
         None,
-        "'all' (that need no guide and go with any loss), or names by comma; options as top-k:k=50 "
+        "'all' (that need no guide and go with any loss), or comma-separated names; options as top-k:k=50 "
         "[default: all, or the run's].",
         flags=("--strategy",),
         cli=str,
@@ -154,7 +154,7 @@ class Audit(SubjectOptions):
         "Calls images that look like the target false negatives; FILE: a TREC run file of its scores.",
         metavar="BACKBONE[:OPTION=VALUE]|FILE",
     )
-    threshold: float = option(0.9, "Cosine to the target (or score) above which it does so.")
+    threshold: float = option(0.9, "Cosine to the target (or score) above which an image counts as a false negative.")
     queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
     draws: int = option(10, "Negatives drawn for each query.", ge=2)
     out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
@@ -226,7 +226,7 @@ class Evaluate(DatasetOptions, RunsOptions):
         "that are not the target rank.",
     )
     scorer: str | None = option(None, "Run that scores for cirqrs.")
-    k: tuple[int, ...] = option((10, 50), "With --metric: cutoffs, by comma [default: 10,50].", cli=str)
+    k: tuple[int, ...] = option((10, 50), "With --metric: comma-separated cutoffs [default: 10,50].", cli=str)
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
     trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")

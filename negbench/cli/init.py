@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         "init",
         Init,
         init,
-        help="Look at a folder of images, or embeddings, and triplets: list what is there and what is missing, write "
+        help="Inspect a folder of images, or embeddings, and triplets: list what is there and what is missing, write "
         "a commented recipe and a strategy to change, and name the next commands.",
         examples=["negbench init my-data"],
     )

@@ -56,7 +56,12 @@ def over_recipe(asked: Compare) -> Compare:
     Raises:
         NegbenchError: a recipe that cannot be read, or a key of the table that is none.
     """
-    return asked if asked.recipe is None else asked.over(read_recipe(asked.recipe).get("compare", {}), "compare")
+    if asked.recipe is None:
+        return asked
+    table = read_recipe(asked.recipe).get("compare", {})
+    if asked.systems is not None and isinstance(table, dict):  # every system brings its own loss
+        table = {key: value for key, value in table.items() if key != "losses"}
+    return asked.over(table, "compare")
 
 
 def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:

@@ -441,3 +441,9 @@ def test_labels_name_files_by_as_little_of_their_path_as_tells_them_apart() -> N
     assert short(["clip(weights=lavis:/m/model.pth)", "qure(a/b=1)"]) == {
         "clip(weights=lavis:/m/model.pth)": "clip(weights=lavis:model.pth)", "qure(a/b=1)": "qure(a/b=1)",
     }  # fmt: skip
+
+
+def test_systems_bring_their_own_losses_whatever_the_recipe_compares() -> None:
+    asked = over_recipe(Compare(recipe=Path("demo"), systems="all"))
+    assert asked.losses is None
+    assert over_recipe(Compare(recipe=Path("demo"))).losses == ["bradley-terry"]
