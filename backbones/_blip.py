@@ -43,6 +43,7 @@ from negbench.errors import OptionError, WeightsError
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Pooling = Literal["query", "text"]
+Captions = Literal["blip_caption", "as_is"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 INITIAL_STD = 0.02  # BERT's, and LAVIS's for the query tokens
@@ -56,6 +57,7 @@ class BlipOptions:
     target_ratio: float = 1.25
     attribute_weights: bool | float = False
     seed: int = 0
+    captions: Captions = "blip_caption"  # of BLIP
     freeze_images: bool = False  # of BLIP; BLIP-2's tower is frozen in any case
     pooling: Pooling = "query"  # of BLIP-2
 
@@ -64,6 +66,7 @@ class BlipOptions:
         check_option("backbone.target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
         check_seed(self.seed)
         check_choice("backbone.pooling", self.pooling, Pooling)
+        check_choice("backbone.captions", self.captions, Captions)
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ class BlipFamily(Composed):
             added=self.added_tokens,
             max_length=self.sizes.max_txt_len,
             name=name,
+            processed=self.options.captions == "blip_caption",
         )
         rows = self.sizes.vocab_size
         # no row of random weights means anything yet: more of them than words do no harm

@@ -111,17 +111,19 @@ def _read_json(source: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class CaptionTokenizer:
-    """Strings -> BERT ids and mask, after the caption processor.
+    """Strings -> BERT ids and mask.
 
     Args:
         bert: transformers' BertTokenizer.
         max_length: tokens of every row, [CLS] and [SEP] included.
         name: where the vocabulary is from, for the identity.
+        processed: whether captions go through `process_caption` first (not for LAVIS's BLIP "large").
     """
 
     bert: Any
     max_length: int
     name: str
+    processed: bool = True
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """B strings -> {"input_ids": [B, max_length] int64, "attention_mask": [B, max_length] int64}.
@@ -132,7 +134,7 @@ class CaptionTokenizer:
             empty = torch.zeros(0, self.max_length, dtype=torch.int64)
             return {"input_ids": empty, "attention_mask": empty.clone()}
         batch = self.bert(
-            [process_caption(text) for text in texts],
+            [process_caption(text) if self.processed else text for text in texts],
             padding="max_length",
             truncation=True,
             max_length=self.max_length,
@@ -155,6 +157,7 @@ def make_tokenizer(
     added: Sequence[str],
     max_length: int,
     name: str = BUILT_IN,
+    processed: bool = True,
 ) -> CaptionTokenizer:
     """BertTokenizer of a vocabulary with LAVIS's added tokens: "[DEC]" (BLIP-2), or "[DEC]" and "[ENC]" (BLIP).
 
@@ -166,4 +169,4 @@ def make_tokenizer(
     for token in added:
         if token not in vocabulary:
             bert.add_tokens([token], special_tokens=True)
-    return CaptionTokenizer(bert, max_length, name)
+    return CaptionTokenizer(bert, max_length, name, processed)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from negbench.backbones._blip import BlipFamily, BlipOptions, Precision
+from negbench.backbones._blip import BlipFamily, BlipOptions, Captions, Precision
 from negbench.backbones._captions import built_in_vocabulary
 from negbench.backbones._composed import Init
 from negbench.backbones._fusion import unit
@@ -83,6 +83,7 @@ class Blip(BlipFamily):
         tokenizer: str | None = None,
         init: Init = "pretrained",
         size: Size = "base",
+        captions: Captions = "blip_caption",
         freeze_images: bool = False,
         precision: Precision = "fp32",
         target_ratio: float = 1.25,
@@ -102,6 +103,7 @@ class Blip(BlipFamily):
                 with init="random": a small vocabulary made in code.
             init: "pretrained", or "random" weights from `seed`.
             size: of random weights: "toy", "base" (ViT-B/16, 384 pixels) or "large" (ViT-L/16, 224 pixels).
+            captions: LAVIS's processor "blip_caption", or "as_is": its configuration of BLIP "large" names none.
             freeze_images: keep the visual tower as it is, so that features are stored once.
             precision: of the visual tower.
             target_ratio: of the target padding.
@@ -112,7 +114,7 @@ class Blip(BlipFamily):
             WeightsError: weights missing (with what to fetch and where to put it) or not fitting (with the keys).
             OptionError: an option out of range, or one that `init` has no use for.
         """
-        options = BlipOptions(precision, target_ratio, attribute_weights, seed, freeze_images)
+        options = BlipOptions(precision, target_ratio, attribute_weights, seed, captions, freeze_images)
         return cls.loaded(weights, config, tokenizer, init, size, options)
 
     @staticmethod
@@ -133,7 +135,7 @@ class Blip(BlipFamily):
             "composition": "text encoder with cross-attention to the image in every layer, first token ([ENC])",
             "activation": "gelu",
             "tokens_per_image": 1,
-            "details": {"captions": "blip_caption", "freeze_images": self.frozen_images},
+            "details": {"captions": self.options.captions, "freeze_images": self.frozen_images},
         }
 
     def candidates(self, features: Tensor) -> Tensor:

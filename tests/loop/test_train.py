@@ -19,7 +19,7 @@ import torch
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
-from negbench.loop import runs
+from negbench.loop import types
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
@@ -78,7 +78,7 @@ def test_what_cannot_be_resumed(tmp_path: Path, vector_sets: list[str], monkeypa
     with pytest.raises(RunError, match="there is no run 'nosuch'"):
         resume("nosuch", tmp_path)
     (done.path / "result.json").unlink()
-    monkeypatch.setattr(runs, "config_hash", lambda *_, **__: "0" * 64)
+    monkeypatch.setattr(types, "config_hash", lambda *_, **__: "0" * 64)
     with pytest.raises(RunError, match="cannot be resumed: code, data or weights have changed"):
         resume(done.run_id, tmp_path)
 

@@ -16,7 +16,7 @@ from numpy.random import default_rng
 from negbench.analysis.answer import answer
 from negbench.analysis.differences import differences
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
-from negbench.analysis.statistics import Design, Table, against
+from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.analysis.verdicts import (
     OVER_ALL,
     Rules,
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_statistics(tmp_path: Path) -> None:
     assert rows["a"].diff_low < difference < rows["a"].diff_high
     values = table.values["average/recall"]
     design = Design(values["a"].strata)
-    want = against(Table({name: mine.values for name, mine in values.items()}, design), "in-batch", default_rng(5))
+    want = against(ValueTable({name: mine.values for name, mine in values.items()}, design), "in-batch", default_rng(5))
     for name, found in want.items():  # another stream of random numbers: equal up to their noise
         row = rows[name]
         assert row.minimum_detectable == pytest.approx(found.minimum_detectable, abs=0.01)
