@@ -144,7 +144,8 @@ def encode(given: Mapping[str, Any]) -> None:
     from negbench.systems.system import with_system
 
     asked = EncodeData.parsed(given)
-    whole, remarks = with_system([{"strategy": {"name": "all-corpus"}}, *layers_of(asked)], Scenes())  # any strategy
+    unread = {"strategy": {"name": "all-corpus"}}  # a configuration names a strategy; it plays no part here
+    whole, remarks = with_system([*layers_of(asked), unread], Scenes())
     notes(remarks)
     config = resolved(build_config([whole]))
 

@@ -19,7 +19,7 @@ import torch
 from negbench.cli.main import run as negbench
 from negbench.config import RunConfig
 from negbench.errors import NegbenchError, RunError
-from negbench.loop import types
+from negbench.loop import runs, types
 from negbench.loop.runs import Bench
 from negbench.loop.types import RunResult
 from negbench.runfolder import RunFolder
