@@ -13,7 +13,7 @@ from negbench.grid.comparison import Group
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
 _ENOUGH_SEEDS = 5
-_NAMED = 6  # strategies named in a list
+_NAMED = 4  # strategies named in a list
 
 
 def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
