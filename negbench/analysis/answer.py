@@ -17,7 +17,7 @@ _NAMED = 4  # strategies named in a list
 
 
 def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """The answer in sentences: each table's order, those over all first, then how sure it is, and the regime.
+    """The answer in sentences: each table's first place, those over all first; losers; how sure it is; the regime.
 
     Args:
         groups: of a comparison.
@@ -27,8 +27,10 @@ def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
     tables: dict[tuple[str, ...], list[VerdictRow]] = {}
     for row in sorted(main, key=lambda row: OVER_ALL not in row.place):
         tables.setdefault(row.place, []).append(row)
-    lines = [_prefix(place, list(tables)) + _order(mine) for place, mine in tables.items()]
-    return [*lines, *_sure(main), *_saturated(main), *_regime(groups)]
+    orders = [(_prefix(place, list(tables)), _order(mine)) for place, mine in tables.items()]
+    first = [prefix + lines[0] for prefix, lines in orders]
+    more = [prefix + line for prefix, lines in orders for line in lines[1:]]
+    return [*first, *more, *_sure(main), *_saturated(main), *_regime(groups)]
 
 
 def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
@@ -37,8 +39,8 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
     return ", ".join(dict.fromkeys(place[index] for index in varied if place[index])) + ": " * bool(varied)
 
 
-def _order(rows: Sequence[VerdictRow]) -> str:
-    """Of one table: first place, the losers and what is undecided among equal numbers of negatives; then the others."""
+def _order(rows: Sequence[VerdictRow]) -> list[str]:
+    """Of one table, a line each: first place and what is undecided there, the losers, other numbers of negatives."""
     blocks = equally_many(rows)
     (count, mine), *others = blocks.items()
     names = {row.strategy for row in mine}
@@ -55,13 +57,14 @@ def _order(rows: Sequence[VerdictRow]) -> str:
         last = max(ranks[row.strategy][1] for row in first)
         text = f"{where}: {listed([_mean(row) for row in first], _NAMED)} share ranks 1 to {last}"
         text += _among(first[0], first[1:])
+    lines = [f"{text}."]
     if losers:
         more = f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
-        text += f". Behind it: {', '.join(_loss(row, ranked[0]) for row in losers[:_NAMED])}{more}"
+        lines.append(f"Behind {ranked[0].strategy}: {', '.join(_loss(row, ranked[0]) for row in losers[:_NAMED])}{more}.")
     for other, theirs in others:
         best = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
-        text += f". With {negatives_words(other)}: {', '.join(map(_against, best))}"
-    return f"{text}."
+        lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, best))}.")
+    return lines
 
 
 def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> str:

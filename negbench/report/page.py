@@ -91,7 +91,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows: the answer in sentences and the parts beside it, sections, and at the end the facts."""
+    """All that a page shows: the answer's first line on top, its others below the first section, and the facts last."""
 
     title: str
     subtitle: str
