@@ -215,6 +215,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def checkpoint_at_every_epoch() -> Iterator[None]:
+    """What an interruption leaves must not depend on this machine's speed (but see test_protocol.py)."""
+    from negbench.loop import checkpoint
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "PAUSE", 0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Tracker], MlflowClient]]:
     """A new MLflow store is a copy of the first: making its tables takes longer than most tests; gives the method."""
     from negbench.tracking import Tracker, default_uri

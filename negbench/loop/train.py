@@ -8,6 +8,7 @@ interrupted and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ from negbench.runfolder import RunFolder
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
-    """Train and score; returns what result.json holds. Checkpoints after every epoch, resumes from one that is there.
+    """Train and score; returns what result.json holds. Checkpoints after epochs, resumes from one that is there.
 
     Args:
         run: ready; its backbone's weights are trained in place.
@@ -52,7 +53,7 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
         if state.epoch == 0:
             state.baselines = observe.untrained(now, log)
             observe.keep_curves(now, folder, strategy, "start")
-        stages = stages_of(strategy, config)
+        stages, due = stages_of(strategy, config), 0.0
         while state.epoch < config.train.epochs:
             stage = next(stage for stage in stages if state.epoch < stage.end)
             moving.objective.take(stage.strategy)
@@ -70,9 +71,9 @@ def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
             state.epoch += 1
             if state.epoch % config.eval.every == 0 or state.epoch == config.train.epochs:
                 score(now, log)
-            if main:
+            if main and time.monotonic() >= due:
                 state.seconds = dict(run.display.seconds)
-                moving.save(folder, state)
+                due = moving.save(folder, state)
         observe.note_regime(now, log)
         observe.keep_curves(now, folder, strategy, "end")
         if config.eval.select != "last":

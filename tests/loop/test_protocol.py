@@ -29,7 +29,7 @@ from negbench.datasets.triplets import Triplets
 from negbench.display import Display
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write
-from negbench.loop import pools, snapshot
+from negbench.loop import checkpoint, pools, snapshot
 from negbench.loop import record as made
 from negbench.loop import train as loop
 from negbench.loop.checkpoint import stream
@@ -850,6 +850,21 @@ def test_interrupted_and_resumed_gives_the_same_bits(
         assert kept.keys() == want.keys()
         assert all(torch.equal(kept[name], want[name]) for name in want)
         assert not (resumed.path / "checkpoint.pt").exists()
+
+
+def test_checkpoints_pause_in_proportion_to_what_they_cost(
+    vector_sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first epoch is always kept; what came after the last checkpoint is computed again, to the bit."""
+    config = config_of(vector_sets, strategy="qure", loss="info-nce")
+    straight = run(config, tmp_path / "straight")
+    monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
+    bench = interrupted(config, tmp_path / "halves", 3)
+    folder = RunFolder(tmp_path / "halves" / straight.run_id)
+    saved = folder.checkpoint()
+    assert saved is not None
+    assert saved["state"]["epoch"] == 1
+    assert outcome(run_config(config, bench).folder) == outcome(straight.folder)
 
 
 def test_overwrite_of_an_interrupted_run(
