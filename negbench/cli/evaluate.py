@@ -89,14 +89,7 @@ def _label(metric: str) -> str:
     """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
     from negbench.analysis.words import label_of
 
-    for long, short in (
-        ("cirqrs_at_", "CIRQRS@"),
-        ("cirqrs", "CIRQRS, mean"),
-        ("precision_at_", "P@"),
-        ("other_recall_at_", "other relevant R@"),
-        ("suppression_at_", "suppression@"),
-    ):
-        metric = metric.replace(long, short)
+    metric = metric.replace("cirqrs_at_", "CIRQRS@").replace("cirqrs", "CIRQRS, mean")
     return label_of(metric).replace("_", " ")
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from negbench.command_options import Audit
 from negbench.contracts import ScoreView, Strategy, relevance
-from negbench.metrics.similarity import target_similarity
 from negbench.mining.checked import filtered
 from negbench.mining.mine import mine
 from negbench.mining.mined import batch_statistics
@@ -100,9 +99,11 @@ def corpus_row(
 
 def _similarity(scores: Tensor) -> dict[str, float]:
     """The judge's scores [P] of draws, as fields of a row: mean and quantiles; NaN without any."""
-    levels = {"similarity_q05": 0.05, "similarity_q50": 0.5, "similarity_q95": 0.95}
-    found = target_similarity(scores, list(levels.values()))
-    return {"similarity_mean": found.mean, **{name: found.quantiles[level] for name, level in levels.items()}}
+    known = scores[scores.isfinite()].double().numpy()
+    names = ("similarity_mean", "similarity_q05", "similarity_q50", "similarity_q95")
+    if not len(known):
+        return dict.fromkeys(names, math.nan)
+    return dict(zip(names, map(float, (known.mean(), *np.quantile(known, [0.05, 0.5, 0.95]))), strict=True))
 
 
 def diversity(drawn: Tensor, used: Tensor | None = None) -> Tensor:
