@@ -94,16 +94,16 @@ def test_every_class_has_a_docstring_of_its_own() -> None:
     assert not [name for kind, name in EVERY if not registry.get(kind, name).__dict__.get("__doc__")]
 
 
-@pytest.mark.parametrize(("kind", "name"), FIELDED)
-def test_every_default_builds_and_lies_in_its_range(kind: str, name: str) -> None:
-    made = registry.make(kind, name)
-    assert isinstance(made, Strategy if kind == "strategies" else Loss)
-    config = dataclasses.asdict(made)
-    assert registry.make(kind, name, **config) == made
-    assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
-    for option, span in tunable_ranges(type(made)).items():
-        value = config[option]
-        assert value in span.choices if span.choices else span.low <= value <= span.high  # type: ignore[operator]
+def test_every_default_builds_and_lies_in_its_range() -> None:
+    for kind, name in FIELDED:
+        made = registry.make(kind, name)
+        assert isinstance(made, Strategy if kind == "strategies" else Loss)
+        config = dataclasses.asdict(made)
+        assert registry.make(kind, name, **config) == made
+        assert registry.make(kind, name, **json.loads(json.dumps(config))) == made
+        for option, span in tunable_ranges(type(made)).items():
+            value = config[option]
+            assert value in span.choices if span.choices else span.low <= value <= span.high  # type: ignore[operator]
 
 
 def test_the_ends_of_every_range_build() -> None:
@@ -298,14 +298,14 @@ def test_unknown_option() -> None:
         registry.make("strategies", "qure", varient="paper")
 
 
-@pytest.mark.parametrize(("name", "option", "typo"), LITERALS)
-def test_a_mistyped_literal_is_one_line(name: str, option: str, typo: str) -> None:
-    with pytest.raises(OptionError) as caught:
-        registry.make("strategies", name, **{option: typo})
-    assert f"strategy.{option} = '{typo}'" in _message(caught)
-    with pytest.raises(OptionError) as caught:  # without the registry in between
-        registry.get("strategies", name)(**{option: typo})
-    assert f"got '{typo}'" in _message(caught)
+def test_a_mistyped_literal_is_one_line() -> None:
+    for name, option, typo in LITERALS:
+        with pytest.raises(OptionError) as caught:
+            registry.make("strategies", name, **{option: typo})
+        assert f"strategy.{option} = '{typo}'" in _message(caught)
+        with pytest.raises(OptionError) as caught:  # without the registry in between
+            registry.get("strategies", name)(**{option: typo})
+        assert f"got '{typo}'" in _message(caught)
 
 
 def test_every_literal_is_tried() -> None:
@@ -396,11 +396,13 @@ def test_one_plug_in_is_found_without_reading_the_others(monkeypatch: pytest.Mon
     assert asked == ["top_k"]
 
 
-@pytest.mark.parametrize("key", ["../out", "a/b", "", ".hidden", "x" * 200])
-def test_a_key_is_a_plain_name(plugin_file: Path, key: str) -> None:
-    plugin_file.write_text(PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8")
-    with pytest.raises(NegbenchError, match="want a plain name"):
-        Registry().add_file(plugin_file)
+def test_a_key_is_a_plain_name(plugin_file: Path) -> None:
+    for key in ["../out", "a/b", "", ".hidden", "x" * 200]:
+        plugin_file.write_text(
+            PLUGIN.replace("(Strategy):", f"(Strategy):\n    key = {key or '/'!r}\n"), encoding="utf-8"
+        )
+        with pytest.raises(NegbenchError, match="want a plain name"):
+            Registry().add_file(plugin_file)
 
 
 def test_files_that_are_no_plugins(tmp_path: Path) -> None:

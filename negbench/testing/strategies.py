@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import (
-    BankStrategy,
     BatchStrategy,
     Epoch,
     OrderedBatches,
@@ -100,13 +99,6 @@ class StrategyTestCase:
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(strategy, field.name, getattr(strategy, field.name))
 
-    def test_class_attributes(self, strategy: Strategy) -> None:
-        """At least one definition of the pool is published; planes are read of slots that have any."""
-        assert strategy.n_def >= 1
-        if isinstance(strategy, BatchStrategy) and strategy.reads:
-            assert set(strategy.corrupts) <= {"target", "query", "bank"}, "planes are scores of targets"
-        assert not isinstance(strategy, BankStrategy) or strategy.queue >= 0
-
     def test_a_band_cannot_be_turned_round(self, strategy: Strategy) -> None:
         """Two tunable numbers, the first below the second, and the constructor holds them to it."""
         if (band := band_fields(type(strategy))) is None:
@@ -161,22 +153,14 @@ class StrategyTestCase:
         _only_allowed(strategy.pool(flat), flat)
 
     def test_repeatable(self, strategy: Strategy) -> None:
-        """The same view gives the same pool, and so does a new instance."""
-        for view in _views(strategy):
-            pool = strategy.pool(view)
-            _same(strategy.pool(view), pool)
-            _same(dataclasses.replace(strategy).pool(_changed(view)), pool)
-
-    def test_global_generators_are_untouched(self, strategy: Strategy) -> None:
-        """Neither torch's, nor numpy's, nor Python's global generator moves."""
+        """The same view gives the same pool, also of a new instance; no global generator moves."""
         torch_state, python_state = torch.get_rng_state(), random.getstate()
-        numpy_state = np.random.get_state()  # noqa: NPY002
+        numpy_state = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
         for view in _views(strategy):
-            strategy.pool(view)
+            _same(dataclasses.replace(strategy).pool(_changed(view)), strategy.pool(view))
         assert torch.equal(torch.get_rng_state(), torch_state)
         assert random.getstate() == python_state
-        after = np.random.get_state()  # noqa: NPY002
-        assert all(np.array_equal(a, b) for a, b in zip(after, numpy_state, strict=True))
+        assert np.array_equal(np.random.get_state()[1], numpy_state)  # type: ignore[index]  # noqa: NPY002
 
     def test_view_is_untouched(self, strategy: Strategy) -> None:
         """The view is read only, and the pool shares no memory with it: mining may write into a pool."""

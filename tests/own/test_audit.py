@@ -26,7 +26,7 @@ from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import EmbeddedPlane
-from negbench.own.audit import audit, write_audits
+from negbench.own.audit import audit
 from negbench.own.audit_rows import diversity
 from negbench.own.subject import Judge, Subject, generator_of, judge_of, open_subject
 from negbench.runfolder import RunFolder
@@ -282,13 +282,6 @@ def test_mistakes_are_one_line(toy_sets: list[str], capsys: pytest.CaptureFixtur
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:
-    found = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
-    write_audits([found, found], tmp_path, "key")
-    assert len(pd.read_csv(tmp_path / "audit.csv")) == 2
-    assert json.loads((tmp_path / "audit.json").read_text())["key"] == "key"
 
 
 def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:
