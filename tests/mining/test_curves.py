@@ -108,17 +108,6 @@ def test_the_sample_is_seeded_and_bounded() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_as_many_curves_as_the_sample_or_none_may_be_kept() -> None:
-    for sample, kept in [(3, 3), (3, 0), (1, 1)]:
-        found = score_curves(task_of(), sample=sample, kept=kept)
-        assert (len(found.queries), found.kept) == (sample, kept)
-
-
-def test_by_default_500_queries_are_sampled_and_8_curves_kept() -> None:
-    found = score_curves(task_of(queries=501))
-    assert (len(found.queries), found.kept) == (500, 8)
-
-
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
     found = marked(score_curves(task_of()), task_of(), make_strategy("qure"))
     found.save(tmp_path / "a.npz")

@@ -68,12 +68,6 @@ def test_filters_against_loops() -> None:
         assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
 
 
-def test_a_relative_margin_is_safe_below_zero() -> None:
-    """0.95 s+ lies above s+ = -0.5, so that it would keep images that score higher than the target."""
-    view = ScoreView(torch.tensor([[-0.5, -0.48, -0.51, -0.53]]), torch.tensor([0]))
-    assert Filters(relative_margin=0.05).keep(view).tolist() == [[False, False, False, True]]
-
-
 def test_what_nobody_scored_is_not_dropped() -> None:
     view = toy_view(4, 6)
     hole = torch.full_like(view.scores, math.nan)

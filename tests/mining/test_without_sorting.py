@@ -20,7 +20,6 @@ from torch.nn.functional import normalize
 from negbench.contracts import ScoreView, Strategy
 from negbench.metrics import compiled, ranks
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import (
     at_most,
     descending,
@@ -28,7 +27,6 @@ from negbench.metrics.ranks import (
     places,
     places_of,
     ranked_scores,
-    relevant_ranks,
     tally,
     top_columns,
     window,
@@ -199,62 +197,6 @@ def test_ranked_scores() -> None:
             columns = [c for c in order[row].tolist() if view.allowed[row, c]]
             assert values[: len(columns)].tolist() == view.scores[row, columns].tolist()
             assert bool((values[len(columns) :] == -torch.inf).all())
-
-
-@pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("change", ["random", "equal", "two", "outlier", "tied", "half"])
-@pytest.mark.parametrize("strategy", [Dqe(alpha=0.0), Qure(), AfterTarget(k=9), TopK(k=4)], ids=repr)
-def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    images, queries = (normalize(torch.randn(n, 1, 8, generator=generator), dim=-1) for n in (60, 20))
-    if change == "equal":
-        images = images[:1].expand(60, 1, 8)
-    if change == "two":
-        images = images[torch.arange(60) % 2]
-    if change == "outlier":
-        images = torch.cat([images[:1].expand(59, 1, 8), -images[:1]])
-    if change == "tied":
-        images, queries = (images * 2).round() / 4, (queries * 2).round() / 4
-    if change == "half":
-        images, queries = images.half(), queries.half()
-    target = torch.randint(60, (20,), generator=generator)
-    excluded = [[c for c in (i, 2 * i) if c != int(target[i])] for i in range(20)]
-    task = MiningTask(
-        queries[:, 0], images, target, torch.zeros(20, dtype=torch.int64), [torch.arange(60)], Ragged.of(excluded)
-    )
-    found: list[tuple[ScoreView, Tensor]] = []
-
-    class Told(Strategy):
-        def pool(self, view: ScoreView) -> Tensor:
-            found.append((view, strategy.pool(view)))
-            return found[-1][1]
-
-    mined = mine(task, Told(), refresh=0, draws=2, generator=torch.Generator())
-    ((view, pool),) = found
-    place, last = places(view.scores, view.allowed).double(), (view.allowed.sum(1) - 1).clamp(min=1)
-    checked = 0
-    for row in (mined.fallback == 0).nonzero().squeeze(1).tolist():
-        own = place[row][pool[row]]
-        for name, value in (("start", own.min()), ("mean", own.mean()), ("end", own.max())):
-            assert getattr(mined, f"band_{name}")[row].item() == pytest.approx(float(value / last[row]), rel=1e-6)
-        checked += 1
-    assert checked or change in ("equal", "two", "outlier")
-
-
-@pytest.mark.usefixtures("path")
-def test_ranks_of_relevant_images() -> None:
-    for kind in KINDS:
-        scores, random = rows_of(kind).float(), np.random.default_rng(14)
-        rows = [
-            random.choice(COLUMNS, size, replace=False).tolist() for size in (0, 1, 2, 9, 90, 0, 3, 200, 7, 1, 5, 30)
-        ]
-        allowed = torch.from_numpy(random.random((ROWS, COLUMNS)) > 0.3)
-        found = relevant_ranks(scores, Ragged.of(rows), allowed)
-        for i, row in enumerate(rows):
-            others = [j for j in range(COLUMNS) if allowed[i, j] and j not in row]
-            by_score = sorted(row, key=lambda j: -scores[i, j])
-            want = [1 + int((scores[i, others] >= scores[i, j]).sum()) + by_score.index(j) for j in row]
-            assert found.row(i).tolist() == want
 
 
 @needs_numba

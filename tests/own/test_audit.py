@@ -90,15 +90,6 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert math.isnan(whole.judged_rate_pool)
 
 
-def test_judged_draws_count_the_very_draws(subject: Subject) -> None:
-    strict, lax = (judge_by(subject, threshold) for threshold in (1.0, -1.1))
-    strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
-    none = audit(subject, strategies, OPTIONS, judge=strict).rows
-    every = audit(subject, strategies, OPTIONS, judge=lax).rows
-    assert [(r.judged_rate_pool, r.judged_rate_draws) for r in none] == [(0, 0), (0, 0)]
-    assert [(r.judged_rate_pool, r.judged_rate_draws) for r in every] == [(1, 1), (1, 1)]
-
-
 def test_diversity_is_the_mean_over_pairs() -> None:
     generator = torch.Generator().manual_seed(0)
     drawn = torch.nn.functional.normalize(torch.randn(3, 5, 4, generator=generator), dim=-1)
