@@ -211,12 +211,12 @@ class Mine(SubjectOptions):
 
 
 class Evaluate(DatasetOptions, RunsOptions):
-    """Options of `negbench evaluate`: a run on any data set, or stored ranks and rankings without a model."""
+    """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
     run: str | None = option(None, "Run, by id or a part of it that only one has, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
-        "Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
+        "Not a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")

@@ -256,7 +256,7 @@ class DropsRise(Measure):
 
 
 def _known(run: SettingRun, split: str) -> QueryRanks:
-    ranks = run.ranks if split == "val" else run.encoded(split).ranked().ranks
+    ranks = run.ranks if split == "val" else run.encoded(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise Untestable(f"only the targets of {split} are known to be relevant")
     return ranks

@@ -1,4 +1,4 @@
-"""`negbench evaluate`: score a run again, on any data set or by another run; or stored ranks, without any model."""
+"""`negbench evaluate`: score a run again, on any data set or by another run; or ready-made rankings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         "evaluate",
         Evaluate,
         evaluate,
-        help="Score a finished run on any data set, or stored ranks and rankings without any model.",
+        help="Score a finished run on any data set, or ready-made rankings without any model.",
         examples=["negbench evaluate RUN --dataset cirr --split test1 --submission DIR"],
     )
 

@@ -14,7 +14,7 @@ from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of
 from negbench.runfolder import find_run
-from negbench.scoring.result import Scores
+from negbench.scoring.result import Scores, benchmark_scores
 from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers
 from negbench.scoring.stored import Layers, score_file
 from negbench.scoring.trec import write_trec
@@ -39,7 +39,7 @@ def evaluate(asked: Evaluate) -> Evaluation:
     layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
     if asked.ranks is not None:
-        scores = score_file(asked.ranks, layers, asked.split).benchmark()
+        scores = score_file(asked.ranks, layers, asked.split)
     elif asked.scorer is not None:
         scores = _cirqrs(asked, asked.scorer, layers)
     else:
@@ -70,7 +70,9 @@ def _check(asked: Evaluate, dataset: Dataset) -> None:
 def _of_run(encoded: Encoded) -> Scores | None:
     if isinstance(encoded.dataset, PreferenceFormat):
         return encoded.judged()
-    return None if encoded.dataset.closed else encoded.ranked().benchmark()
+    if encoded.dataset.closed:
+        return None
+    return benchmark_scores(encoded.dataset, encoded.ranks(), encoded.run_id, encoded.remarks)
 
 
 def _cirqrs(asked: Evaluate, scorer: str, layers: Layers) -> Scores:

@@ -26,7 +26,7 @@ from negbench.data.scene import (
 )
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
-from negbench.datasets.dataset import Dataset, Top
+from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
@@ -34,7 +34,7 @@ from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-from negbench.scoring.result import Ranked, Scores, judged
+from negbench.scoring.result import Scores, judged
 from negbench.scoring.stored import Layers, check_sections, preferences_of
 
 _PAIRED = 256  # queries whose images are scored at once, each with its own
@@ -55,11 +55,10 @@ class Encoded:
         """The split's data set."""
         return self.split.dataset
 
-    def ranked(self) -> Ranked:
+    def ranks(self) -> QueryRanks:
         """Per-query ranks; DataError where the labels are closed."""
         self.dataset.require_labels()
-        ranks = evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
-        return Ranked.on(self.dataset, ranks, self.run_id, self.remarks)
+        return evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
 
     def top(self, k: int) -> Top:
         """Each query's k best images."""

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -84,8 +83,6 @@ class StrategyTestCase:
 
     Where a rule needs more than scores, it gets `relevant` too: every toy view has ground truth.
     """
-
-    shift_invariant: ClassVar[bool] = True  # False for a rule of the scores themselves, not of their differences
 
     @pytest.fixture
     def strategy(self) -> Strategy:
@@ -206,14 +203,6 @@ class StrategyTestCase:
                 planes = {name: plane.masked_fill(absent, score) for name, plane in view.planes.items()}
                 other = _changed(view, scores=view.scores.masked_fill(absent, score), planes=planes)
                 _same(strategy.pool(other), strategy.pool(view))
-
-    def test_shift(self, strategy: Strategy) -> None:
-        """A rule of score differences does not see a constant added to all scores (exactly representable here)."""
-        if not self.shift_invariant:
-            pytest.skip("the test class says that this rule is not one of score differences")
-        for view in _views(strategy):
-            for shift in (-2.0, 0.25):
-                _same(strategy.pool(_changed(view, scores=view.scores + shift)), strategy.pool(view))
 
     def test_later_refreshes(self, strategy: Strategy) -> None:
         """However often the pools were redefined, a pool stays within the allowed images."""

@@ -211,33 +211,15 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
 # --- without a model ---------------------------------------------------------------------------------------------
 
 
-def test_stored_ranks_need_neither_model_nor_data(run: RunFolder, call: Call, tmp_path: Path) -> None:
-    shutil.copy(run.path / "ranks.parquet", tmp_path / "moved.parquet")
-    want = shown(run.result["metrics"])
-    assert metrics_in(call("--ranks", run.path / "ranks.parquet")) == want
-    assert metrics_in(call("--ranks", tmp_path / "moved.parquet", "--dataset", "synthetic")) == want
-    assert "name the data set of these ranks" in call("--ranks", tmp_path / "moved.parquet", code=2)
-    error = call("--ranks", run.path / "ranks.parquet", "--dataset", "cirr", code=2)
-    assert "these ranks are of synthetic, not of cirr" in error
-    assert "they are not CIRR's" in call("--ranks", tmp_path / "moved.parquet", "--dataset", "cirr", code=2)
-
-
 def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -> None:
     def written(name: str, content: str | bytes) -> Path:
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
         return tmp_path / name
 
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
-    good = {"query": ["q"], "group": ["all"], "gallery_size": [2], "relevant_ranks": [[1]]}
-    pd.DataFrame({**good, "target_rank": ["first"]}).to_parquet(tmp_path / "b.parquet")
     place = ("--dataset=cirr", "--data-root", benchmarks)
     for path, message in (
-        (tmp_path / "absent.parquet", "cannot read"),
         (tmp_path / "absent.json", "cannot read"),
         (tmp_path / "absent.trec", "cannot read"),
-        (tmp_path / "a.parquet", "not a table of ranks: no column query"),
-        (tmp_path / "b.parquet", "holds no table of ranks"),
-        (written("c.parquet", b"PAR1 not really"), "holds no table of ranks"),
         (written("a.json", "{"), "is damaged"),
         (written("b.json", "[1]"), "want an object of query ids"),
         (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),

@@ -51,10 +51,6 @@ def _python_random(view: ScoreView) -> Tensor:
     return view.allowed.clone()
 
 
-def _absolute(view: ScoreView) -> Tensor:
-    return view.allowed & (view.scores > 0.1)
-
-
 def _rank_of_all(view: ScoreView) -> Tensor:
     return view.allowed & (view.order.argsort(1) < 5)
 
@@ -75,18 +71,12 @@ def _peeking(view: ScoreView) -> Tensor:
     return view.allowed if view.relevant is None else view.allowed & ~view.relevant
 
 
-def _percent_of_positive(view: ScoreView) -> Tensor:
-    return view.allowed & (view.scores < 0.95 * view.positive[:, None])
-
-
 BROKEN: list[tuple[Rule, str]] = [
     (_with_target, "test_small_and_flat_tables"),
     (lambda view: torch.ones_like(view.allowed), "test_small_and_flat_tables"),
     (lambda view: view.allowed, "test_view_is_untouched"),
     (_random, "test_repeatable"),
     (_python_random, "test_repeatable"),
-    (_absolute, "test_shift"),
-    (_percent_of_positive, "test_shift"),
     (_rank_of_all, "test_disallowed_images_are_as_if_absent"),
     (_across_rows, "test_rows_are_independent"),
     (_by_column, "test_columns_are_permutable"),
