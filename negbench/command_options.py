@@ -211,22 +211,19 @@ class Mine(SubjectOptions):
 
 
 class Evaluate(DatasetOptions, RunsOptions):
-    """Options of `negbench evaluate`: a run on any data set, or stored ranks and rankings without a model."""
+    """Options of `negbench evaluate`: a run on any data set, or ready-made rankings without a model."""
 
     run: str | None = option(None, "Run, by id or a part of it that only one has, or its folder.", argument=True)
     ranks: Path | None = option(
         None,
-        "Not a run: ranks (.parquet), {query: [ids]} or ranx' {query: {id: score}} (.json), TREC run.",
+        "Not a run: {query: [ids]} or ranx' {query: {id: score}} (.json), or a TREC run.",
         metavar="FILE",
     )
     split: str = option("val", "Split of the data set.")
-    metric: Literal["cirqrs", "relevant"] | None = option(
-        None,
-        "cirqrs: mean score, under the run that --scorer names, of each query's first k. relevant: how relevant images "
-        "that are not the target rank.",
+    scorer: str | None = option(
+        None, "CIRQRS: mean score, under the model of this run, of the first k images that the other run ranks."
     )
-    scorer: str | None = option(None, "Run that scores for cirqrs.")
-    k: tuple[int, ...] = option((10, 50), "With --metric: comma-separated cutoffs [default: 10,50].", cli=str)
+    k: tuple[int, ...] = option((10, 50), "With --scorer: comma-separated cutoffs [default: 10,50].", cli=str)
     out: Path | None = option(None, "Write the values of each query as parquet.", metavar="FILE")
     submission: Path | None = option(None, "Write the files of the benchmark's test server.", metavar="DIR")
     trec: Path | None = option(None, "Write the 1000 best images as a TREC run file.", metavar="FILE")
@@ -243,12 +240,10 @@ class Evaluate(DatasetOptions, RunsOptions):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         lists = self.submission is not None or self.trec is not None
-        if self.metric == "cirqrs" and self.scorer is None:
-            raise ValueError("--metric cirqrs needs --scorer RUN: the run whose model scores what is ranked first")
-        if lists and (self.run is None or self.metric is not None):
-            raise ValueError("--submission and --trec need a run's own scores: no --ranks, --scorer or --metric cirqrs")
-        if self.scorer is not None and self.metric != "cirqrs":
-            raise ValueError(f"--scorer {self.scorer}: a run scores with --metric cirqrs alone")
+        if lists and (self.run is None or self.scorer is not None):
+            raise ValueError("--submission and --trec need a run's own scores: no --ranks, no --scorer")
+        if self.scorer is not None and self.run is None:
+            raise ValueError("--scorer scores what a run ranks: name the run in the place of --ranks")
         if (self.run is None) == (self.ranks is None):
             raise ValueError("name a run to score, or give --ranks FILE: one of the two")
         return self

@@ -21,8 +21,7 @@ def is_number(value: object, low: float = -math.inf) -> bool:
 
 def gap(view: ScoreView) -> Tensor:
     """[B, N] s+ - s, float32 or wider: positive below the target, negative above it."""
-    below: Tensor = at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
-    return below
+    return at_least_float32(view.positive)[:, None] - at_least_float32(view.scores)
 
 
 def violators(view: ScoreView, triplets: Triplets, margin: float) -> Tensor:

@@ -32,5 +32,4 @@ class AfterTarget(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = view.window(below_target(view), self.k)
-        return pool
+        return view.window(below_target(view), self.k)

@@ -37,5 +37,4 @@ class Bank(BankStrategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = view.allowed.clone() if self.k is None else view.window(view.allowed, self.k)
-        return pool
+        return view.allowed.clone() if self.k is None else view.window(view.allowed, self.k)

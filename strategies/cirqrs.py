@@ -37,5 +37,4 @@ class Cirqrs(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most n_neg // 2**refresh True per row."""
-        pool: Tensor = view.window(below_target(view), halved(self.n_neg, view.refresh))
-        return pool
+        return view.window(below_target(view), halved(self.n_neg, view.refresh))

@@ -55,5 +55,4 @@ class DistanceWeighted(Strategy):
         near = view.allowed & (far < self.limit)
         far = far.clamp(min=self.cutoff, max=self.limit)
         log_weight = (2 - width) * far.log() - (width - 3) / 2 * (1 - far**2 / 4).log()
-        weights: Tensor = weights_of(log_weight, near)
-        return weights
+        return weights_of(log_weight, near)

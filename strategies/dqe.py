@@ -72,8 +72,7 @@ class Dqe(Strategy):
             torch.tensor([self._place(edge, n, cut) for n in others.tolist()], device=row.device)[row]
             for edge, cut in ((self.beta, bisect_right), (self.alpha, bisect_left))
         )
-        pool: Tensor = view.window(view.allowed, stop, start)
-        return pool
+        return view.window(view.allowed, stop, start)
 
     @staticmethod
     def _place(edge: float, others: int, cut: Callable[..., int]) -> int:

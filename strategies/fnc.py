@@ -50,5 +50,4 @@ class Fnc(BatchStrategy):
             at_least_float32(view.plane("target")).nan_to_num(nan=-torch.inf).masked_fill(~view.allowed, -torch.inf)
         )
         place = descending(likeness).argsort(1)
-        pool: Tensor = view.allowed & ~((likeness > self.threshold) & (place < self.k))
-        return pool
+        return view.allowed & ~((likeness > self.threshold) & (place < self.k))

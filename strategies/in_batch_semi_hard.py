@@ -39,5 +39,4 @@ class InBatchSemiHard(BatchStrategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool."""
-        pool: Tensor = violators(view, self.triplets, self.margin)
-        return pool
+        return violators(view, self.triplets, self.margin)

@@ -37,5 +37,4 @@ class MarginPos(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = view.window(view.allowed & (gap(view) >= self.margin), self.k)
-        return pool
+        return view.window(view.allowed & (gap(view) >= self.margin), self.k)

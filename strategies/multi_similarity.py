@@ -35,5 +35,4 @@ class MultiSimilarityMining(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = view.allowed & (gap(view) < self.epsilon)
-        return pool
+        return view.allowed & (gap(view) < self.epsilon)

@@ -56,8 +56,7 @@ class Ngame(OrderedBatches):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, B] bool, at most k True per row."""
-        pool: Tensor = view.window(view.allowed, self.k)
-        return pool
+        return view.window(view.allowed, self.k)
 
 
 def _half(points: Tensor, generator: torch.Generator) -> Tensor:

@@ -36,5 +36,4 @@ class OracleAfterTarget(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row. Raises OptionError where `view.relevant` is None."""
-        pool: Tensor = view.window(below_target(view) & not_relevant(view, "oracle-after-target"), self.k)
-        return pool
+        return view.window(below_target(view) & not_relevant(view, "oracle-after-target"), self.k)

@@ -28,5 +28,4 @@ class OracleAll(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool. Raises OptionError where `view.relevant` is None."""
-        pool: Tensor = not_relevant(view, "oracle-all")
-        return pool
+        return not_relevant(view, "oracle-all")

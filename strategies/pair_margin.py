@@ -36,5 +36,4 @@ class PairMargin(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = view.allowed & (distance(view) < self.margin)
-        return pool
+        return view.allowed & (distance(view) < self.margin)

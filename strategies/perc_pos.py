@@ -46,5 +46,4 @@ class PercPos(Strategy):
         """[B, N] bool, at most k True per row."""
         positive = at_least_float32(view.positive)
         limit = positive * self.share if self.variant == "published" else positive - (1 - self.share) * positive.abs()
-        pool: Tensor = view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)
-        return pool
+        return view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)

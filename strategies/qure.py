@@ -43,7 +43,4 @@ class Qure(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = view.between_drops(
-            below_target(view), 0 if self.variant == "paper" else self.consecutive_threshold
-        )
-        return pool
+        return view.between_drops(below_target(view), 0 if self.variant == "paper" else self.consecutive_threshold)

@@ -52,5 +52,4 @@ class Rocketqa(Strategy):
         """[B, N] bool."""
         top = view.window(view.allowed, self.k)
         clean = view.window(top & (at_least_float32(view.plane("guide")) < self.limit), self.n)
-        pool: Tensor = torch.where(clean.any(1, keepdim=True), clean, view.allowed & ~top)
-        return pool
+        return torch.where(clean.any(1, keepdim=True), clean, view.allowed & ~top)

@@ -40,5 +40,4 @@ class SemiHard(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        pool: Tensor = violators(view, self.triplets, self.margin)
-        return pool
+        return violators(view, self.triplets, self.margin)

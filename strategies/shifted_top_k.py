@@ -39,5 +39,4 @@ class ShiftedTopK(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most stop - start True per row."""
         ranked = view.allowed.scatter(1, view.target[:, None], True)
-        pool: Tensor = view.allowed & view.window(ranked, self.stop, self.start)
-        return pool
+        return view.allowed & view.window(ranked, self.stop, self.start)

@@ -56,5 +56,4 @@ class Simans(Strategy):
             if self.variant == "absolute"
             else (above + (self.b if self.variant == "release" else -self.b)) ** 2
         )
-        weights: Tensor = weights_of(-self.a * off, view.window(view.allowed, self.k))
-        return weights
+        return weights_of(-self.a * off, view.window(view.allowed, self.k))

@@ -36,5 +36,4 @@ class TopK(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = view.window(view.allowed, halved(self.k, view.refresh) if self.halve else self.k)
-        return pool
+        return view.window(view.allowed, halved(self.k, view.refresh) if self.halve else self.k)

@@ -38,5 +38,4 @@ class TopKAbs(Strategy):
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        pool: Tensor = view.window(view.allowed & (at_least_float32(view.scores) < self.limit), self.k)
-        return pool
+        return view.window(view.allowed & (at_least_float32(view.scores) < self.limit), self.k)

@@ -41,5 +41,4 @@ class Trisampler(Strategy):
         """[B, N] float64 weights."""
         near = (-(gap(view).double() ** 2) / 4).exp()
         between = (view.plane("target").double() - view.scores.double()).nan_to_num(nan=0.0).clamp(min=0)
-        weights: Tensor = near * between * view.window(view.allowed, self.k)
-        return weights
+        return near * between * view.window(view.allowed, self.k)

@@ -43,5 +43,4 @@ class UniformBins(Strategy):
         place = ((far - low) / torch.where(span > 0, span, 1.0) * self.bins).floor()
         place = place.masked_fill(~view.allowed, 0).clamp(min=0, max=self.bins - 1).long()
         count = far.new_zeros(len(far), self.bins).scatter_add_(1, place, view.allowed.to(far.dtype))
-        weights: Tensor = view.allowed / count.gather(1, place).clamp(min=1)
-        return weights
+        return view.allowed / count.gather(1, place).clamp(min=1)

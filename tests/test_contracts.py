@@ -118,10 +118,10 @@ def test_ranges_stand_beside_the_defaults() -> None:
     assert list(tunable_ranges(_Fields)) == ["k", "how"]
 
 
-@pytest.mark.parametrize("span", [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}])
-def test_a_range_is_bounds_or_choices(span: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="either low and high, or choices"):
-        tunable(1, **span)  # type: ignore[arg-type]
+def test_a_range_is_bounds_or_choices() -> None:
+    for span in [{}, {"low": 1}, {"high": 1}, {"low": 1, "high": 2, "choices": (1,)}]:
+        with pytest.raises(ValueError, match="either low and high, or choices"):
+            tunable(1, **span)  # type: ignore[arg-type]
 
 
 def test_check_option_quotes_the_value() -> None:
@@ -210,16 +210,16 @@ def test_loss_refuses_what_does_not_fit() -> None:
 # --- relevance --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learns", [False, True])  # two ways to the same numbers
-@pytest.mark.parametrize("tokens", [1, 3])
-def test_relevance_is_the_best_token(tokens: int, learns: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(2, 4, generator=generator)
-    candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
-    want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
-    assert (want < 0).any()
-    with torch.set_grad_enabled(learns):
-        torch.testing.assert_close(relevance(queries, candidates), want)
+def test_relevance_is_the_best_token() -> None:
+    for tokens in [1, 3]:
+        for learns in [False, True]:
+            generator = torch.Generator().manual_seed(0)
+            queries = torch.randn(2, 4, generator=generator)
+            candidates = -queries.sum(0) * torch.rand(5, tokens, 4, generator=generator)
+            want = torch.tensor([[max(float(q @ token) for token in image) for image in candidates] for q in queries])
+            assert (want < 0).any()
+            with torch.set_grad_enabled(learns):
+                torch.testing.assert_close(relevance(queries, candidates), want)
 
 
 def test_paired_relevance_is_relevance_of_ones_own_images() -> None:

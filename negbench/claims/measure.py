@@ -256,7 +256,7 @@ class DropsRise(Measure):
 
 
 def _known(run: SettingRun, split: str) -> QueryRanks:
-    ranks = run.ranks if split == "val" else run.encoded(split).ranked().ranks
+    ranks = run.ranks if split == "val" else run.encoded(split).ranks()
     if int(ranks.relevant_ranks.lengths.max()) < 2:
         raise Untestable(f"only the targets of {split} are known to be relevant")
     return ranks
@@ -401,7 +401,7 @@ class AgreementOverRecall(Measure):
             raise Untestable("a simulated judge must know the relevant images")
         known = [torch.isin(row, data.relevant.row(i)).sum(-1) for i, row in enumerate(sets)]
         generator = torch.Generator().manual_seed(run.seed)
-        first = simulated_choices(torch.stack(known).double() / SET_SIZE, None, generator)
+        first = simulated_choices(torch.stack(known).double() / SET_SIZE, generator)
         return scores, (sets == data.target_columns[:, None, None]).any(-1), first
 
 

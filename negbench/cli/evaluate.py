@@ -1,4 +1,4 @@
-"""`negbench evaluate`: score a run again, on any data set or by another run; or stored ranks, without any model."""
+"""`negbench evaluate`: score a run again, on any data set or by another run; or ready-made rankings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         "evaluate",
         Evaluate,
         evaluate,
-        help="Score a finished run on any data set, or stored ranks and rankings without any model.",
+        help="Score a finished run on any data set, or ready-made rankings without any model.",
         examples=["negbench evaluate RUN --dataset cirr --split test1 --submission DIR"],
     )
 
@@ -89,14 +89,7 @@ def _label(metric: str) -> str:
     """'average/cirqrs_at_10' -> 'average CIRQRS@10'."""
     from negbench.analysis.words import label_of
 
-    for long, short in (
-        ("cirqrs_at_", "CIRQRS@"),
-        ("cirqrs", "CIRQRS, mean"),
-        ("precision_at_", "P@"),
-        ("other_recall_at_", "other relevant R@"),
-        ("suppression_at_", "suppression@"),
-    ):
-        metric = metric.replace(long, short)
+    metric = metric.replace("cirqrs_at_", "CIRQRS@").replace("cirqrs", "CIRQRS, mean")
     return label_of(metric).replace("_", " ")
 
 

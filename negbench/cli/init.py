@@ -34,7 +34,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     for title, lines in (("found", found.present), ("missing", found.missing)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
-    if not found.comparable and not found.minable:
+    if not found.comparable:
         raise DataError(f"{asked.folder}: nothing to begin with yet; missing: {'; '.join(found.missing)}")
     written, steps = write(found), commands(found)
     for path in written:

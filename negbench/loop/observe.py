@@ -53,7 +53,7 @@ def keep_curves(now: Snapshot, folder: RunFolder, strategy: Strategy, moment: st
     if path.exists() or not (run.accelerator.is_main_process and run.config.eval.reported):
         return
     with run.display.stage("curves", note=moment):
-        kept = curves.score_curves(now.task(run.scene), None)
+        kept = curves.score_curves(now.task(run.scene))
         if strategy.scope == "corpus":
             task = now.task(run.scene, strategy if mined is None else None)
             kept = curves.marked(kept, task, strategy, refresh=max(now.state.refresh, 0), mined=mined)

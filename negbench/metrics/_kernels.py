@@ -20,7 +20,6 @@ _MOST = 32  # drops of a row that are compared exactly
 _WALK = 8  # of these are wanted where neighbours must lie apart
 _CROWD = 2**13  # members of one bin that are sorted
 _AT_ONCE = 2**11  # images whose bins are held at once, in the first cache
-_GLANCE = 64  # of these, how many are passed over as one
 
 _LARGEST = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
@@ -46,17 +45,9 @@ def _ends(bits: Any, eligible: Any) -> Any:
 
 
 @compiled
-def _range(bits: Any, eligible: Any, chunk: Any, maxima: Any, ends: Any) -> Any:
-    """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`.
-
-    The highest of each `chunk` images goes into `maxima`; -inf where none is eligible (if all are finite).
-    """
-    count, lowest, highest, tops = 0, _LARGEST, ~_LARGEST, maxima.view(np.int32)
-    for c in range(len(maxima)):
-        left = c * chunk
-        inside, low, high = _ends(bits[left : left + chunk], eligible[left : left + chunk])
-        tops[c] = _key(max(high, ~_INFINITE))
-        count, lowest, highest = count + inside, min(lowest, low), max(highest, high)
+def _range(bits: Any, eligible: Any, ends: Any) -> Any:
+    """How many of a row are eligible, and whether bins tell them apart; their lowest and highest score into `ends`."""
+    count, lowest, highest = _ends(bits, eligible)
     keys = ends.view(np.int32)
     keys[0], keys[1] = _key(lowest), _key(highest)
     finite = count > 0 and lowest > ~_INFINITE and highest < _INFINITE
@@ -108,31 +99,19 @@ def _counts(scores: Any, eligible: Any, ends: Any, bin_of: Any, counts: Any) -> 
 
 
 @compiled
-def _both(bin_of: Any, one: Any, other: Any) -> Any:
-    """How many are in one of two bins."""
-    found = 0
-    for j in range(len(bin_of)):
-        found += (bin_of[j] == one) | (bin_of[j] == other)
-    return found
-
-
-@compiled
 def _gather(scores: Any, eligible: Any, ends: Any, bin_of: Any, one: Any, other: Any, first: Any, second: Any) -> None:
     """The scores of two bins into `first` and `second`; of one bin twice into `first`."""
     size, more = 0, 0
     for left in range(0, len(scores), _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, _BINS, bin_of)
-        for j in range(0, len(part), _GLANCE):
-            near = bin_of[j : min(j + _GLANCE, len(part))]
-            if _both(near, one, other):
-                for i in range(len(near)):
-                    if near[i] == one:
-                        first[size] = part[j + i]
-                        size += 1
-                    elif near[i] == other:
-                        second[more] = part[j + i]
-                        more += 1
+        for j in range(len(part)):
+            if bin_of[j] == one:
+                first[size] = part[j]
+                size += 1
+            elif bin_of[j] == other:
+                second[more] = part[j]
+                more += 1
 
 
 @compiled
@@ -200,58 +179,12 @@ def _untie(scores: Any, edges: Any, skip: Any, take: Any, chosen: Any) -> None:
 
 
 @compiled
-def _best(
-    scores: Any, eligible: Any, chunk: Any, maxima: Any, start: Any, stop: Any, found: Any, columns: Any, chosen: Any
-) -> Any:
-    """Choose a window near the top of a row: whether what may be in it is little.
-
-    `stop` chunks reach the `stop`-th largest maximum, so the window lies above it, and few other images do.
-    """
-    ranked = maxima.copy()
-    _sort(ranked)
-    least, size = ranked[stop - 1], 0
-    for c in range(len(maxima)):
-        if maxima[c] >= least:
-            for j in range(c * chunk, min((c + 1) * chunk, len(scores))):
-                if eligible[j] and scores[j] >= least:
-                    if size == len(found):
-                        return False
-                    found[size], columns[size] = scores[j], j
-                    size += 1
-    ranked, edges, inside = found[:size].copy(), np.empty(2, np.float32), np.ones(size, np.bool_)
-    _sort(ranked)
-    edges[0], edges[1] = ranked[stop - 1], ranked[start]
-    for k in range(size):
-        inside[k] = edges[0] <= found[k] <= edges[1]
-    _untie(found[:size], edges, start - _above(ranked, edges[1]), stop - _above(ranked, edges[0]), inside)
-    chosen[:] = False
-    for k in range(size):
-        chosen[columns[k]] = inside[k]
-    return True
-
-
-@compiled
-def _chunk(width: Any, stop: Any) -> Any:
-    """Images of a chunk, for a window that ends at `stop`: chunks enough that few images besides reach its lowest.
-
-    All of a row where they would have to be smaller than 512: then bins are sooner counted than maxima sorted.
-    """
-    if width >= 4096 * stop:
-        return 1024
-    return 512 if width >= 2048 * stop else max(width, 1)
-
-
-@compiled
 def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen: Any, left: Any) -> None:
     """Choose the eligible images at the places start, ..., stop - 1 ([B] each) of the descending order."""
-    width = scores.shape[1]
     bin_of, counts = np.empty(_AT_ONCE, np.int32), np.empty(_BINS + 1, np.uint32)
-    found, columns, maxima = np.empty(_CROWD, np.float32), np.empty(_CROWD, np.int64), np.empty(width, np.float32)
     ends, edges = np.empty(2, np.float32), np.empty(2, np.float32)
     for i in range(len(scores)):
-        chunk = _chunk(width, stop[i])
-        tops = maxima[: (width + chunk - 1) // chunk]
-        count, spread = _range(bits[i], eligible[i], chunk, tops, ends)
+        count, spread = _range(bits[i], eligible[i], ends)
         first, stopped = start[i], min(stop[i], count)
         if stopped <= first:
             chosen[i] = False
@@ -259,9 +192,7 @@ def window(scores: Any, bits: Any, eligible: Any, start: Any, stop: Any, chosen:
             chosen[i] = eligible[i]
         elif not spread:
             left[i] = True
-        elif 2 * stopped > len(tops) or not _best(
-            scores[i], eligible[i], chunk, tops, first, stopped, found, columns, chosen[i]
-        ):
+        else:
             skip, take = _edges(scores[i], eligible[i], ends, bin_of, counts, first, stopped, count, edges)
             left[i] = skip < 0
             if skip >= 0 and _fill(scores[i], eligible[i], edges[0], edges[1], chosen[i]) != stopped - first:
@@ -309,39 +240,24 @@ def _wide_runs(bins: Any, wanted: Any, marks: Any, runs: Any) -> Any:
 
 
 @compiled
-def _outer(bin_of: Any, low: Any, high: Any, bins: Any) -> Any:
-    """How many are in the bins up to `low`, or in those from `high` on."""
-    found = 0
-    for j in range(len(bin_of)):
-        found += (bin_of[j] <= low) | ((bin_of[j] >= high) & (bin_of[j] < bins))
-    return found
-
-
-@compiled
 def _drops(
     scores: Any, eligible: Any, ends: Any, bins: Any, bin_of: Any, runs: Any, marks: Any, edges: Any, order: Any
 ) -> None:
     """The scores at both ends of each run into `edges` [found, 2], and the runs in falling order of their drops."""
     found = len(runs)
     edges[:found, 0], edges[:found, 1] = np.inf, -np.inf
-    low, high = -1, bins  # where runs lie: most have both ends near one end of the row, where few images are
     for c in range(found):
-        for k in runs[c]:
-            marks[k] = 2
-            low, high = (max(low, k), high) if 2 * k < bins else (low, min(high, k))
+        marks[runs[c, 0]] = marks[runs[c, 1]] = 2
     for left in range(0, len(scores) if found else 0, _AT_ONCE):
         part = scores[left : left + _AT_ONCE]
         _bins(part, eligible[left : left + _AT_ONCE], ends, bins, bin_of)
-        for at in range(0, len(part), _GLANCE):
-            near = bin_of[at : min(at + _GLANCE, len(part))]
-            if _outer(near, low, high, bins):
-                for j in range(len(near)):
-                    if marks[near[j]] == 2:
-                        for c in range(found):
-                            if runs[c, 0] == near[j]:
-                                edges[c, 0] = min(edges[c, 0], part[at + j])
-                            if runs[c, 1] == near[j]:
-                                edges[c, 1] = max(edges[c, 1], part[at + j])
+        for j in range(len(part)):
+            if marks[bin_of[j]] == 2:
+                for c in range(found):
+                    if runs[c, 0] == bin_of[j]:
+                        edges[c, 0] = min(edges[c, 0], part[j])
+                    if runs[c, 1] == bin_of[j]:
+                        edges[c, 1] = max(edges[c, 1], part[j])
     for c in range(found):
         at, drop = c, edges[c, 0] - edges[c, 1]
         while at > 0 and edges[order[at - 1], 0] - edges[order[at - 1], 1] < drop:
@@ -367,13 +283,11 @@ def between_drops(scores: Any, bits: Any, eligible: Any, apart: Any, chosen: Any
     The largest drops are where bins are empty: the longest runs of empty bins are compared exactly, and what other
     drops can be at most is known from the bins.
     """
-    width = scores.shape[1]
     bin_of, ends = np.empty(_AT_ONCE, np.int32), np.empty(2, np.float32)
-    tops = np.empty((width + _AT_ONCE - 1) // _AT_ONCE, np.float32)
     marks, runs = np.empty(_MORE_BINS + 1, np.uint8), np.empty((_MOST, 2), np.int64)
     edges, order = np.empty((_MOST, 2), np.float32), np.empty(_MOST, np.int64)
     for i in range(len(scores)):
-        count, spread = _range(bits[i], eligible[i], _AT_ONCE, tops, ends)
+        count, spread = _range(bits[i], eligible[i], ends)
         if count < 3:
             chosen[i] = False
             continue
@@ -405,15 +319,3 @@ def tally(scores: Any, bits: Any, allowed: Any, pool: Any, target: Any, told: An
             first += allowed[i, j] & (scores[i, j] > highest)
             last += allowed[i, j] & (scores[i, j] >= lowest)
         told[0, i], told[1, i], told[2, i], told[3, i] = size, reached, first, last - 1
-
-
-@compiled
-def reach(scores: Any, bits: Any, counted: Any, own: Any, lengths: Any, found: Any) -> None:
-    """Fill `found` [B, K] with how many counted images score at least `own` [B, K], of the first `lengths` [B]."""
-    width = scores.shape[1]
-    for i in range(len(scores)):
-        for k in range(lengths[i]):
-            ahead, least = 0, own[i, k]
-            for j in range(width):
-                ahead += counted[i, j] & (scores[i, j] >= least)
-            found[i, k] = ahead

@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from negbench.metrics.compiled import kernels
-from negbench.metrics.ranks import arrays, count, descending, ranked_scores, top_columns, window
-
-_WALK = 32  # steps of the walk that are looked at before all drops are sorted
+from negbench.metrics.ranks import arrays, count, descending, ranked_scores, window
 
 
 def drops(ranked: Tensor, first: Tensor | int, count: Tensor) -> Tensor:
@@ -91,22 +89,13 @@ def _between_sorted(scores: Tensor, eligible: Tensor, apart: int) -> Tensor:
 
 def _neighbours(drop: Tensor, apart: int) -> Tensor:
     """[B, P] drops -> [B, 2] places; equal ones where no pair is far enough apart."""
-    walk = top_columns(drop, _WALK)  # nearly all find their pair among the first
-    pair, found = _walked(drop, walk, apart)
-    rest = (~found).nonzero().squeeze(1)
-    if len(rest) and walk.shape[1] < drop.shape[1]:
-        pair[rest], _ = _walked(drop[rest], descending(drop[rest]), apart)
-    return pair
-
-
-def _walked(drop: Tensor, walk: Tensor, apart: int) -> tuple[Tensor, Tensor]:
-    """[B, 2] places of the first neighbours of `walk` [B, W] that are far enough apart, and [B] whether any are."""
+    walk = descending(drop)
     real = drop.gather(1, walk) >= 0
     wide = (walk.diff(dim=1).abs() > apart) & real[:, 1:]
     step = wide.int().argmax(1, keepdim=True)  # the first True
     found = wide.gather(1, step)
     first, second = walk.gather(1, step), walk.gather(1, step + 1)
-    return torch.cat([first, torch.where(found, second, first)], dim=1), found.squeeze(1)
+    return torch.cat([first, torch.where(found, second, first)], dim=1)
 
 
 class Prominence(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.errors import NegbenchError, check_option
+from negbench.errors import NegbenchError
 
 RESAMPLES = 10_000
 _BLOCK = 1000  # resamples held at once
@@ -98,39 +98,30 @@ def agreement(scores: Tensor, first: Tensor) -> Tensor:
     return (1 + torch.where(first, ahead, -ahead)) / 2
 
 
-def clustered_interval(
-    values: Tensor, clusters: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, level: float = 0.95
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `values` when whole clusters are drawn again.
+def clustered_interval(values: Tensor, clusters: Tensor, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of `values` when whole clusters are drawn again.
 
     The judgements of one participant are alike, so that drawing judgements alone would give too narrow an interval.
 
     Args:
         values: [Q] float.
         clusters: [Q] int64, participant of each judgement, numbered from 0 without a gap.
-        seed: of the draws.
-        resamples: how often the participants are drawn, with replacement, as many as there are.
-        level: share of repetitions that the interval should cover.
+        resamples: how often the participants are drawn, with replacement, as many as there are; from a fixed seed.
 
     Returns:
         Low and high end; both nan with fewer than two clusters, whose spread cannot be known.
-
-    Raises:
-        OptionError: fewer than one resample, or a level outside (0, 1).
     """
-    check_option("resamples", resamples, resamples >= 1, ">= 1")
-    check_option("level", level, 0 < level < 1, "between 0 and 1")
     cluster = clusters.numpy()
     sums, sizes = np.bincount(cluster, weights=values.double().numpy()), np.bincount(cluster)
     count = len(sizes)
     if count < 2:
         return float("nan"), float("nan")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     means = []
     for start in range(0, resamples, _BLOCK):
         drawn = generator.integers(count, size=(min(_BLOCK, resamples - start), count))
         means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -156,26 +147,16 @@ def spearman(scores: Tensor, ratings: Tensor) -> Correlation:
     return Correlation(float(found.statistic), float(found.pvalue))
 
 
-def simulated_choices(grades: Tensor, sharpness: float | None, generator: torch.Generator) -> Tensor:
-    r"""Choices of a simulated participant, where the true worth of every set is known (precision at k, say).
-
-    .. math:: P(1 \succ 2) = \sigma(\beta\, (g_1 - g_2))
-
-    A Bradley-Terry participant, so that a scorer's agreement with people can be studied on data without people.
+def simulated_choices(grades: Tensor, generator: torch.Generator) -> Tensor:
+    """Choices of a simulated participant, who takes the better of two sets, and tosses a coin where they are equal.
 
     Args:
-        grades: [Q, 2] true worth of both sets, any sign.
-        sharpness: beta >= 0, how sure the participant is: 0 chooses by a coin; None takes the better set always, and a
-            coin's where they are equal.
+        grades: [Q, 2] true worth of both sets (precision at k, say), any sign.
         generator: gives Q uniform numbers.
 
     Returns:
         [Q] bool, whether set 1 was chosen.
-
-    Raises:
-        OptionError: a sharpness below 0.
     """
-    check_option("sharpness", sharpness, sharpness is None or sharpness >= 0, ">= 0, or None")
     gap = (grades[:, 0] - grades[:, 1]).double()
-    chance = (1 + gap.sign()) / 2 if sharpness is None else (sharpness * gap).sigmoid()
+    chance = (1 + gap.sign()) / 2
     return torch.rand(len(gap), generator=generator, dtype=torch.float64) < chance

@@ -19,8 +19,7 @@ from negbench.errors import NegbenchError, check_option
 from negbench.metrics.compiled import kernels
 from negbench.metrics.ragged import Ragged
 
-_FEW_SLOTS, _MANY_SLOTS = 8, 128  # relevant images of a query: at most, and on average
-_WIDE = 2**14  # images of a row that repay a call of its own
+_FEW_SLOTS = 8  # relevant images of a query, at most
 
 
 def descending(scores: Tensor) -> Tensor:
@@ -38,8 +37,6 @@ def count(mask: Tensor) -> Tensor:
     """[B, N] bool -> [B] int64, how many are True."""
     if mask.device.type != "cpu":
         return mask.sum(1)
-    if mask.shape[1] >= _WIDE:
-        return torch.tensor([np.count_nonzero(row) for row in mask.numpy()], dtype=torch.int64)
     bits = np.packbits(mask.numpy(), axis=1)  # an eighth of the bytes to add up
     return torch.from_numpy(np.bitwise_count(bits).sum(1, dtype=np.int64))
 
@@ -116,20 +113,15 @@ def window(
     scores, (rows, width) = scores.detach(), scores.shape
     if not rows or not width:
         return torch.zeros_like(eligible)
-    head = isinstance(start, int) and start == 0 and isinstance(stop, int)
     start, stop = (torch.as_tensor(edge, device=scores.device).clamp(0, width).expand(rows) for edge in (start, stop))
     if (fast := kernels(scores)) is not None:
         chosen, left = torch.empty_like(scores, dtype=torch.bool), np.zeros(rows, np.bool_)
         fast.window(*arrays(scores, eligible), start.numpy(), stop.numpy(), chosen.numpy(), left)
         crowded = torch.from_numpy(left).nonzero().squeeze(1)
     else:
-        if head and ranked is None:
-            chosen = masked_scores(scores, eligible)
-            chosen = at_most(_largest(chosen, max(1, int(stop[0]))), chosen).logical_and_(eligible)
-        else:
-            ranked = ranked_scores(scores, eligible) if ranked is None else ranked
-            first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
-            chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
+        ranked = ranked_scores(scores, eligible) if ranked is None else ranked
+        first, last = (ranked.gather(1, at.clamp(0, width - 1)[:, None]) for at in (start, stop - 1))
+        chosen = at_most(last, scores).logical_and_(at_most(scores, first)).logical_and_(eligible)
         wanted = (torch.minimum(stop, count(eligible)) - start).clamp(min=0)
         crowded = (count(chosen) != wanted).nonzero().squeeze(1)  # an image outside ties with one at an edge
     if len(crowded):
@@ -171,14 +163,6 @@ def tally(scores: Tensor, allowed: Tensor, pool: Tensor, target: Tensor) -> Tall
     low, high = masked_scores(scores, pool, low=False).amin(1), masked_scores(scores, pool).amax(1)
     first, last = count(allowed & less(high[:, None], scores)), count(allowed & at_most(low[:, None], scores)) - 1
     return Tally(size, reached, first, last)
-
-
-def _largest(values: Tensor, k: int) -> Tensor:
-    """[B, 1] the k-th largest value of each row, 1 <= k <= N."""
-    if values.device.type != "cpu":
-        return values.topk(k).values[:, -1:]
-    place = values.shape[1] - k
-    return torch.from_numpy(np.partition(values.numpy(), place, axis=1)[:, place, None])
 
 
 def top_columns(scores: Tensor, k: int, allowed: Tensor | None = None) -> Tensor:
@@ -282,11 +266,7 @@ def relevant_ranks(scores: Tensor, relevant: Ragged, allowed: Tensor | None = No
 
     counted = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.to(scores.device).clone()
     counted[rows, columns] = False
-    fast = kernels(scores)
-    if fast is not None and len(relevant.values) <= _MANY_SLOTS * len(scores):  # a count each is faster than a sort
-        reach = torch.zeros_like(place)
-        fast.reach(*arrays(scores, counted), own.numpy(), relevant.lengths.numpy(), reach.numpy())
-    elif width <= _FEW_SLOTS:
+    if width <= _FEW_SLOTS:  # a count each is faster than a sort
         reach = torch.stack([count(counted & at_most(slot[:, None], scores)) for slot in own.unbind(1)], dim=1)
     else:
         others = _ascending(masked_scores(scores, counted))

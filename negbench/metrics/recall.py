@@ -23,26 +23,6 @@ def hits_at_k(ranks: Tensor, k: int) -> Tensor:
     return (ranks <= k).float()
 
 
-def recall_at_k(ranks: Tensor, k: int) -> float:
-    r"""Share of the queries whose target ranks among the first k.
-
-    .. math:: R@k = \frac{1}{Q} \sum_i [r_i \le k]
-
-    Args:
-        ranks: [Q] int64 ranks of the targets, 1 is best (`negbench.metrics.ranks.target_ranks`).
-        k: cut-off, >= 1.
-
-    Returns:
-        Value in [0, 1]. Raises as `hits_at_k` does.
-
-    Example:
-        >>> import torch
-        >>> recall_at_k(torch.tensor([1, 10, 11, 500]), 10)
-        0.5
-    """
-    return float(hits_at_k(ranks, k).double().mean())
-
-
 def expected_hits_at_k(ranks: Tensor, gallery_size: Tensor, k: int, size: int) -> Tensor:
     r"""Probability that a target is among the first k of a random gallery, so that unequal galleries compare.
 

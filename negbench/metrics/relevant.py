@@ -1,4 +1,4 @@
-"""What the ranks of all relevant images say: precision, images that answer but are not the target, false negatives.
+"""What the ranks of all relevant images say of those that are not the target: their recall, and where they rank.
 
 Everything here follows from per-query ranks (`negbench.metrics.query_ranks`) and so from a run's `ranks.parquet`. A row
 of relevant ranks is as `negbench.metrics.ranks.relevant_ranks` makes it from `Dataset.relevant`: the target's rank
@@ -15,27 +15,6 @@ from torch import Tensor
 
 from negbench.errors import NegbenchError, check_option
 from negbench.metrics.ragged import Ragged
-
-
-def precision_at_k(relevant_ranks: Ragged, gallery_size: Tensor, k: int) -> Tensor:
-    r"""Share of the first k images that are known to be relevant.
-
-    .. math:: P@k_i = \frac{|\{r \in R_i : r \le k\}|}{\min(k, n_i)}
-
-    Args:
-        relevant_ranks: Q rows of distinct ranks, 1 is best.
-        gallery_size: [Q] int64, candidates n of each query, >= 1.
-        k: cut-off, >= 1.
-
-    Returns:
-        [Q] float64 in [0, 1].
-
-    Example:
-        >>> precision_at_k(Ragged.of([[2, 7, 3], [1]]), torch.tensor([9, 2]), 4)
-        tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-    check_option("k", k, k >= 1, ">= 1")
-    return _row_sums(relevant_ranks, relevant_ranks.values <= k) / gallery_size.clamp(max=k)
 
 
 def others(relevant_ranks: Ragged) -> Ragged:
@@ -77,20 +56,6 @@ def other_recall_at_k(relevant_ranks: Ragged, k: int) -> Tensor:
     return _row_sums(rest, rest.values <= k) / rest.lengths
 
 
-def suppression_at_k(relevant_ranks: Ragged, k: int) -> float:
-    """Recall at k of the target minus that of the other relevant images, mean over the queries that have any.
-
-    0 where target and others are exchangeable, as on a split that was not trained on; nan where no query has others.
-
-    Example:
-        >>> suppression_at_k(Ragged.of([[2, 7, 3], [1]]), 3)
-        0.5
-    """
-    rest = other_recall_at_k(relevant_ranks, k)
-    hit = (relevant_ranks.values[relevant_ranks.offsets[:-1]] <= k).double()
-    return float((hit - rest).nanmean())
-
-
 @dataclass(frozen=True)
 class RankBand:
     """Images of one part of the ranking, over all queries and without their targets.
@@ -128,7 +93,6 @@ def false_negatives_by_rank(
         above it.
 
     Raises:
-        OptionError: edges that do not rise.
         NegbenchError: a query without a target.
 
     Example:
@@ -136,8 +100,6 @@ def false_negatives_by_rank(
         >>> [(band.name, band.images, band.relevant) for band in bands]
         [('above the target', 2, 1), ('below the target', 6, 0), ('1-2', 2, 1), ('3-', 6, 0)]
     """
-    rising = all(low < high for low, high in zip((0, *edges), edges, strict=False))
-    check_option("edges", list(edges), rising, "whole numbers >= 1 that rise")
     _check_targets(relevant_ranks)
     target = relevant_ranks.values[relevant_ranks.offsets[:-1]]
     one, end = torch.ones_like(target), gallery_size.clamp(min=0)

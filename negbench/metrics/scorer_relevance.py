@@ -55,18 +55,13 @@ def cirqrs_table(values: Mapping[int, Tensor], groups: Sequence[str]) -> dict[st
         >>> cirqrs_table({10: torch.tensor([1.0, 1.0, -3.0])}, ["dress", "dress", "shirt"])
         {'dress/cirqrs_at_10': 1.0, 'shirt/cirqrs_at_10': -3.0, 'average/cirqrs_at_10': -1.0}
     """
-    names = np.array(groups)
-    several = list(dict.fromkeys(groups)) if len(set(groups)) > 1 else []
-    rows = {f"{group}/": names == group for group in several}
+    names, several = np.array(groups), list(dict.fromkeys(groups))
+    parts = {f"{group}/": [names == group] for group in several} | {"average/": [names == group for group in several]}
     table: dict[str, float] = {}
-    for part in (*rows, "average/" if several else ""):
+    for part, masks in parts.items() if len(several) > 1 else [("", [slice(None)])]:
         for k, value in values.items():
-            name = f"cirqrs_at_{k}"
-            each = [
-                float(value.double().numpy()[mask].mean()) for mask in (rows.values() if part == "average/" else [])
-            ]
-            own = float(value.double().numpy()[rows.get(part, slice(None))].mean())
-            table[part + name] = sum(each) / len(each) if each else own
+            means = [float(value.double().numpy()[mask].mean()) for mask in masks]
+            table[f"{part}cirqrs_at_{k}"] = sum(means) / len(means)
         if len(values) > 1:
             table[f"{part}cirqrs"] = sum(table[f"{part}cirqrs_at_{k}"] for k in values) / len(values)
     return table

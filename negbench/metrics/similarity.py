@@ -1,45 +1,14 @@
-"""Cosines between embeddings: of negatives and targets, of queries that share a reference, of look-alikes."""
+"""Cosines between embeddings: of queries that share a reference, and of look-alikes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from negbench.errors import check_option
 from negbench.metrics.ranks import top_columns
-
-
-class TargetSimilarity(NamedTuple):
-    """Cosines (or a judge's scores) of drawn negatives and their targets: their mean, and quantile -> value."""
-
-    mean: float
-    quantiles: dict[float, float]
-
-
-def target_similarity(similarity: Tensor, levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> TargetSimilarity:
-    """How like the target the negatives are, in a judge's eyes (of CLIP, say, whatever model was trained).
-
-    Args:
-        similarity: of drawn negatives to their targets, any shape; NaN where the judge knows nothing.
-        levels: of the quantiles, 0 to 1, over all of them (linear interpolation).
-
-    Returns:
-        Mean and quantiles of what is known; nan where that is nothing.
-
-    Example:
-        >>> found = target_similarity(torch.tensor([[1.0, -1.0]]), [0.5])
-        >>> found.mean, found.quantiles
-        (0.0, {0.5: 0.0})
-    """
-    check_option("levels", list(levels), all(0 <= level <= 1 for level in levels), "between 0 and 1")
-    known = similarity[similarity.isfinite()].double().numpy()
-    if not len(known):
-        return TargetSimilarity(float("nan"), dict.fromkeys(levels, float("nan")))
-    return TargetSimilarity(float(known.mean()), {level: float(np.quantile(known, level)) for level in levels})
 
 
 def semantic_separation(queries: Tensor, references: Sequence[Hashable], texts: Sequence[Hashable]) -> float:

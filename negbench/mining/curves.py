@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from negbench.contracts import Strategy, check_option, relevance
+from negbench.contracts import Strategy, relevance
 from negbench.files import atomic_write, intact
 from negbench.metrics.drops import drops, steepest
 from negbench.metrics.ranks import checked_scores, descending
 from negbench.mining.mine import mine
-from negbench.mining.mined import NO_FALLBACK, Mined
+from negbench.mining.mined import Mined
 from negbench.mining.task import MiningTask
 
-MOVES_SCORES = False  # draws for the report, from no stream of the run
+MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
 MOMENTS = ("start", "warm", "end")  # before training, before the first refresh after the warm-up, after training
 
@@ -49,7 +49,6 @@ class Curves:
     target: Ints  # [S] place of the target
     drops: Ints  # [S, 2] places before the steepest and the second steepest drop below the target (QuRe eq. 5)
     pool: Ints  # [S, 2] places of the highest- and the lowest-scored image of the pool
-    fallback: NDArray[np.bool_]  # [S] whether the strategy's own pool was empty and a fallback took its place
     share: Floats  # [P] shares of the ranking, rising from 0 to 1
     mean: Floats  # [P] mean score at these shares
     low: Floats  # [P] their 10th percentile over the sample
@@ -93,56 +92,44 @@ def file_name(moment: str) -> str:
 
 
 @torch.no_grad()
-def score_curves(
-    task: MiningTask, strategy: Strategy | None, *, refresh: int = 0, sample: int = 500, kept: int = 8
-) -> Curves:
-    """Score curves of a sample of the task's queries.
+def score_curves(task: MiningTask, sample: int = 500, kept: int = 8) -> Curves:
+    """Score curves of a sample of the task's queries, without pools (`marked`).
 
     Draws from no generator but its own: the sample depends on the number of queries alone.
 
     Args:
         task: queries and corpora.
-        strategy: a corpus strategy, whose pool is marked; None marks no pool.
-        refresh: handed to the strategy.
         sample: S, at most; fewer where there are fewer queries.
         kept: K, of the sample.
 
     Raises:
-        NegbenchError: as `mine`, e.g. a score that is not finite.
+        NegbenchError: a score is NaN.
     """
-    check_option("sample", sample, sample >= 1, "at least 1")
-    check_option("kept", kept, 0 <= kept <= sample, "0 ... sample")
     generator = torch.Generator().manual_seed(_SEED)
     rows = torch.randperm(len(task.queries), generator=generator)[:sample]
-    part = task.shard(rows)
-    grid = _grid()
-    found = {
-        "length": torch.zeros(len(rows), dtype=torch.int64),
-        "target": torch.zeros(len(rows), dtype=torch.int64),
-        "drops": torch.full((len(rows), 2), -1, dtype=torch.int64),
-        "sampled": torch.zeros(len(rows), len(grid)),
-    }
-    whole: dict[int, Tensor] = {}
-    for block in rankings(part):
-        _measure(found, whole, block, grid, kept)
-    whole_curves = [whole[index] for index in range(min(kept, len(rows)))]
-    lengths = torch.tensor([0, *map(len, whole_curves)], dtype=torch.int64)
-    sampled = found["sampled"].numpy()
-    curves = Curves(
+    grid, parts, whole = _grid(), list[tuple[Tensor, ...]](), dict[int, Tensor]()
+    for block in rankings(task.shard(rows)):
+        places = (grid[None].double() * (block.length[:, None] - 1)).round().long()
+        parts.append((block.rows, block.length, block.target, steepest(block.drops), block.scores.gather(1, places)))
+        for position, row in enumerate(block.rows.tolist()):
+            if row < kept:
+                whole[row] = block.scores[position, : block.length[position]].clone()
+    order, *columns = (torch.cat(each) for each in zip(*parts, strict=True))
+    length, target, drop, sampled = (column[order.argsort()].numpy() for column in columns)
+    curves = [whole[row] for row in sorted(whole)]
+    return Curves(
         queries=rows.numpy(),
-        length=found["length"].numpy(),
-        target=found["target"].numpy(),
-        drops=found["drops"].numpy(),
+        length=length,
+        target=target,
+        drops=drop,
         pool=np.full((len(rows), 2), -1),
-        fallback=np.zeros(len(rows), dtype=np.bool_),
         share=grid.numpy(),
         mean=sampled.mean(0, dtype=np.float64).astype(np.float32),
         low=np.percentile(sampled, 10, axis=0).astype(np.float32),
         high=np.percentile(sampled, 90, axis=0).astype(np.float32),
-        values=torch.cat([torch.zeros(0), *whole_curves]).numpy(),
-        offsets=lengths.cumsum(0).numpy(),
+        values=torch.cat([torch.zeros(0), *curves]).numpy(),
+        offsets=np.cumsum([0, *map(len, curves)]),
     )
-    return curves if strategy is None else marked(curves, task, strategy, refresh=refresh)
 
 
 @torch.no_grad()
@@ -167,7 +154,7 @@ def marked(
     ends = torch.stack([mined.band_start[rows], mined.band_end[rows]], dim=1).double()
     rank = (ends * (room[:, None] - 1).clamp(min=1)).round().long()  # among the allowed images, without the target
     places = rank + (rank >= target[:, None]).long()
-    return dataclasses.replace(curves, pool=places.numpy(), fallback=(mined.fallback[rows] != NO_FALLBACK).numpy())
+    return dataclasses.replace(curves, pool=places.numpy())
 
 
 def _grid() -> Tensor:
@@ -238,15 +225,3 @@ def rankings(task: MiningTask) -> Iterator[Rankings]:
                 reached=(ranked & (scores >= scores.gather(1, target))).sum(1),
                 local=local,
             )
-
-
-def _measure(found: dict[str, Tensor], whole: dict[int, Tensor], block: Rankings, grid: Tensor, kept: int) -> None:
-    """Enter a block's curves and places."""
-    rows = block.rows
-    found["length"][rows], found["target"][rows] = block.length, block.target
-    places = (grid[None].double() * (block.length[:, None] - 1)).round().long()
-    found["sampled"][rows] = block.scores.gather(1, places)
-    found["drops"][rows] = steepest(block.drops)
-    for position, row in enumerate(rows.tolist()):
-        if row < kept:
-            whole[row] = block.scores[position, : block.length[position]].clone()

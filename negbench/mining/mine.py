@@ -1,4 +1,4 @@
-"""Streams blocks of queries against their corpora through a strategy: pools, draws, fallbacks, statistics.
+"""Defines pools and draws from them: blocks of queries against their corpora, one at a time.
 
 For each block of queries of one gallery group: scores, the strategy's pools, the fallbacks of empty pools (counted),
 all draws of the coming interval, and the statistics of each query. Nothing of size Q x N is ever held: tensors are
@@ -35,7 +35,6 @@ from negbench.mining.tiles import BLOCK_ENTRIES, gatherable, tile_rows, tiled_re
 
 BLOCK = 256  # queries scored at once; fewer where [BLOCK, N] would exceed BLOCK_ENTRIES
 _PART_ENTRIES = 2**21  # scores that a strategy sees at once (on a GPU 16 times as many): what it makes of them is small
-_SHARED_ENTRIES = 2**23  # the largest block that is new memory for each: 32 MiB, beyond which malloc returns it at once
 
 _STALE = (
     "stale pools: refresh {refresh} of {name} left every pool as it was; was the model trained in between, and were "
@@ -89,8 +88,8 @@ def mine(
     columns: dict[str, Tensor] = {}
     free = True  # every pool so far holds all that is allowed
     with written(files.written, shape) as write:
-        for rows, corpus, table in _blocks(task, 1 + len(strategy.reads)):
-            for scored in _scored(task, rows, corpus, table, refresh, strategy):
+        for rows, corpus in _blocks(task, 1 + len(strategy.reads)):
+            for scored in _scored(task, rows, corpus, refresh, strategy):
                 answer, fallback = _fall_back(scored, answer_of(strategy, scored.shown))
                 seed = splitmix(base, task.ids.cpu()[scored.rows]).to(answer.device)
                 drawn, pool = draw(answer, seed, draws, per_epoch=per_epoch), inside(answer)
@@ -125,28 +124,15 @@ class _Corpus:
     local: Tensor  # [N] int64, where a column stands in this corpus, or -1
 
 
-def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus, Tensor]]:
-    """Every query once, as [b] int64 rows of one gallery group with its corpus and room for their scores [b, n].
-
-    Large blocks share that memory, as new memory takes the system longer to give than a pass over it takes; small ones
-    are given what was used before by the allocator. `tables` [b, n] are held of each block.
-    """
+def _blocks(task: MiningTask, tables: int) -> Iterator[tuple[Tensor, _Corpus]]:
+    """Every query once, as [b] int64 rows of one gallery group with its corpus; `tables` [b, n] are held of each."""
     group = task.group.cpu()
-    members = [(group == index).nonzero().squeeze(1) for index in range(len(task.groups))]
-    heights = [_block_rows(len(columns), tables) for columns in task.groups]
-    most = max(
-        min(len(rows), height) * len(columns)
-        for rows, height, columns in zip(members, heights, task.groups, strict=True)
-    )
-    shared = torch.empty(most if most > _SHARED_ENTRIES else 0, device=task.queries.device)
-    for index, (rows, height) in enumerate(zip(members, heights, strict=True)):
+    for index, columns in enumerate(task.groups):
+        rows = (group == index).nonzero().squeeze(1)
         if len(rows):
             corpus = _corpus(task, index)
-            width = len(corpus.columns)
-            for part in torch.split(rows, height):
-                size = len(part) * width
-                table = shared[:size] if len(shared) else torch.empty(size, device=shared.device)
-                yield part, corpus, table.view(len(part), width)
+            for part in rows.split(_block_rows(len(columns), tables)):
+                yield part, corpus
 
 
 def _block_rows(images: int, tables: int) -> int:
@@ -159,8 +145,6 @@ def _corpus(task: MiningTask, index: int) -> _Corpus:
     columns = task.groups[index].cpu()
     local = torch.full((len(task.candidates),), -1)
     local[columns] = torch.arange(len(columns))
-    if int((local >= 0).sum()) != len(columns):
-        raise ValueError(f"groups[{index}] must name every column once")
     lost = ((task.group.cpu() == index) & (local[task.target.cpu()] < 0)).nonzero().squeeze(1)
     if len(lost):
         raise NegbenchError(
@@ -170,12 +154,10 @@ def _corpus(task: MiningTask, index: int) -> _Corpus:
     return _Corpus(columns, *gatherable(task.candidates, columns), local)
 
 
-def _scored(
-    task: MiningTask, rows: Tensor, corpus: _Corpus, scores: Tensor, refresh: int, strategy: Strategy
-) -> Iterator[ScoredBlock]:
-    """Score a block into `scores` [b, n], and hand it out in parts."""
+def _scored(task: MiningTask, rows: Tensor, corpus: _Corpus, refresh: int, strategy: Strategy) -> Iterator[ScoredBlock]:
+    """Score a block, and yield it in parts."""
     device, width = task.queries.device, len(corpus.columns)
-    tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered, scores)
+    scores = tiled_relevance(task.queries[rows.to(device)], corpus.tokens, corpus.gathered)
     wanted = {*strategy.reads, *(() if task.filters is None else task.filters.reads)} & task.planes.keys()
     planes: dict[str, Tensor] = {name: task.planes[name].block(rows, corpus.columns) for name in wanted}
     height = max(1, (_PART_ENTRIES if device.type == "cpu" else 16 * _PART_ENTRIES) // width)

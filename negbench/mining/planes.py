@@ -8,7 +8,7 @@ weights as loaded, "guide" and "judge" by another backbone or a TREC run file of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -220,8 +220,3 @@ def _table(path: Path, dataset: Dataset, device: torch.device) -> TablePlane:
         raise DataError(f"{path} scores images that {dataset.identity} does not have, such as {unknown[0]!a}")
     columns = Ragged.of([[dataset.column_of[image] for image in row] for row in rows])
     return TablePlane(columns, torch.tensor([s for row in rows for s in row.values()]), len(dataset.images), device)
-
-
-def selected(planes: Mapping[str, Plane], names: Collection[str]) -> dict[str, Plane]:
-    """The planes of these names."""
-    return {name: plane for name, plane in planes.items() if name in names}

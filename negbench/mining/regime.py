@@ -1,4 +1,4 @@
-"""The regime card: where a model stands on the queries that it trains on. What each number means: docs/regimes.md.
+"""The regime card: how well a model ranks the targets of its train queries. What each number means: docs/regimes.md.
 
 Which negatives serve a model depends on where its targets are, on the shape of its score rows, on where the false
 negatives hide, and on how far it has fitted its training queries. The card says so in a few numbers, for any strategy,
@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from negbench.contracts import check_option
 from negbench.metrics.drops import drop_prominence, steepest
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.recall import expected_hits_at_k
 from negbench.mining.curves import Rankings, rankings
 from negbench.mining.task import MiningTask
 
-MOVES_SCORES = False  # looks on; draws from no stream of the run
+MOVES_SCORES = False  # only observes a run: draws from none of its random streams
 
 SAMPLE = 200  # queries a card looks at, unless told otherwise
 TOP = 0.05  # of the ranking: where a QuRe band counts as near its head
@@ -93,28 +92,19 @@ class Regime:
 
 
 @torch.no_grad()
-def regime(
-    task: MiningTask,
-    val: QueryRanks | None = None,
-    *,
-    sample: int = SAMPLE,
-    generator: torch.Generator | None = None,
-) -> Regime:
+def regime(task: MiningTask, val: QueryRanks | None = None, *, sample: int = SAMPLE) -> Regime:
     """The regime card of a task's queries.
 
     Args:
         task: train queries and their corpora, of any data set.
         val: the same model's ranks on the split that it is scored on, for the fit gap; queries without a target do not
             count.
-        sample: queries looked at, at most.
-        generator: chooses them; default one of a fixed seed, the same queries at every refresh of every run.
+        sample: queries looked at, at most; chosen with a fixed seed, the same at every refresh of every run.
 
     Raises:
         NegbenchError: a score is NaN.
-        OptionError: a sample below 1.
     """
-    check_option("sample", sample, sample >= 1, "at least 1")
-    generator = generator or torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(_SEED)
     part = task.shard(torch.randperm(len(task.queries), generator=generator)[:sample])
     blocks = [_measured(part, block) for block in rankings(part)]
     found = {name: np.concatenate([block[name].numpy() for block in blocks]) for name in blocks[0]}

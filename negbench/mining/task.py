@@ -1,4 +1,4 @@
-"""Who is mined against what: a task by hand, or the train split as a model sees it."""
+"""What mining works on: queries and corpora as embeddings, made by hand or of a train split by a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from negbench.contracts import DEFAULT_TEMPERATURE, Backbone, PlaneName
 from negbench.data.scene import Scene
 from negbench.metrics.ragged import Ragged
 from negbench.mining.filters import Filters
-from negbench.mining.planes import Plane, live_planes, selected
+from negbench.mining.planes import Plane, live_planes
 from negbench.scoring import evaluation
 
 
 @dataclass(frozen=True)
 class MiningTask:
-    """Who is mined against what. Q queries, N images in all, T tokens each, width D; a *column* is an image's index.
+    """Queries and the corpora that their negatives come from. Q queries, N images of T tokens each, width D.
+
+    A *column* is an image's index.
 
     Args:
         queries: [Q, D] unit-norm embeddings, on the device that computes the scores.
@@ -31,14 +33,10 @@ class MiningTask:
         excluded: per query, columns that may never be drawn (known duplicates of the target; the reference on request).
         relevant: per query, columns known to be relevant, the target included; an empty row where nothing is known.
             None: nothing is known of any query beyond its target, and false-negative rates are NaN.
-        ids: [Q] int64, numbers of the queries' random streams, also used in messages; default 0..Q-1. `shard` keeps
-            those of the whole task.
-        temperature: > 0, told to the strategy.
+        ids: [Q] int64, the queries' numbers in random streams and in messages; default 0..Q-1. `shard` keeps them.
+        temperature: > 0, passed to the strategy.
         planes: further scores, by name, for strategies that declare them (`Strategy.reads`), and for `filters`.
-        filters: what no strategy may draw, by the scores.
-
-    Raises:
-        ValueError: shapes or dtypes that do not fit.
+        filters: exclude images by their scores, whatever the strategy.
     """
 
     queries: Tensor
@@ -54,28 +52,8 @@ class MiningTask:
     filters: Filters | None = None
 
     def __post_init__(self) -> None:
-        if self.queries.ndim != 2 or self.candidates.ndim != 3 or self.queries.shape[1] != self.candidates.shape[2]:
-            raise ValueError(
-                "want queries [Q, D] and candidates [N, T, D], "
-                f"got {tuple(self.queries.shape)} and {tuple(self.candidates.shape)}"
-            )
-        count = len(self.queries)
         if self.ids is None:
-            object.__setattr__(self, "ids", torch.arange(count))
-        for name in ("target", "group", "ids"):
-            tensor = getattr(self, name)
-            if tensor.shape != (count,) or tensor.dtype != torch.int64:
-                raise ValueError(f"{name} must be a [{count}] int64 tensor, got {tuple(tensor.shape)} {tensor.dtype}")
-        if not count:
-            raise ValueError("there is no query to mine")
-        for name, end in (("target", len(self.candidates)), ("group", len(self.groups))):
-            low, high = int(getattr(self, name).min()), int(getattr(self, name).max())
-            if low < 0 or high >= end:
-                raise ValueError(f"{name} must lie in 0..{end - 1}, got {low}..{high}")
-        for name in ("excluded", "relevant"):
-            rows = getattr(self, name)
-            if rows is not None and len(rows) != count:
-                raise ValueError(f"{name} must have {count} rows, got {len(rows)}")
+            object.__setattr__(self, "ids", torch.arange(len(self.queries)))
 
     def shard(self, rows: Tensor) -> MiningTask:
         """The task of some queries only (`rows` [R] int64); they are mined as they would be within the whole task."""
@@ -124,5 +102,8 @@ def mining_task(
         relevant=dataset.relevant,
         temperature=float(backbone.temperature.detach()) if temperature is None else temperature,
         filters=Filters.of(mining),
-        planes={**live_planes(reads, backbone, scene, found.candidates), **selected(offline or {}, reads)},
+        planes={
+            **live_planes(reads, backbone, scene, found.candidates),
+            **{name: plane for name, plane in (offline or {}).items() if name in reads},
+        },
     )

@@ -36,24 +36,20 @@ def gatherable(table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def tiled_relevance(
-    queries: Tensor, tokens: Tensor, gathered: Tensor | None = None, scores: Tensor | None = None
-) -> Tensor:
+def tiled_relevance(queries: Tensor, tokens: Tensor, gathered: Tensor | None = None) -> Tensor:
     """[b, D] and [n, T, D] -> [b, n], `relevance` in float32 and tiles of fixed shape.
 
     Args:
         queries: on the tokens' device.
         tokens: of any precision.
         gathered: int64 rows of `tokens` that are scored; None: all of them.
-        scores: [b, n] float32, filled and returned; None: a new one.
     """
     images, (_, each, width) = len(tokens if gathered is None else gathered), tokens.shape
     # one tile of images is written where it belongs; of several the rows lie so far apart that a copy is faster
     alone, cpu = each == 1 and images <= _TILE_TOKENS, queries.device.type == "cpu"
     step = images if alone else min(images, max(1, (_CACHED_TOKENS if cpu else _TILE_TOKENS) // each))
     height = tile_rows(images)
-    if scores is None:
-        scores = torch.empty(len(queries), images, device=queries.device)
+    scores = torch.empty(len(queries), images, device=queries.device)
     # buffers for all tiles: new memory costs more than the conversion
     wide = None if tokens.dtype == torch.float32 else tokens.new_empty(step, each, width, dtype=torch.float32)
     whole = alone and len(queries) % height == 0

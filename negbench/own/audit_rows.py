@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from negbench.command_options import Audit
 from negbench.contracts import ScoreView, Strategy, relevance
-from negbench.metrics.similarity import target_similarity
 from negbench.mining.checked import filtered
 from negbench.mining.mine import mine
 from negbench.mining.mined import batch_statistics
@@ -100,9 +99,11 @@ def corpus_row(
 
 def _similarity(scores: Tensor) -> dict[str, float]:
     """The judge's scores [P] of draws, as fields of a row: mean and quantiles; NaN without any."""
-    levels = {"similarity_q05": 0.05, "similarity_q50": 0.5, "similarity_q95": 0.95}
-    found = target_similarity(scores, list(levels.values()))
-    return {"similarity_mean": found.mean, **{name: found.quantiles[level] for name, level in levels.items()}}
+    known = scores[scores.isfinite()].double().numpy()
+    names = ("similarity_mean", "similarity_q05", "similarity_q50", "similarity_q95")
+    if not len(known):
+        return dict.fromkeys(names, math.nan)
+    return dict(zip(names, map(float, (known.mean(), *np.quantile(known, [0.05, 0.5, 0.95]))), strict=True))
 
 
 def diversity(drawn: Tensor, used: Tensor | None = None) -> Tensor:
@@ -154,27 +155,23 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, 
     """The sampled queries in random batches of the run's size; a last one with a single query is left out."""
     task, size = subject.task, int(subject.config.train.batch_size or 2)
     order = torch.randperm(len(task.queries), generator=generator_of(options, "batches"))
-    found: list[dict[str, float]] = []
-    sizes, spread, likeness = list[Tensor](), list[Tensor](), list[Tensor]()
-    judged = ("judged_rate_pool", "judged_rate_draws")
-    for rows in order.split(size):
-        if len(rows) < 2:
-            continue
+    found, filled = list[dict[str, float]](), list[float]()
+    sizes, spread, likeness = list[Tensor](), list[Tensor](), [torch.empty(0)]
+    judged: dict[str, list[Tensor]] = {"judged_rate_pool": [], "judged_rate_draws": []}
+    for rows in (rows for rows in order.split(size) if len(rows) > 1):
         view, known = _batch_view(subject, rows, options.refresh, strategy)
         pool = strategy.pool(view).cpu()
-        values = batch_statistics(view, pool.to(view.scores.device), known)
-        weights = pool.double()
-        targets = task.target[rows]
-        scores = None if judge is None else judge.scores(rows, targets)
-        wrong = None if judge is None or scores is None else (scores > judge.threshold).double()
-        values["filled"] = len(rows) - values["empty"]
-        found.append(values | {name: _share(wrong, w) for name, w in zip(judged, (weights > 0, weights), strict=True)})
+        weights, targets = pool.double(), task.target[rows]
+        found.append(batch_statistics(view, pool.to(view.scores.device), known))
+        filled.append(len(rows) - found[-1]["empty"])
         sizes.append((weights > 0).sum(1))
-        if scores is not None:
-            likeness.append(scores[weights > 0])
         members = subject.images[targets][None].expand(len(rows), -1, -1)
         spread.append(diversity(members, weights > 0))
-    nan = math.nan
+        if judge is not None:
+            scores = judge.scores(rows, targets)
+            likeness.append(scores[weights > 0])
+            for shares, counted in zip(judged.values(), ((weights > 0).double(), weights), strict=True):
+                shares.append((counted * (scores > judge.threshold)).sum(1) / counted.sum(1))
     names = ("pool_size", "false_negative_rate_pool", "false_negative_rate_draws", "hardness")
     return AuditRow(
         strategy=label,
@@ -183,24 +180,17 @@ def batch_row(subject: Subject, label: str, strategy: Strategy, options: Audit, 
         pool_size_median=float(np.median(torch.cat(sizes).numpy())),
         diversity=float(torch.cat(spread).nanmean()),
         empty=sum(values["empty"] for values in found),
-        **_similarity(torch.cat([torch.empty(0), *likeness])),
-        **{name: _weighted(found, name) for name in (*names, *judged)},
-        **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), nan),
+        **_similarity(torch.cat(likeness)),
+        **{name: _weighted([values[name] for values in found], filled) for name in names},
+        **{name: float(torch.cat([torch.empty(0), *shares]).nanmean()) for name, shares in judged.items()},
+        **dict.fromkeys(("band_start", "band_mean", "band_end", "fallback_below", "fallback_any"), math.nan),
     )
 
 
-def _weighted(batches: Sequence[Mapping[str, float]], name: str) -> float:
+def _weighted(values: Sequence[float], filled: Sequence[float]) -> float:
     """Mean over the queries of all batches that have a negative; NaN where none has."""
-    filled = sum(batch["filled"] for batch in batches)
-    return sum(batch[name] * batch["filled"] for batch in batches if batch["filled"]) / filled if filled else math.nan
-
-
-def _share(wrong: Tensor | None, weights: Tensor) -> float:
-    """Mean over the rows that hold anything of the share of the weight [b, b] that is wrong; NaN where unknown."""
-    if wrong is None:
-        return math.nan
-    filled = weights[weights.sum(1) > 0].double()
-    return float(((filled * wrong[weights.sum(1) > 0]).sum(1) / filled.sum(1)).mean())
+    pairs = [(value, weight) for value, weight in zip(values, filled, strict=True) if weight]
+    return sum(value * weight for value, weight in pairs) / sum(filled) if pairs else math.nan
 
 
 def _batch_view(subject: Subject, rows: Tensor, refresh: int, strategy: Strategy) -> tuple[ScoreView, Tensor | None]:

@@ -1,10 +1,9 @@
-"""What a folder holds of one's own model and data, and the files to begin with."""
+"""Inspects a folder of the user's own data, and writes a recipe and a strategy to begin with."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +68,6 @@ class Found:
         images: image files by ending.
         triplets: the file of triplets, and what it holds.
         vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
-        arrays: plain arrays, for `negbench mine` alone: queries, images, targets.
         present: a line for each thing that was found.
         missing: a line for each thing that is not there, or not right, with the mend.
     """
@@ -78,7 +76,6 @@ class Found:
     images: Counter[str] = field(default_factory=Counter)
     triplets: tuple[Path, TripletTable] | None = None
     vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    arrays: dict[str, Path] = field(default_factory=dict)
     present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     train: int = 0  # queries
@@ -88,11 +85,6 @@ class Found:
     def comparable(self) -> bool:
         """Whether audits and comparisons can run: triplets, and images or embeddings of all that they name."""
         return not self.missing and self.triplets is not None
-
-    @property
-    def minable(self) -> bool:
-        """Whether `negbench mine` can run on plain arrays."""
-        return len(self.arrays) == 3
 
 
 def look(folder: Path) -> Found:
@@ -120,7 +112,6 @@ def survey(folder: Path) -> Found:
         _table(found, file)
     for file in files:
         _vectors(found, file)
-    _arrays(found, [file for file in files if file.suffix == ".npy"])
     return found
 
 
@@ -197,47 +188,11 @@ def _keys(file: Path) -> tuple[set[str], set[str]]:
     return keys & known, keys - known
 
 
-def _arrays(found: Found, files: list[Path]) -> None:
-    """Queries [Q, D], images [N, D] or [N, T, D] and targets [Q] in .npy files, recognised by names and shapes."""
-    shapes = dict(_shapes(files))
-    targets = [file for file, (shape, kind) in shapes.items() if len(shape) == 1 and kind in "iu"]
-    floats = {file: shape for file, (shape, kind) in shapes.items() if len(shape) in (2, 3) and kind == "f"}
-    for role, words in (("queries", ("quer",)), ("images", ("image", "candidate", "galler", "corpus"))):
-        named = [file for file in floats if any(word in file.stem.lower() for word in words)]
-        if len(named) == 1:
-            found.arrays[role] = named[0]
-    if len(targets) == 1:
-        found.arrays["targets"] = targets[0]
-    for role, file in found.arrays.items():
-        found.present.append(f"{file.name}: {role} {list(shapes[file][0])}")
-    if found.arrays and len(found.arrays) < 3:
-        lacking = ", ".join(role for role in ("queries", "images", "targets") if role not in found.arrays)
-        found.missing.append(
-            f"{lacking}: to mine from plain arrays give queries.npy [Q, D] and images.npy [N, D] floats, and "
-            "targets.npy [Q] whole numbers, each query's row of images.npy"
-        )
-    if found.minable and shapes[found.arrays["queries"]][0][0] != shapes[found.arrays["targets"]][0][0]:
-        names = [found.arrays[role].name for role in ("targets", "queries")]
-        found.missing.append(f"{names[0]}: want one number for each row of {names[1]}")
-        found.arrays.clear()
-
-
-def _shapes(files: list[Path]) -> Iterator[tuple[Path, tuple[tuple[int, ...], str]]]:
-    for file in files:
-        try:
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError):
-            continue
-        yield file, (array.shape, array.dtype.kind)
-
-
 def _check(found: Found) -> None:
     """Load what was found as a run would; what does not fit is missing, and so is what is not there."""
-    if found.minable and found.triplets is None:
-        return
     if found.triplets is None:
         found.missing.append(NO_TRIPLETS)
-    if not found.images and not found.vectors and not found.arrays:
+    if not found.images and not found.vectors:
         found.missing.append(
             "images (.jpg, .png, .webp), or embeddings of images and of texts (.npz with ids and features, texts and "
             "features)"
@@ -304,14 +259,12 @@ def _backbone(found: Found) -> dict[str, Any]:
 
 
 def write(found: Found) -> list[Path]:
-    """The recipe, where comparisons can run, and a strategy to change.
+    """Write the recipe and a strategy to change.
 
     Raises:
         OptionError: one of them is there already.
     """
-    texts = {PLUGIN: _SKELETON}
-    if found.comparable:
-        texts = {RECIPE: recipe(found), **texts}
+    texts = {RECIPE: recipe(found), PLUGIN: _SKELETON}
     for name in texts:
         if (found.folder / name).exists():
             raise OptionError(f"{found.folder / name} is there already: rename it, or go on with it")
@@ -377,18 +330,12 @@ def toml(value: Any) -> str:
 def commands(found: Found) -> list[str]:
     """What to do next, in this order."""
     folder = shell(found.folder)
-    if found.comparable:
-        own = f"--recipe {folder}/{RECIPE}"
-        plugin = f"--plugin {folder}/{PLUGIN}"
-        return [
-            f"negbench audit {own} {plugin} --strategy qure,top-k,my-strategy",
-            f"negbench compare {own} {plugin} --name first",
-            f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
-        ]
-    if found.minable:
-        files = " ".join(f"--{role} {shell(found.arrays[role])}" for role in ("queries", "images", "targets"))
-        return [f"negbench mine {files} --strategy qure --draws 5 --out {folder}/negatives.parquet"]
-    return []
+    own, plugin = f"--recipe {folder}/{RECIPE}", f"--plugin {folder}/{PLUGIN}"
+    return [
+        f"negbench audit {own} {plugin} --strategy qure,top-k,my-strategy",
+        f"negbench compare {own} {plugin} --name first",
+        f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
+    ]
 
 
 def shell(path: Path) -> str:

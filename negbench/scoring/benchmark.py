@@ -14,9 +14,9 @@ from negbench.display import stages
 from negbench.files import atomic_write, runs_dir
 from negbench.layers import layers_of
 from negbench.runfolder import find_run
-from negbench.scoring.result import Ranked, Scores
+from negbench.scoring.result import Scores, benchmark_scores
 from negbench.scoring.scorers import Encoded, cirqrs, encode_run, scorer_layers
-from negbench.scoring.stored import Layers, read_rankings, score_file
+from negbench.scoring.stored import Layers, score_file
 from negbench.scoring.trec import write_trec
 
 TREC_DEPTH = 1000
@@ -38,13 +38,13 @@ def evaluate(asked: Evaluate) -> Evaluation:
     """
     layers, written = layers_of(asked), list[Path]()
     scores: Scores | None
-    if asked.metric == "cirqrs":
-        scores = _cirqrs(asked, layers)
-    elif asked.ranks is not None:
-        scores = _of_ranks(asked, score_file(asked.ranks, layers, asked.split))
+    if asked.ranks is not None:
+        scores = score_file(asked.ranks, layers, asked.split)
+    elif asked.scorer is not None:
+        scores = _cirqrs(asked, asked.scorer, layers)
     else:
-        encoded = _encode(asked, str(asked.run), layers, _check(asked))
-        scores = _of_run(asked, encoded)
+        encoded = _encode(asked, str(asked.run), layers, lambda dataset: _check(asked, dataset))
+        scores = _of_run(encoded)
         written += _write_lists(asked, encoded)
     if scores is not None and asked.out is not None:
         with atomic_write(asked.out, "wb") as file:
@@ -59,40 +59,27 @@ def _encode(asked: Evaluate, run: str, layers: Layers, check: Callable[[Dataset]
         return encode_run(folder, layers, asked.split, display, check=check)
 
 
-def _check(asked: Evaluate) -> Callable[[Dataset], None]:
+def _check(asked: Evaluate, dataset: Dataset) -> None:
     """What the split must offer, checked before anything is encoded: labels, unless only lists are wanted."""
-
-    def check(dataset: Dataset) -> None:
-        if asked.submission is not None:
-            submittable(dataset)
-        if asked.out is not None or (asked.submission is None and asked.trec is None):
-            dataset.require_labels()
-
-    return check
+    if asked.submission is not None:
+        submittable(dataset)
+    if asked.out is not None or (asked.submission is None and asked.trec is None):
+        dataset.require_labels()
 
 
-def _any_split(dataset: Dataset) -> None:
-    """CIRQRS needs no labels."""
-
-
-def _of_ranks(asked: Evaluate, ranked: Ranked) -> Scores:
-    return ranked.relevant(asked.k) if asked.metric == "relevant" else ranked.benchmark()
-
-
-def _of_run(asked: Evaluate, encoded: Encoded) -> Scores | None:
+def _of_run(encoded: Encoded) -> Scores | None:
     if isinstance(encoded.dataset, PreferenceFormat):
         return encoded.judged()
-    return None if encoded.dataset.closed else _of_ranks(asked, encoded.ranked())
+    if encoded.dataset.closed:
+        return None
+    return benchmark_scores(encoded.dataset, encoded.ranks(), encoded.run_id, encoded.remarks)
 
 
-def _cirqrs(asked: Evaluate, layers: Layers) -> Scores:
-    """Of a run or a ranking file, under the scorer on the same data (a ranking file: on the scorer's own)."""
-    if asked.ranks is not None:
-        read_rankings(asked.ranks)  # before anything is encoded
-        return cirqrs(asked.ranks, _encode(asked, str(asked.scorer), layers, _any_split), asked.k)
-    ranking = _encode(asked, str(asked.run), layers, _any_split)
+def _cirqrs(asked: Evaluate, scorer: str, layers: Layers) -> Scores:
+    """Of a run, under the scorer on the same data; needs no labels."""
+    ranking = _encode(asked, str(asked.run), layers, lambda dataset: None)
     same = scorer_layers(find_run(runs_dir(asked.runs_dir), str(asked.run)), layers)
-    return cirqrs(ranking, _encode(asked, str(asked.scorer), same, _any_split), asked.k)
+    return cirqrs(ranking, _encode(asked, scorer, same, lambda dataset: None), asked.k)
 
 
 def _write_lists(asked: Evaluate, encoded: Encoded) -> list[Path]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from negbench.errors import NegbenchError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from negbench.contracts import Query
     from negbench.datasets.dataset import Dataset, ScoreBlock
     from negbench.metrics.query_ranks import QueryRanks
@@ -24,70 +24,21 @@ _UNLISTED = torch.finfo(torch.float32).min
 _BLOCK = 128  # queries whose scores are held at once
 
 
-def evaluate_rankings(
-    dataset: Dataset, rankings: Mapping[str, Ranking], subset_rankings: Mapping[str, Ranking] | None = None
-) -> dict[str, float]:
-    """The benchmark's metrics of ready-made rankings.
+def ranks_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking]) -> QueryRanks:
+    """Per-query ranks of ready-made rankings.
 
     Args:
         dataset: loaded with or without images.
         rankings: query id -> image ids, best first (integers stand for their digits), or -> {image id: score}; every
             query must be there. A list may be cut: images that it leaves out rank behind all that it names, irrelevant
             ones first. A reference that the protocol excludes is skipped. CIRR's submission files may be given as they
-            are, with their keys "version" and "metric".
-        subset_rankings: likewise for the ranks within each query's subset (CIRR's `recall_subset` file); left out, they
-            follow from `rankings`.
-
-    Returns:
-        Metric name -> value in [0, 1].
+            are, with their keys "version" and "metric". Ranks within a query's subset follow from the same ranking.
 
     Raises:
         NegbenchError: a query without a ranking; an unknown query or image; an image twice, or outside the query's
             gallery; a score that is not finite.
-        DataError: the labels of this split are closed.
     """
-    dataset.require_labels()
-    return dataset.summarise(ranks_of_rankings(dataset, rankings, subset_rankings))
-
-
-def ranks_of_rankings(
-    dataset: Dataset, rankings: Mapping[str, Ranking], subset_rankings: Mapping[str, Ranking] | None = None
-) -> QueryRanks:
-    """Per-query ranks of ready-made rankings; arguments and errors as `evaluate_rankings`."""
-    ranks = dataset.rank(_scorer(dataset, _checked(dataset, rankings, "recall")), block=_BLOCK)
-    if subset_rankings is None:
-        return ranks
-    if ranks.subset_rank is None:
-        raise NegbenchError(f"{dataset.card.name} has no subsets: leave the subset rankings out")
-    within = _checked(dataset, subset_rankings, "recall_subset")
-    subset = dataset.rank(_scorer(dataset, within, within_subset=True), block=_BLOCK)
-    return dataclasses.replace(ranks, subset_rank=subset.subset_rank)
-
-
-def top_of_rankings(dataset: Dataset, rankings: Mapping[str, Ranking], k: int) -> Tensor:
-    """The first k images of ready-made rankings, by the data set's own rules.
-
-    Args:
-        dataset: as for `evaluate_rankings`.
-        rankings: as for `evaluate_rankings`, but none may be cut before its k-th image.
-        k: how many, >= 1.
-
-    Returns:
-        [Q, k] int64 columns, best first, equal scores in the order of the columns; -1 where a gallery is smaller. At
-        most N columns wide.
-
-    Raises:
-        NegbenchError: as `evaluate_rankings`, or a ranking of fewer than k images.
-    """
-    top = dataset.top(_scorer(dataset, _checked(dataset, rankings, "recall")), k)
-    cut = (top.scores == _UNLISTED).any(1)
-    if cut.any():
-        row = int(cut.nonzero()[0, 0])
-        raise NegbenchError(
-            f"the ranking of query {_short(dataset.queries[row].id)} names {int((top.scores[row] > _UNLISTED).sum())} "
-            f"images, k = {k} needs as many ({int(cut.sum()):,} of {len(cut):,} rankings are shorter): lower k"
-        )
-    return top.columns
+    return dataset.rank(_scorer(dataset, _checked(dataset, rankings)), block=_BLOCK)
 
 
 def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
@@ -103,15 +54,13 @@ def count_cut_subsets(dataset: Dataset, rankings: Mapping[str, Ranking]) -> int:
     return cut
 
 
-def _checked(dataset: Dataset, rankings: Mapping[str, Ranking], metric: str) -> dict[str, Ranking]:
+def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
     """Rankings without the header; every query of the data set has one, and no other."""
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {_short(rankings)}")
-    said = rankings.get("metric")
-    if isinstance(said, str) and said != metric:
+    if rankings.get("metric") == "recall_subset":
         raise NegbenchError(
-            f"this is a submission file for the metric '{said}', want '{metric}': recall_subset files go into "
-            "subset_rankings (--subset-ranks), recall files into rankings (--ranks)"
+            "this file ranks within CIRR's subsets (metric 'recall_subset'): take that of metric 'recall'"
         )
     kept = {
         str(query): ranking
@@ -134,23 +83,22 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking], metric: str) -> 
     return kept
 
 
-def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking], *, within_subset: bool = False) -> ScoreBlock:
+def _scorer(dataset: Dataset, rankings: Mapping[str, Ranking]) -> ScoreBlock:
     """A score per listed image that falls with its place, the least there is for all others: ties are pessimistic."""
     galleries = {name: frozenset(columns.tolist()) for name, columns in dataset.groups.items()}
     columns_of, scores_of = [], []
     for query in dataset.queries:
         columns, scores = [], []
-        allowed = frozenset(query.subset) if within_subset else None
         for image, score in _entries(query, rankings[query.id]):
             if dataset.card.exclude_reference and image == query.reference:
                 continue
             column = dataset.column_of.get(image)
             if column is None:
                 raise NegbenchError(f"unknown image {_short(image)} in the ranking of query {_short(query.id)}")
-            if column not in galleries[query.group] or (allowed is not None and image not in allowed):
-                where = "subset" if allowed is not None else f"gallery '{query.group}'"
+            if column not in galleries[query.group]:
                 raise NegbenchError(
-                    f"image {_short(image)} in the ranking of query {_short(query.id)} is not in its {where}"
+                    f"image {_short(image)} in the ranking of query {_short(query.id)} is not in its gallery "
+                    f"'{query.group}'"
                 )
             columns.append(column)
             scores.append(score)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,10 +10,7 @@ from torch import Tensor
 
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets.dataset import Dataset
-from negbench.errors import NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.recall import recall_at_k
-from negbench.metrics.relevant import false_negatives_by_rank, other_recall_at_k, precision_at_k, suppression_at_k
 
 PERCENT = "%"
 
@@ -27,7 +23,7 @@ class Scores:
         title: what was scored on what.
         metrics: name -> value; `GROUP/NAME` where a data set has groups.
         queries: one row a query.
-        main: the metric to look at; None where the data set was not loaded.
+        main: the metric to look at.
         unit: of the metrics: PERCENT for shares that print in percent, "" for plain numbers.
         remarks: one line each.
         partial: whether images are missing, so that these numbers are not the benchmark's.
@@ -36,7 +32,7 @@ class Scores:
     title: str
     metrics: dict[str, float]
     queries: pd.DataFrame
-    main: str | None
+    main: str
     unit: str = PERCENT
     remarks: tuple[str, ...] = ()
     partial: bool = False
@@ -46,57 +42,16 @@ class Scores:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "queries"}
 
 
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """Per-query ranks, from which any metric of ranks follows; attributes as `Scores`'."""
-
-    title: str
-    ranks: QueryRanks
-    summarise: Callable[[QueryRanks], dict[str, float]]
-    main: str | None = None
-    remarks: tuple[str, ...] = ()
-    partial: bool = False
-
-    @classmethod
-    def on(cls, dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Ranked:
-        """Ranks of `what` on a loaded data set."""
-        title, remarks = f"{what} on {dataset.identity}", (*dataset.remarks, *remarks)
-        return cls(title, ranks, dataset.summarise, dataset.card.main, remarks, dataset.partial)
-
-    def benchmark(self) -> Scores:
-        """The data set's own metrics."""
-        metrics = self.summarise(self.ranks)
-        frame = self.ranks.to_frame()
-        return Scores(self.title, metrics, frame, self.main, remarks=self.remarks, partial=self.partial)
-
-    def relevant(self, cutoffs: Sequence[int]) -> Scores:
-        """How the images that answer without being the target rank (`negbench.metrics.relevant`), means over queries.
-
-        Args:
-            cutoffs: of precision, recall and suppression, and the ends of the bands of false-negative rates.
-
-        Returns:
-            For each k `precision_at_k`, `recall_at_k` of the targets, `other_recall_at_k` of the other relevant images
-            and `suppression_at_k`, the difference of the two over the queries that have others; the
-            `false_negative_rate` above and below the target and in each band of ranks.
-
-        Raises:
-            NegbenchError: nothing beyond the target is known of any query.
-        """
-        ranks, sizes = self.ranks.relevant_ranks, self.ranks.gallery_size
-        if int(ranks.lengths.max()) < 2:
-            raise NegbenchError(f"{self.title}: only the target of each query is known to be relevant, no other image")
-        frame, metrics = self.ranks.to_frame(), dict[str, float]()
-        for k in cutoffs:
-            precision, other = precision_at_k(ranks, sizes, k), other_recall_at_k(ranks, k)
-            frame[f"precision_at_{k}"], frame[f"other_recall_at_{k}"] = precision.numpy(), other.numpy()
-            metrics[f"precision_at_{k}"] = float(precision.mean())
-            metrics[f"recall_at_{k}"] = recall_at_k(self.ranks.target_rank, k)
-            metrics[f"other_recall_at_{k}"] = float(other.nanmean())
-            metrics[f"suppression_at_{k}"] = suppression_at_k(ranks, k)
-        for band in false_negatives_by_rank(ranks, sizes, sorted(cutoffs)):
-            metrics[f"false_negative_rate {band.name}"] = band.rate
-        return Scores(self.title, metrics, frame, None, remarks=self.remarks, partial=self.partial)
+def benchmark_scores(dataset: Dataset, ranks: QueryRanks, what: str, remarks: tuple[str, ...] = ()) -> Scores:
+    """The data set's own metrics of `what`'s ranks."""
+    return Scores(
+        title=f"{what} on {dataset.identity}",
+        metrics=dataset.summarise(ranks),
+        queries=ranks.to_frame(),
+        main=dataset.card.main,
+        remarks=(*dataset.remarks, *remarks),
+        partial=dataset.partial,
+    )
 
 
 def judged(dataset: PreferenceFormat, sets: Tensor, what: str, remarks: tuple[str, ...] = ()) -> Scores:

@@ -26,7 +26,7 @@ from negbench.data.scene import (
 )
 from negbench.datasets._preferences import PreferenceFormat
 from negbench.datasets._submission import submittable
-from negbench.datasets.dataset import Dataset, Top
+from negbench.datasets.dataset import Dataset, QueryRanks, Top
 from negbench.display import Display
 from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
@@ -34,9 +34,8 @@ from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
-from negbench.scoring.rankings import top_of_rankings
-from negbench.scoring.result import Ranked, Scores, judged
-from negbench.scoring.stored import Layers, check_sections, preferences_of, read_rankings
+from negbench.scoring.result import Scores, judged
+from negbench.scoring.stored import Layers, check_sections, preferences_of
 
 _PAIRED = 256  # queries whose images are scored at once, each with its own
 
@@ -56,11 +55,10 @@ class Encoded:
         """The split's data set."""
         return self.split.dataset
 
-    def ranked(self) -> Ranked:
+    def ranks(self) -> QueryRanks:
         """Per-query ranks; DataError where the labels are closed."""
         self.dataset.require_labels()
-        ranks = evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
-        return Ranked.on(self.dataset, ranks, self.run_id, self.remarks)
+        return evaluation.rank(self.split, self.embeddings.queries, self.embeddings.candidates)
 
     def top(self, k: int) -> Top:
         """Each query's k best images."""
@@ -183,7 +181,7 @@ def scorer_layers(ranker: RunFolder, layers: Layers) -> Layers:
     return [{"dataset": _config(ranker.config, layers).dataset.model_dump(mode="json")}, *layers]
 
 
-def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int]) -> Scores:
+def cirqrs(ranking: Encoded, scorer: Encoded, cutoffs: Sequence[int]) -> Scores:
     r"""Mean relevance, under one model, of what another ranks among its first k (CIRQRS eq. 10, table 6).
 
     .. math:: \mathrm{CIRQRS}@k = \frac{1}{Q} \sum_i \frac{1}{k} \sum_{j \in \mathrm{top}_k(i)} \frac{s_{ij}}{\tau}
@@ -191,7 +189,7 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int]) -> 
     where s is the scorer's cosine and tau its learned temperature. Values of two scorers cannot be compared.
 
     Args:
-        ranking: a run on the same split, or a ranking file that `read_rankings` takes.
+        ranking: a run on the same split.
         scorer: the model that scores.
         cutoffs: each k >= 1, how many images of each ranking; all of them where a gallery is smaller.
 
@@ -199,34 +197,28 @@ def cirqrs(ranking: Encoded | Path, scorer: Encoded, cutoffs: Sequence[int]) -> 
         Metrics as `cirqrs_table` names them.
 
     Raises:
-        NegbenchError: the two do not see the same data, or a ranking is shorter than k.
+        NegbenchError: the two do not see the same data.
     """
     dataset = scorer.dataset
-    models = [scorer] if isinstance(ranking, Path) else [ranking, scorer]
-    if isinstance(ranking, Path):
-        name = str(ranking)
-        columns = top_of_rankings(dataset, read_rankings(ranking), max(cutoffs))
-    else:
-        name = ranking.run_id
-        if ranking.dataset.identity != dataset.identity:
-            raise NegbenchError(
-                f"run {name} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
-                f"{dataset.identity}: both must see the same queries and images"
-            )
-        columns = ranking.top(max(cutoffs)).columns
-    scores = scorer.relevance_of(columns) / scorer.temperature
+    if ranking.dataset.identity != dataset.identity:
+        raise NegbenchError(
+            f"run {ranking.run_id} ranks {ranking.dataset.identity}, but the scorer {scorer.run_id} reads "
+            f"{dataset.identity}: both must see the same queries and images"
+        )
+    scores = scorer.relevance_of(ranking.top(max(cutoffs)).columns) / scorer.temperature
     values = {k: cirqrs_at_k(scores, k) for k in cutoffs}
     groups = [query.group for query in dataset.queries]
     frame = pd.DataFrame({"query": [query.id for query in dataset.queries], "group": groups})
     for k, value in values.items():
         frame[f"cirqrs_at_{k}"] = value.numpy()
     metrics = cirqrs_table(values, groups)
+    remarks = [f"{model.run_id}: {remark}" for model in (ranking, scorer) for remark in model.remarks]
     return Scores(
-        title=f"{name} on {dataset.identity}, scored by {scorer.run_id}",
+        title=f"{ranking.run_id} on {dataset.identity}, scored by {scorer.run_id}",
         metrics=metrics,
         queries=frame,
         main=list(metrics)[-1],
         unit=f"score / {scorer.temperature:.4g}",
-        remarks=(*dataset.remarks, *(f"{model.run_id}: {remark}" for model in models for remark in model.remarks)),
+        remarks=(*dataset.remarks, *remarks),
         partial=dataset.partial,
     )

@@ -1,4 +1,4 @@
-"""Scoring without any model: stored ranks and ready-made rankings."""
+"""Scoring without any model: ready-made rankings, and the stored per-query values of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.config import PluginConfig
@@ -23,7 +22,7 @@ from negbench.metrics.query_ranks import QueryRanks
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring.rankings import Ranking, count_cut_subsets, ranks_of_rankings
-from negbench.scoring.result import Ranked
+from negbench.scoring.result import Scores, benchmark_scores
 from negbench.scoring.trec import read_trec
 
 Layers = Sequence[Mapping[str, Any]]  # of a configuration; only its sections dataset and compute are taken
@@ -41,23 +40,19 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
                     raise OptionError(f"--set dataset.{key}: the split is chosen with --split")
 
 
-def score_file(path: Path, layers: Layers, split: str) -> Ranked:
-    """Stored ranks, or the ranks of a ready-made ranking.
+def score_file(path: Path, layers: Layers, split: str) -> Scores:
+    """The benchmark's metrics of ready-made rankings.
 
     Args:
-        path: `.parquet` with per-query ranks (a run's `ranks.parquet`; needs no data), `.json` with
-            {query id: [image ids]}, or a TREC run file.
-        layers: the section `dataset`; may be empty for the ranks in a run's folder.
-        split: of the data set, for rankings.
+        path: `.json` with {query id: [image ids]}, or a TREC run file.
+        layers: the section `dataset`.
+        split: of the data set.
 
     Raises:
         NegbenchError: a file that cannot be read or does not fit the data set, closed labels, a wrong option.
     """
     check_sections(layers, ("dataset",))
     section = merged(layers).get("dataset", {})
-    if path.suffix == ".parquet":
-        name = _dataset_of(path, section.get("name"))
-        return Ranked(f"{name}: {path}", read_ranks(path), registry.get("datasets", name).summarise)  # type: ignore[attr-defined]
     if "name" not in section:
         raise OptionError(f"--ranks {path}: name the data set that it ranks with --dataset")
     dataset = load_split(PluginConfig(**section), split, images=False)
@@ -67,7 +62,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Ranked:
     remark = (
         f"{cut:,} rankings leave out part of their query's subset, which counts as last: subset recall is a lower bound"
     )
-    return Ranked.on(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
+    return benchmark_scores(dataset, ranks_of_rankings(dataset, rankings), str(path), (remark,) if cut else ())
 
 
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
@@ -123,18 +118,6 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[
     }
 
 
-def read_ranks(path: Path) -> QueryRanks:
-    """Per-query ranks from a parquet file. Raises NegbenchError where it is none."""
-    from pyarrow import ArrowException
-
-    try:
-        return QueryRanks.from_frame(pd.read_parquet(path))
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or str(error).splitlines()[0]}") from error
-    except (ArrowException, ValueError, TypeError) as error:
-        raise NegbenchError(f"{path} holds no table of ranks: {str(error).splitlines()[0]}") from error
-
-
 def read_rankings(path: Path) -> dict[str, Ranking]:
     """Query id -> ranking, from a `.json` file or else a TREC run file."""
     if path.suffix != ".json":
@@ -143,16 +126,3 @@ def read_rankings(path: Path) -> dict[str, Ranking]:
     if not isinstance(value, dict):
         raise NegbenchError(f"{path}: want an object of query ids and lists of image ids, got a {type(value).__name__}")
     return value
-
-
-def _dataset_of(path: Path, given: str | None) -> str:
-    """Name of the data set of a parquet file: as given, or that of the run in whose folder the file lies."""
-    beside = path.parent / "config.json"
-    if not beside.exists():
-        if given is None:
-            raise OptionError(f"--ranks {path}: name the data set of these ranks with --dataset")
-        return given
-    name = RunFolder(path.parent).config.dataset.name
-    if given is not None and given != name:
-        raise OptionError(f"--ranks {path}: these ranks are of {name}, not of {given}")
-    return name

@@ -51,9 +51,10 @@ class LossTestCase:
             assert "\n" not in str(caught.value)
 
     def test_scalar_and_finite(self, loss: Loss) -> None:
-        """A finite scalar and finite gradients, in every precision and at low temperatures."""
-        for dtype, temperature in itertools.product(DTYPES, TEMPERATURES):
-            toy = toy_scores(dtype=dtype)
+        """A finite scalar and finite gradients, in every precision, at low temperatures, of huge and tiny scores."""
+        cases = [(dtype, temperature, 1.0) for dtype, temperature in itertools.product(DTYPES, TEMPERATURES)]
+        for dtype, temperature, scale in [*cases, (torch.float32, 0.07, 1e4), (torch.float32, 0.07, 1e-30)]:
+            toy = toy_scores(scale=scale, dtype=dtype)
             positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
             value = loss(positive, negatives, toy.mask, toy.weights, temperature=temperature)
             assert value.shape == ()
@@ -161,15 +162,6 @@ class LossTestCase:
             assert value == 0
             assert all((g == 0).all() for g in _gradients(value, positive, negatives))
 
-    def test_huge_and_tiny_scores(self, loss: Loss) -> None:
-        """Neither overflow nor NaN, in value and gradients, in float32."""
-        for scale in (1e4, 1e-30):
-            toy = toy_scores(scale=scale, dtype=torch.float32)
-            positive, negatives = toy.positive.clone().requires_grad_(), toy.negatives.clone().requires_grad_()
-            value = loss(positive, negatives, toy.mask, toy.weights)
-            assert value.isfinite()
-            assert all(g.isfinite().all() for g in _gradients(value, positive, negatives))
-
     def test_tau(self, loss: Loss) -> None:
         """A number fixes the temperature; left out, the caller's counts, or 0.07; one without a temperature refuses."""
         toy = toy_scores(seed=8)
@@ -183,19 +175,6 @@ class LossTestCase:
         assert fixed(*call, temperature=1.0) == loss(*call, temperature=0.2)
         assert loss(*call) == loss(*call, temperature=0.07)
         assert loss(*call, temperature=0.2) != loss(*call, temperature=1.0)
-
-    def test_shapes_are_checked(self, loss: Loss) -> None:
-        """Tensors that do not fit raise a ValueError instead of being broadcast."""
-        toy = toy_scores(3, 2)
-        for bad in (
-            (toy.positive[:, None], toy.negatives),
-            (toy.positive[:2], toy.negatives),
-            (toy.positive, toy.negatives[:, 0]),
-            (toy.positive, toy.negatives, toy.mask[:, :1]),
-            (toy.positive, toy.negatives, None, toy.weights[:1]),
-        ):
-            with pytest.raises(ValueError, match="got"):
-                loss(*bad)
 
     def test_aspects(self, loss: Loss) -> None:
         """A loss without a term for sub-queries refuses them; one with a term is moved by them."""
@@ -228,10 +207,6 @@ class LossTestCase:
         gradient = _gradients(value, candidates)[0]
         assert (gradient[other.mask] > 0).all()
         assert (gradient[~other.mask] == 0).all()
-        with pytest.raises(ValueError, match=r"candidate_mask must be \(5, 4\), got \(5, 3\)"):
-            loss(*call, candidates=candidates, candidate_mask=other.mask[:, :3])
-        with pytest.raises(ValueError, match=r"candidates must be \[5, C\], got \(4, 4\)"):
-            loss(*call, candidates=candidates[:4])
 
     def test_mixed_precision(self, loss: Loss) -> None:
         """Under autocast, on scores of that precision: value and gradients are those of float32 on the same scores."""

@@ -16,7 +16,6 @@ import negbench
 from negbench.cli import main
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
-from negbench.scoring.rankings import evaluate_rankings
 from negbench.scoring.trec import read_trec
 from negbench.systems.system import load_config
 
@@ -156,9 +155,6 @@ def test_submissions_of_closed_splits(run: RunFolder, call: Call, benchmarks: Pa
 def test_lists_of_an_open_split_score_as_the_run(run: RunFolder, call: Call, benchmarks: Path, tmp_path: Path) -> None:
     place = ("--dataset=cirr", "--data-root", benchmarks)
     printed = call(run.run_id, *place, "--submission", tmp_path, "--trec", tmp_path / "run.trec")
-    files = [json.loads((tmp_path / f"cirr-val-{m}.json").read_text()) for m in ("recall", "recall_subset")]
-    data = negbench.load_dataset("cirr", root=str(benchmarks), images=False)
-    assert shown(evaluate_rankings(data, *files)) == metrics_in(printed)
     assert metrics_in(call("--ranks", tmp_path / "run.trec", *place)) == metrics_in(printed)
     (tmp_path / "run.json").write_text(json.dumps(read_trec(tmp_path / "run.trec")))  # as ranx writes it
     assert metrics_in(call("--ranks", tmp_path / "run.json", *place)) == metrics_in(printed)
@@ -212,43 +208,7 @@ def test_a_run_that_wants_the_impossible(run: RunFolder, call: Call, benchmarks:
         assert message in call(*arguments, code=2), arguments
 
 
-def test_relevant_images_that_are_not_the_target(run: RunFolder, call: Call, tmp_path: Path) -> None:
-    printed = metrics_in(call(run.run_id, "--metric", "relevant", "--k", "10,3", "--out", tmp_path / "values.parquet"))
-    assert metrics_in(call("--ranks", run.path / "ranks.parquet", "--metric", "relevant", "--k", "10,3")) == printed
-    ranks = run.ranks()
-    rows = [list(map(int, row)) for row in ranks["relevant_ranks"]]
-    for k in (3, 10):
-        others = [sum(r <= k for r in row[1:]) / len(row[1:]) for row in rows if len(row) > 1]
-        gaps = [(row[0] <= k) - sum(r <= k for r in row[1:]) / len(row[1:]) for row in rows if len(row) > 1]
-        found = [sum(r <= k for r in row) / k for row in rows]
-        want = [found, [rank <= k for rank in ranks["target_rank"]], others, gaps]
-        for label, values in zip(("P@", "R@", "other relevant R@", "suppression@"), want, strict=True):
-            assert printed[f"{label}{k}"] == f"{100 * sum(values) / len(values):.2f}"
-        assert pd.read_parquet(tmp_path / "values.parquet")[f"precision_at_{k}"].tolist() == pytest.approx(found)
-    above = sum(r < row[0] for row in rows for r in row) / sum(row[0] - 1 for row in rows)
-    assert printed["false negative rate above the target"] == f"{100 * above:.2f}"
-    first = sum(2 <= r <= 3 or r == 1 for row in rows for r in row[1:]) / sum(3 - (row[0] <= 3) for row in rows)
-    assert printed["false negative rate 1-3"] == f"{100 * first:.2f}"
-    assert {"false negative rate 4-10", "false negative rate 11-"} <= set(printed)
-
-
-def test_relevance_beyond_the_target_must_be_known(run: RunFolder, call: Call, benchmarks: Path) -> None:
-    arguments = (run.run_id, "--dataset=cirr", "--data-root", benchmarks, "--metric", "relevant")
-    assert "only the target of each query is known to be relevant" in call(*arguments, code=2)
-
-
 # --- without a model ---------------------------------------------------------------------------------------------
-
-
-def test_stored_ranks_need_neither_model_nor_data(run: RunFolder, call: Call, tmp_path: Path) -> None:
-    shutil.copy(run.path / "ranks.parquet", tmp_path / "moved.parquet")
-    want = shown(run.result["metrics"])
-    assert metrics_in(call("--ranks", run.path / "ranks.parquet")) == want
-    assert metrics_in(call("--ranks", tmp_path / "moved.parquet", "--dataset", "synthetic")) == want
-    assert "name the data set of these ranks" in call("--ranks", tmp_path / "moved.parquet", code=2)
-    error = call("--ranks", run.path / "ranks.parquet", "--dataset", "cirr", code=2)
-    assert "these ranks are of synthetic, not of cirr" in error
-    assert "they are not CIRR's" in call("--ranks", tmp_path / "moved.parquet", "--dataset", "cirr", code=2)
 
 
 def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -> None:
@@ -256,17 +216,10 @@ def test_files_that_are_no_ranks(call: Call, benchmarks: Path, tmp_path: Path) -
         (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
         return tmp_path / name
 
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
-    good = {"query": ["q"], "group": ["all"], "gallery_size": [2], "relevant_ranks": [[1]]}
-    pd.DataFrame({**good, "target_rank": ["first"]}).to_parquet(tmp_path / "b.parquet")
     place = ("--dataset=cirr", "--data-root", benchmarks)
     for path, message in (
-        (tmp_path / "absent.parquet", "cannot read"),
         (tmp_path / "absent.json", "cannot read"),
         (tmp_path / "absent.trec", "cannot read"),
-        (tmp_path / "a.parquet", "not a table of ranks: no column query"),
-        (tmp_path / "b.parquet", "holds no table of ranks"),
-        (written("c.parquet", b"PAR1 not really"), "holds no table of ranks"),
         (written("a.json", "{"), "is damaged"),
         (written("b.json", "[1]"), "want an object of query ids"),
         (written("c.json", "{}"), "no ranking for query '0' (20 of 20 queries"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -124,7 +123,7 @@ def test_cirqrs_against_a_loop(
 ) -> None:
     """Table 6: several k, macro means over the categories, the mean of all; a gallery has 16 images."""
     out, cutoffs = tmp_path / "values.parquet", (3, 1, 100)
-    arguments = ["evaluate", str(runs[0].path), "--metric", "cirqrs", "--scorer", str(runs[1].path), "--k", "3,1,100"]
+    arguments = ["evaluate", str(runs[0].path), "--scorer", str(runs[1].path), "--k", "3,1,100"]
     assert negbench([*arguments, "--out", str(out)]) == 0
     printed, table, averages = capsys.readouterr().out, pd.read_parquet(out), []
     assert "metric (score / 0.0" in printed
@@ -143,32 +142,9 @@ def test_cirqrs_against_a_loop(
 def test_a_run_prefers_its_own_first_ten(runs: tuple[RunFolder, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
     values = []
     for ranker in runs:
-        assert negbench(["evaluate", str(ranker.path), "--metric", "cirqrs", "--scorer", str(runs[1].path)]) == 0
+        assert negbench(["evaluate", str(ranker.path), "--scorer", str(runs[1].path)]) == 0
         values.append(float(cells(capsys.readouterr().out, "CIRQRS@10")[-1]))
     assert values[1] > values[0]  # no other ten images can score higher under the scorer
-
-
-@pytest.mark.parametrize("kind", ["trec", "json"])
-def test_cirqrs_of_a_ranking_file(
-    kind: str, runs: tuple[RunFolder, RunFolder], toy_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / f"ranking.{kind}"
-    assert negbench(["evaluate", str(runs[0].path), "--trec", str(tmp_path / "ranking.trec")]) == 0
-    if kind == "json":
-        lists: dict[str, list[str]] = {}
-        for line in (tmp_path / "ranking.trec").read_text().splitlines():
-            lists.setdefault(line.split()[0], []).append(line.split()[2])
-        file.write_text(json.dumps({query: images[:4] for query, images in lists.items()}))
-    capsys.readouterr()
-    scorer = ["--metric", "cirqrs", "--scorer", str(runs[1].path)]
-    printed = []
-    for source in ([str(runs[0].path)], ["--ranks", str(file)]):
-        assert negbench(["evaluate", *source, *scorer, "--k", "4"]) == 0
-        printed.append(cells(capsys.readouterr().out, "CIRQRS@4"))
-    assert printed[0] == printed[1]
-    if kind == "json":
-        assert negbench(["evaluate", "--ranks", str(file), *scorer, "--k", "5"]) == 2
-        assert "names 4 images, k = 5 needs as many" in capsys.readouterr().err
 
 
 def test_a_scorer_reads_the_rankers_data(
@@ -177,11 +153,11 @@ def test_a_scorer_reads_the_rankers_data(
     data = ["dataset.name='fashioniq'", toy_sets[0], "dataset.caption_mode='single'"]
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=[*toy_sets, *data])
     other = run_config(config, Bench.open(tmp_path, "none")).folder
-    assert negbench(["evaluate", str(runs[0].path), "--metric", "cirqrs", "--scorer", str(other.path)]) == 0
+    assert negbench(["evaluate", str(runs[0].path), "--scorer", str(other.path)]) == 0
     out = capsys.readouterr().out
     assert f"{other.run_id}: trained on fashioniq@" in out
     assert f"{runs[0].run_id} on {runs[0].manifest['dataset']['val']}, scored by {other.run_id}" in out
-    assert negbench(["evaluate", str(other.path), "--metric", "cirqrs", "--scorer", str(runs[0].path)]) == 0
+    assert negbench(["evaluate", str(other.path), "--scorer", str(runs[0].path)]) == 0
     assert "72 queries" in capsys.readouterr().out  # two captions, two queries
 
 
@@ -197,17 +173,12 @@ def test_models_that_saw_different_queries_are_not_mixed(runs: tuple[RunFolder, 
 
 
 MISTAKES: list[tuple[list[str], str]] = [
-    (["x", "--metric", "cirqr", "--scorer", "y"], "--metric 'cirqr': input should be 'cirqrs' or 'relevant'"),
-    (["x", "--metric", "cirqrs"], "--metric cirqrs needs --scorer RUN"),
-    (["x", "--scorer", "y"], "--scorer y: a run scores with --metric cirqrs"),
-    (["x", "--metric", "relevant", "--k", "3,x"], "--k '3,x': must be whole numbers >= 1 with commas between"),
-    (["x", "--metric", "relevant", "--k", "3,3"], "--k '3,3': must be"),
-    (["x", "--metric", "relevant", "--k", "0"], "--k '0': must be whole numbers >= 1"),
-    (["--metric", "cirqrs", "--scorer", "y"], "name a run to score, or give --ranks FILE"),
-    (["x", "--metric", "cirqrs", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
-    (["--ranks", "none.json", "--metric", "cirqrs", "--scorer", "y"], "none.json"),
-    (["x", "--metric", "cirqrs", "--scorer", "y", "--runs-dir", "nowhere"], "there is no run 'x'"),
-    (["--ranks", "r.parquet", "--dataset", "hp-fashioniq", "--data-root", "ROOT"], "judged by the scores of sets"),
+    (["x", "--k", "3,x"], "--k '3,x': must be whole numbers >= 1 with commas between"),
+    (["x", "--k", "3,3"], "--k '3,3': must be"),
+    (["x", "--k", "0"], "--k '0': must be whole numbers >= 1"),
+    (["--scorer", "y"], "--scorer scores what a run ranks"),
+    (["x", "--scorer", "y", "--trec", "t"], "need a run's own scores"),
+    (["x", "--scorer", "y", "--runs-dir", "nowhere"], "there is no run 'x'"),
 ]
 
 
@@ -219,9 +190,8 @@ def test_a_mistake_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runs[0].ranks().to_parquet(tmp_path / "r.parquet")
     for arguments, message in MISTAKES:
-        assert negbench(["evaluate", *(str(toy_root) if part == "ROOT" else part for part in arguments)]) == 2
+        assert negbench(["evaluate", *arguments]) == 2
         captured = capsys.readouterr().err
         assert captured.startswith("negbench: error: ")
         assert captured.count("\n") == 1

@@ -118,19 +118,6 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
     assert "note: backbone" not in capsys.readouterr().err  # vectors of one's own
 
 
-def test_plain_arrays_can_be_mined_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    for name, shape in (("my_queries", (9, 4)), ("gallery", (20, 4))):
-        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape))
-    np.save(tmp_path / "answers.npy", rng.integers(20, size=9))
-    assert negbench(["init", str(tmp_path)]) == 0
-    (mine,) = told_next(capsys.readouterr().out)
-    assert not (tmp_path / "recipe.toml").exists()
-    assert (tmp_path / "my_strategy.py").exists()
-    assert negbench(mine) == 0
-    assert len(pd.read_parquet(tmp_path / "negatives.parquet")) == 9
-
-
 MISSING: list[tuple[dict[str, str], str]] = [
     ({}, "missing: triplets: a .jsonl"),
     ({"t.csv": "reference,caption,target\na,b,c\n"}, "t.csv lacks the column text (it has caption, reference, target)"),

@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import kl_div
 
 from negbench.contracts import AspectScores
-from negbench.errors import NegbenchError
 from negbench.losses.bradley_terry import BradleyTerry
 from negbench.losses.info_nce import InfoNCE
 from negbench.losses.margin_kl import MarginKL
@@ -23,16 +22,16 @@ def test_hand_values() -> None:
     assert got == pytest.approx(kl + 3 * 0.1, rel=1e-6)
 
 
-@pytest.mark.parametrize("kl_over", ["pair", "batch", "corpus"])
-def test_one_candidate_is_the_loss_of_qure(kl_over: str) -> None:
+def test_one_candidate_is_the_loss_of_qure() -> None:
     """s+ 0.8, s- 0.5, tau 0.07: p = sigmoid(4.2857) = 0.98642, loss 0.013670."""
-    call = (torch.tensor([0.8], dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64))
-    got = MarginKL(kl_over=kl_over, lambda_rank=0.0, tau=0.07)(*call).item()  # type: ignore[arg-type]
-    assert got == pytest.approx(0.013670, abs=5e-7)
-    assert got == pytest.approx(-math.log(0.98642), abs=1e-5)
-    assert got == pytest.approx(BradleyTerry(tau=0.07)(*call).item(), rel=1e-12)
-    by_candidate = MarginKL(lambda_rank=0.0, tau=0.07)(call[0], call[1][:, :0], candidates=call[1]).item()
-    assert by_candidate == pytest.approx(got, rel=1e-12)
+    for kl_over in ["pair", "batch", "corpus"]:
+        call = (torch.tensor([0.8], dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64))
+        got = MarginKL(kl_over=kl_over, lambda_rank=0.0, tau=0.07)(*call).item()  # type: ignore[arg-type]
+        assert got == pytest.approx(0.013670, abs=5e-7)
+        assert got == pytest.approx(-math.log(0.98642), abs=1e-5)
+        assert got == pytest.approx(BradleyTerry(tau=0.07)(*call).item(), rel=1e-12)
+        by_candidate = MarginKL(lambda_rank=0.0, tau=0.07)(call[0], call[1][:, :0], candidates=call[1]).item()
+        assert by_candidate == pytest.approx(got, rel=1e-12)
 
 
 def test_many_candidates_are_a_log_sum_exp() -> None:
@@ -76,36 +75,40 @@ def test_rows_without_a_word_are_left_out_of_the_aspects_mean() -> None:
         assert torch.autograd.grad(value, weight)[0].item() == pytest.approx(term, rel=1e-5)
 
 
-@pytest.mark.parametrize("kl_over", ["pair", "batch"])
-@pytest.mark.parametrize("seed", range(5))
-def test_against_loops(seed: int, kl_over: str) -> None:
-    toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
-    mask, present = toy.mask.clone(), torch.arange(5) != (seed + 1) % 5
-    mask[seed % 5] = False
-    some = more.mask if kl_over == "batch" else torch.zeros_like(more.mask)
-    columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives, present)
-    divergences, margins, hinges = [], [], []
-    for p, n, m, w, q, o, there, c, kept in zip(*(t.tolist() for t in (*columns, more.negatives, some)), strict=True):
-        valid = [j for j in range(4) if m[j]]
-        if kl_over == "pair" and valid:
-            terms = [w[j] * math.log1p(math.exp((n[j] - p) / 0.2)) for j in valid]
-            divergences.append(sum(terms) / sum(w[j] for j in valid))
-        if kl_over == "batch":
-            total = sum(w[j] * math.exp(n[j] / 0.2) for j in valid)
-            total += sum(math.exp(c[j] / 0.2) for j in range(4) if kept[j])
-            divergences.append(math.log(math.exp(p / 0.2) + total) - p / 0.2)
-        if valid:
-            weight = sum(w[j] for j in valid)
-            margins.append(sum(w[j] * max(0.0, 0.3 - p + n[j]) for j in valid) / weight)
-            if there:
-                hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
-    want = sum(divergences) / len(divergences)
-    want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
-    loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)  # type: ignore[arg-type]
-    aspect = AspectScores("colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present)
-    beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
-    got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect], **beside)  # type: ignore[arg-type]
-    assert got.item() == pytest.approx(want, rel=1e-12)
+def test_against_loops() -> None:
+    for seed in range(5):
+        for kl_over in ["pair", "batch"]:
+            toy, other, more = (toy_scores(seed=seed + offset) for offset in (0, 100, 200))
+            mask, present = toy.mask.clone(), torch.arange(5) != (seed + 1) % 5
+            mask[seed % 5] = False
+            some = more.mask if kl_over == "batch" else torch.zeros_like(more.mask)
+            columns = (toy.positive, toy.negatives, mask, toy.weights, other.positive, other.negatives, present)
+            divergences, margins, hinges = [], [], []
+            for p, n, m, w, q, o, there, c, kept in zip(
+                *(t.tolist() for t in (*columns, more.negatives, some)), strict=True
+            ):
+                valid = [j for j in range(4) if m[j]]
+                if kl_over == "pair" and valid:
+                    terms = [w[j] * math.log1p(math.exp((n[j] - p) / 0.2)) for j in valid]
+                    divergences.append(sum(terms) / sum(w[j] for j in valid))
+                if kl_over == "batch":
+                    total = sum(w[j] * math.exp(n[j] / 0.2) for j in valid)
+                    total += sum(math.exp(c[j] / 0.2) for j in range(4) if kept[j])
+                    divergences.append(math.log(math.exp(p / 0.2) + total) - p / 0.2)
+                if valid:
+                    weight = sum(w[j] for j in valid)
+                    margins.append(sum(w[j] * max(0.0, 0.3 - p + n[j]) for j in valid) / weight)
+                    if there:
+                        hinges.append(sum(w[j] * max(0.0, 0.1 - q + o[j]) for j in valid) / weight)
+            want = sum(divergences) / len(divergences)
+            want += 0.7 * sum(margins) / len(margins) + 0.4 * sum(hinges) / len(hinges)
+            loss = MarginKL(tau=0.2, margin=0.3, margin_aspect=0.1, lambda_rank=0.7, kl_over=kl_over)  # type: ignore[arg-type]
+            aspect = AspectScores(
+                "colour", other.positive, other.negatives, torch.tensor(0.4, dtype=torch.float64), present
+            )
+            beside = {"candidates": more.negatives, "candidate_mask": some} if kl_over == "batch" else {}
+            got = loss(toy.positive, toy.negatives, mask, toy.weights, aspects=[aspect], **beside)  # type: ignore[arg-type]
+            assert got.item() == pytest.approx(want, rel=1e-12)
 
 
 def test_without_margin_term_it_is_bradley_terry_or_info_nce() -> None:
@@ -148,15 +151,3 @@ def test_an_aspect_that_does_not_fit_is_named() -> None:
     aspect = AspectScores("shape", toy.positive, toy.negatives[:, :1], torch.tensor(1.0))
     with pytest.raises(ValueError, match=r"aspect 'shape' must be \(3,\) and \(3, 2\), got \(3,\) and \(3, 1\)"):
         MarginKL()(toy.positive, toy.negatives, aspects=[aspect])
-
-
-@pytest.mark.parametrize("field", ["margin", "margin_aspect", "lambda_rank"])
-@pytest.mark.parametrize("bad", [-0.1, math.nan, "0.2"])
-def test_bad_options_are_quoted(field: str, bad: object) -> None:
-    with pytest.raises(NegbenchError, match=f"{field} must be a number >= 0, got {bad!r}"):
-        MarginKL(**{field: bad})  # type: ignore[arg-type]
-
-
-def test_an_unknown_reading_is_quoted() -> None:
-    with pytest.raises(NegbenchError, match="kl_over must be one of pair, batch, corpus, got 'bank'"):
-        MarginKL(kl_over="bank")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import Loss, LossInput
+from negbench.errors import NegbenchError
 from negbench.losses._rows import without_masked
+from negbench.registry import registry
 from negbench.testing import LossTestCase
 
 
@@ -49,3 +52,22 @@ def test_a_formula_that_is_not_monotone_may_say_so() -> None:
         LossTestCase().test_direction(Claimed())
     with pytest.raises(AssertionError):
         LossTestCase().test_direction(Upside())
+
+
+REFUSED: list[tuple[str, dict[str, object], str]] = [
+    ("hcl", {"tau_plus": 1.0}, "tau_plus must be"),
+    ("hn-nce", {"alpha": 0}, "alpha must be"),
+    ("hn-nce", {"alpha": math.inf}, "alpha must be"),
+    ("margin-kl", {"margin": "0.2"}, "margin must be a number >= 0, got '0.2'"),
+    ("margin-kl", {"kl_over": "bank"}, "kl_over must be one of pair, batch, corpus, got 'bank'"),
+    ("multi-similarity", {"base": math.inf}, "base must be"),
+    ("multi-similarity", {"tau": 0.07}, "tau must be"),
+    ("triplet", {"tau": 0.07}, "tau must be"),
+]
+
+
+def test_bad_options_are_quoted() -> None:
+    """What the suite does not try: it tries NaN and -1."""
+    for key, options, message in REFUSED:
+        with pytest.raises(NegbenchError, match=message):
+            registry.get("losses", key)(**options)

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch.nn.functional import margin_ranking_loss, triplet_margin_with_distance_loss
 
-from negbench.errors import NegbenchError
 from negbench.losses.triplet import Triplet
 from negbench.testing import toy_scores
 
@@ -17,12 +14,12 @@ def test_hand_table() -> None:
     assert got.item() == pytest.approx((0 + 0.125 + 0.5) / 3)
 
 
-@pytest.mark.parametrize("margin", [0.0, 0.2])
-def test_is_the_margin_ranking_loss_of_torch(margin: float) -> None:
-    toy = toy_scores(6, 4, seed=1)
-    above = toy.positive[:, None].expand(6, 4)
-    want = margin_ranking_loss(above, toy.negatives, torch.ones_like(above), margin=margin)
-    torch.testing.assert_close(Triplet(margin=margin)(toy.positive, toy.negatives), want)
+def test_is_the_margin_ranking_loss_of_torch() -> None:
+    for margin in [0.0, 0.2]:
+        toy = toy_scores(6, 4, seed=1)
+        above = toy.positive[:, None].expand(6, 4)
+        want = margin_ranking_loss(above, toy.negatives, torch.ones_like(above), margin=margin)
+        torch.testing.assert_close(Triplet(margin=margin)(toy.positive, toy.negatives), want)
 
 
 def test_facenets_loss_is_twice_that_of_half_its_margin() -> None:
@@ -39,9 +36,3 @@ def test_weights_are_relative() -> None:
     toy = toy_scores(4, 3, seed=2)
     call = (toy.positive, toy.negatives, toy.mask)
     torch.testing.assert_close(Triplet()(*call, 2 * toy.weights), Triplet()(*call, toy.weights))
-
-
-@pytest.mark.parametrize("options", [{"margin": -0.1}, {"margin": math.nan}, {"tau": 0.07}])
-def test_bad_options_are_quoted(options: dict[str, float]) -> None:
-    with pytest.raises(NegbenchError, match="must be"):
-        Triplet(**options)

@@ -35,24 +35,24 @@ def case(seed: int, shift: float) -> tuple[Tensor, Tensor, Tensor]:
     return scores, target, torch.rand(12, 14, generator=generator) < 0.7
 
 
-@pytest.mark.parametrize("shift", [-4.0, 0.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_prominence_against_a_loop(seed: int, shift: float) -> None:
-    scores, target, allowed = case(seed, shift)
-    found = prominence(scores, target, allowed)
-    for row in range(len(scores)):
-        drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
-        middle = statistics.median(drop) if drop else math.nan
-        for value, top, bottom in (
-            (float(found.largest[row]), drop[:1], [middle] if drop else []),
-            (float(found.second[row]), drop[1:2], drop[2:3]),
-        ):
-            if not top or not bottom or top[0] == bottom[0] == 0:
-                assert math.isnan(value)
-            elif bottom[0] == 0:
-                assert value == math.inf
-            else:
-                assert value == pytest.approx(top[0] / bottom[0])
+def test_prominence_against_a_loop() -> None:
+    for seed in range(5):
+        for shift in [-4.0, 0.0]:
+            scores, target, allowed = case(seed, shift)
+            found = prominence(scores, target, allowed)
+            for row in range(len(scores)):
+                drop = sorted(falls(scores[row].tolist(), int(target[row]), allowed[row].tolist()), reverse=True)
+                middle = statistics.median(drop) if drop else math.nan
+                for value, top, bottom in (
+                    (float(found.largest[row]), drop[:1], [middle] if drop else []),
+                    (float(found.second[row]), drop[1:2], drop[2:3]),
+                ):
+                    if not top or not bottom or top[0] == bottom[0] == 0:
+                        assert math.isnan(value)
+                    elif bottom[0] == 0:
+                        assert value == math.inf
+                    else:
+                        assert value == pytest.approx(top[0] / bottom[0])
 
 
 def test_a_clear_curve_and_a_flat_one_by_hand() -> None:
@@ -74,36 +74,33 @@ def test_too_few_images_below_the_target_have_no_drop() -> None:
     assert math.isnan(float(drop_prominence(row[:, :0]).largest))
 
 
-@pytest.mark.parametrize(
-    ("drop", "want"),
-    [
+def test_steepest_by_hand() -> None:
+    for drop, want in [
         ([0.1, 0.5, -1.0, 0.3], [1, 3]),
         ([0.3, 0.5, 0.5, 0.3], [1, 2]),  # of equal drops the earlier
         ([-1.0, 0.0, -1.0], [1, -1]),
         ([-1.0, -1.0], [-1, -1]),
         ([0.2], [0, -1]),
         ([], [-1, -1]),
-    ],
-)
-def test_steepest_by_hand(drop: list[float], want: list[int]) -> None:
-    assert steepest(torch.tensor([drop])).tolist() == [want]
+    ]:
+        assert steepest(torch.tensor([drop])).tolist() == [want]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_two_largest_drops_bound_the_pool_of_qure(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    scores, target = torch.randn(6, 40, generator=generator) - 1, torch.arange(6)
-    view = ScoreView(scores, target)
-    pool = Qure().pool(view)
-    ranked = scores.gather(1, view.order)
-    first = (scores >= view.positive[:, None]).sum(1, keepdim=True)
-    drop = drops(ranked, first, (scores < view.positive[:, None]).sum(1, keepdim=True))
-    tested = 0
-    for row in range(6):
-        real = [place for place in range(39) if drop[row, place] >= 0]
-        assert real == list(range(int(first[row]), 39))
-        if len(real) > 1:
-            low, high = sorted(sorted(real, key=lambda place: -float(drop[row, place]))[:2])
-            assert sorted(view.order[row, low + 1 : high + 1].tolist()) == pool[row].nonzero()[:, 0].tolist()
-            tested += 1
-    assert tested
+def test_the_two_largest_drops_bound_the_pool_of_qure() -> None:
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        scores, target = torch.randn(6, 40, generator=generator) - 1, torch.arange(6)
+        view = ScoreView(scores, target)
+        pool = Qure().pool(view)
+        ranked = scores.gather(1, view.order)
+        first = (scores >= view.positive[:, None]).sum(1, keepdim=True)
+        drop = drops(ranked, first, (scores < view.positive[:, None]).sum(1, keepdim=True))
+        tested = 0
+        for row in range(6):
+            real = [place for place in range(39) if drop[row, place] >= 0]
+            assert real == list(range(int(first[row]), 39))
+            if len(real) > 1:
+                low, high = sorted(sorted(real, key=lambda place: -float(drop[row, place]))[:2])
+                assert sorted(view.order[row, low + 1 : high + 1].tolist()) == pool[row].nonzero()[:, 0].tolist()
+                tested += 1
+        assert tested

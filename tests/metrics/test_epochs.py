@@ -10,30 +10,27 @@ import pytest
 from negbench.metrics.epochs import event_effect, fluctuation, late_slope, slope
 
 
-@pytest.mark.parametrize(
-    ("values", "want"),
-    [
+def test_fluctuation_by_hand() -> None:
+    for values, want in [
         ([], 0.0),
         ([0.4], 0.0),
         ([-0.5, -0.25, 0.0], 0.0),
         ([0.0, -0.25, 0.5, 0.5, -0.5], 1.25),
         ([3.0, 2.0, 1.0], 2.0),
-    ],
-)
-def test_fluctuation_by_hand(values: list[float], want: float) -> None:
-    assert fluctuation(values) == want
+    ]:
+        assert fluctuation(values) == want
 
 
-@pytest.mark.parametrize("count", range(3, 13))
-def test_late_slope_is_least_squares_of_the_last_third(count: int) -> None:
-    generator = np.random.default_rng(count)
-    values, epochs = generator.normal(-1, 1, count), np.cumsum(generator.integers(1, 4, count))
-    kept = count - 2 * count // 3
-    if kept < 2:
-        assert math.isnan(late_slope(list(values), list(epochs)))
-        return
-    want = np.polyfit(epochs[-kept:], values[-kept:], 1)[0]
-    assert late_slope(list(values), list(epochs)) == pytest.approx(want)
+def test_late_slope_is_least_squares_of_the_last_third() -> None:
+    for count in range(3, 13):
+        generator = np.random.default_rng(count)
+        values, epochs = generator.normal(-1, 1, count), np.cumsum(generator.integers(1, 4, count))
+        kept = count - 2 * count // 3
+        if kept < 2:
+            assert math.isnan(late_slope(list(values), list(epochs)))
+            continue
+        want = np.polyfit(epochs[-kept:], values[-kept:], 1)[0]
+        assert late_slope(list(values), list(epochs)) == pytest.approx(want)
 
 
 def test_late_slope_of_a_line_and_of_next_to_nothing() -> None:
@@ -51,18 +48,15 @@ def test_slope_of_several_curves_is_numpys() -> None:
     assert slope([3.0, 1.0, -1.0]) == -2
 
 
-@pytest.mark.parametrize(
-    ("events", "want"),
-    [
+def test_effect_of_events_by_hand() -> None:
+    for events, want in [
         ([2], 1.0 - (0.25 - 0.5) / 2),  # changes 0.25, 1, -0.5, 0.25
         ([2, 4], (1.0 - (0.25 - 0.5) / 2 + 0.25 + 0.5) / 2),
         ([1, 2], 1.0 + 0.5),  # of epoch 1 the only neighbour is refreshed too
         ([0, 9], math.nan),  # no change leads to epoch 0, and there is no epoch 9
         ([1, 2, 3, 4], math.nan),
-    ],
-)
-def test_effect_of_events_by_hand(events: list[int], want: float) -> None:
-    values = [-1.0, -0.75, 0.25, -0.25, 0.0]
-    assert event_effect(values, events) == pytest.approx(want, nan_ok=True)
-    line = [3.0 - 0.5 * epoch for epoch in range(9)]
-    assert event_effect(line, [2, 5]) == pytest.approx(0)
+    ]:
+        values = [-1.0, -0.75, 0.25, -0.25, 0.0]
+        assert event_effect(values, events) == pytest.approx(want, nan_ok=True)
+        line = [3.0 - 0.5 * epoch for epoch in range(9)]
+        assert event_effect(line, [2, 5]) == pytest.approx(0)

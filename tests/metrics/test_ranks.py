@@ -35,46 +35,49 @@ def table(seed: int, rows: int, columns: int, *, levels: int | None = None, shif
     return torch.randn(rows, columns, generator=generator) + shift
 
 
-@pytest.mark.parametrize("levels", [None, 2])
-@pytest.mark.parametrize("shift", [0.0, -50.0, 50.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_target_ranks_against_loops(seed: int, shift: float, levels: int | None) -> None:
-    scores = table(seed, 7, 11, levels=levels, shift=shift)
-    generator = torch.Generator().manual_seed(seed + 100)
-    target = torch.randint(0, 11, (7,), generator=generator)
-    allowed = torch.rand(7, 11, generator=generator) < 0.7
-    want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
-    assert target_ranks(scores, target, allowed).tolist() == want
-    everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
-    assert target_ranks(scores, target).tolist() == everything
+def test_target_ranks_against_loops() -> None:
+    for seed in range(5):
+        for shift in [0.0, -50.0, 50.0]:
+            for levels in [None, 2]:
+                scores = table(seed, 7, 11, levels=levels, shift=shift)
+                generator = torch.Generator().manual_seed(seed + 100)
+                target = torch.randint(0, 11, (7,), generator=generator)
+                allowed = torch.rand(7, 11, generator=generator) < 0.7
+                want = [loop_target_rank(scores[i].tolist(), int(target[i]), allowed[i].tolist()) for i in range(7)]
+                assert target_ranks(scores, target, allowed).tolist() == want
+                everything = [loop_target_rank(scores[i].tolist(), int(target[i]), [True] * 11) for i in range(7)]
+                assert target_ranks(scores, target).tolist() == everything
 
 
-@pytest.mark.parametrize("levels", [None, 2])
-@pytest.mark.parametrize("number", [8, 9, 20])  # counted, and sorted
-def test_ranks_of_many_relevant_images(number: int, levels: int | None) -> None:
-    scores = table(number, 6, 40, levels=levels, shift=-3.0)
-    generator = torch.Generator().manual_seed(number)
-    allowed = torch.rand(6, 40, generator=generator) < 0.7
-    relevant = [torch.randperm(40, generator=generator)[:number].tolist() for _ in range(6)]
-    ranks = relevant_ranks(scores, Ragged.of(relevant), allowed)
-    want = [loop_relevant_ranks(s, r, a) for s, r, a in zip(scores.tolist(), relevant, allowed.tolist(), strict=True)]
-    assert ranks.values.tolist() == [rank for row in want for rank in row]
+def test_ranks_of_many_relevant_images() -> None:
+    for number in [8, 9, 20]:
+        for levels in [None, 2]:
+            scores = table(number, 6, 40, levels=levels, shift=-3.0)
+            generator = torch.Generator().manual_seed(number)
+            allowed = torch.rand(6, 40, generator=generator) < 0.7
+            relevant = [torch.randperm(40, generator=generator)[:number].tolist() for _ in range(6)]
+            ranks = relevant_ranks(scores, Ragged.of(relevant), allowed)
+            want = [
+                loop_relevant_ranks(s, r, a)
+                for s, r, a in zip(scores.tolist(), relevant, allowed.tolist(), strict=True)
+            ]
+            assert ranks.values.tolist() == [rank for row in want for rank in row]
 
 
-@pytest.mark.parametrize("levels", [None, 2])
-@pytest.mark.parametrize("shift", [0.0, -50.0])
-@pytest.mark.parametrize("seed", range(8))
-def test_relevant_ranks_against_loops(seed: int, shift: float, levels: int | None) -> None:
-    scores = table(seed, 9, 13, levels=levels, shift=shift)
-    generator = torch.Generator().manual_seed(seed + 100)
-    lengths = torch.randint(0, 6, (9,), generator=generator).tolist()
-    rows = [torch.randperm(13, generator=generator)[:n].tolist() for n in lengths]
-    allowed = torch.rand(9, 13, generator=generator) < 0.7
-    for mask in (None, allowed):
-        open_to = torch.ones(9, 13, dtype=torch.bool) if mask is None else mask
-        got = relevant_ranks(scores, Ragged.of(rows), mask)
-        for i, row in enumerate(rows):
-            assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
+def test_relevant_ranks_against_loops() -> None:
+    for seed in range(8):
+        for shift in [0.0, -50.0]:
+            for levels in [None, 2]:
+                scores = table(seed, 9, 13, levels=levels, shift=shift)
+                generator = torch.Generator().manual_seed(seed + 100)
+                lengths = torch.randint(0, 6, (9,), generator=generator).tolist()
+                rows = [torch.randperm(13, generator=generator)[:n].tolist() for n in lengths]
+                allowed = torch.rand(9, 13, generator=generator) < 0.7
+                for mask in (None, allowed):
+                    open_to = torch.ones(9, 13, dtype=torch.bool) if mask is None else mask
+                    got = relevant_ranks(scores, Ragged.of(rows), mask)
+                    for i, row in enumerate(rows):
+                        assert got.row(i).tolist() == loop_relevant_ranks(scores[i].tolist(), row, open_to[i].tolist())
 
 
 def test_infinite_scores_are_ranked() -> None:
@@ -123,25 +126,25 @@ def test_descending_breaks_ties_by_index() -> None:
     assert descending(torch.tensor([[-1.0, 2.0, -1.0, 2.0]])).tolist() == [[1, 3, 0, 2]]
 
 
-@pytest.mark.parametrize("levels", [None, 2])
-@pytest.mark.parametrize("k", [1, 3, 9, 40])
-def test_top_columns_against_a_sorted_list(levels: int | None, k: int) -> None:
-    generator = torch.Generator().manual_seed(k)
-    if levels is None:
-        scores = torch.randn(30, 12, generator=generator) - 3
-    else:
-        scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
-    scores[0, 3], scores[1] = -torch.inf, -torch.inf
-    allowed = torch.rand(30, 12, generator=generator) < 0.6
-    allowed[2], allowed[3] = False, True
-    for mask in (None, allowed):
-        found = top_columns(scores, k, mask)
-        assert found.shape == (30, min(k, 12))
-        for row in range(30):
-            pool = [c for c in range(12) if mask is None or mask[row, c]]
-            best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
-            assert found[row].tolist() == best + [-1] * (found.shape[1] - len(best))
-    assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
+def test_top_columns_against_a_sorted_list() -> None:
+    for k in [1, 3, 9, 40]:
+        for levels in [None, 2]:
+            generator = torch.Generator().manual_seed(k)
+            if levels is None:
+                scores = torch.randn(30, 12, generator=generator) - 3
+            else:
+                scores = torch.randint(-levels, 1, (30, 12), generator=generator).float()
+            scores[0, 3], scores[1] = -torch.inf, -torch.inf
+            allowed = torch.rand(30, 12, generator=generator) < 0.6
+            allowed[2], allowed[3] = False, True
+            for mask in (None, allowed):
+                found = top_columns(scores, k, mask)
+                assert found.shape == (30, min(k, 12))
+                for row in range(30):
+                    pool = [c for c in range(12) if mask is None or mask[row, c]]
+                    best = sorted(pool, key=lambda c: (-float(scores[row, c]), c))[:k]
+                    assert found[row].tolist() == best + [-1] * (found.shape[1] - len(best))
+            assert torch.equal(top_columns(scores.half(), 12), descending(scores.half().float()))
 
 
 def test_top_columns_of_nothing_and_of_nan() -> None:

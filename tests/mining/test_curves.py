@@ -48,86 +48,68 @@ def loop(task: MiningTask, row: int) -> tuple[list[float], int, list[int]]:
     return values, ranked.index(target), [place for _, place in drops[:2]]
 
 
-@pytest.mark.parametrize("shift", [0.0, -1.0])
-def test_against_loops(shift: float) -> None:
-    task = task_of(shift=shift)
-    found = score_curves(task, None, kept=12)
-    if shift:
-        assert found.values.max() < 0
-    assert sorted(found.queries.tolist()) == list(range(12))
-    sampled = []
-    for index, row in enumerate(found.queries.tolist()):
-        values, place, drops = loop(task, row)
-        np.testing.assert_allclose(found.curve(index), values, rtol=1e-5, atol=1e-6)
-        assert found.length[index] == len(values)
-        assert found.target[index] == place
-        assert [p for p in found.drops[index].tolist() if p >= 0] == drops
-        sampled.append([values[round(float(s) * (len(values) - 1))] for s in found.share])
-    np.testing.assert_allclose(found.mean, np.mean(sampled, axis=0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.low, np.percentile(sampled, 10, axis=0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.high, np.percentile(sampled, 90, axis=0), rtol=1e-5, atol=1e-6)
-    assert (found.pool == -1).all()
-    assert np.isnan(found.shares(found.pool)).all()
-    np.testing.assert_allclose(found.shares(found.target), found.target / (found.length - 1))
+def test_against_loops() -> None:
+    for shift in [0.0, -1.0]:
+        task = task_of(shift=shift)
+        found = score_curves(task, kept=12)
+        if shift:
+            assert found.values.max() < 0
+        assert sorted(found.queries.tolist()) == list(range(12))
+        sampled = []
+        for index, row in enumerate(found.queries.tolist()):
+            values, place, drops = loop(task, row)
+            np.testing.assert_allclose(found.curve(index), values, rtol=1e-5, atol=1e-6)
+            assert found.length[index] == len(values)
+            assert found.target[index] == place
+            assert [p for p in found.drops[index].tolist() if p >= 0] == drops
+            sampled.append([values[round(float(s) * (len(values) - 1))] for s in found.share])
+        np.testing.assert_allclose(found.mean, np.mean(sampled, axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.low, np.percentile(sampled, 10, axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.high, np.percentile(sampled, 90, axis=0), rtol=1e-5, atol=1e-6)
+        assert (found.pool == -1).all()
+        assert np.isnan(found.shares(found.pool)).all()
+        np.testing.assert_allclose(found.shares(found.target), found.target / (found.length - 1))
 
 
-@pytest.mark.parametrize("name", ["after-target", "top-k", "all-corpus", "qure"])
-def test_pool_ends_are_those_of_the_strategy(name: str) -> None:
-    from negbench.contracts import ScoreView
+def test_pool_ends_are_those_of_the_strategy() -> None:
+    for name in ["after-target", "top-k", "all-corpus", "qure"]:
+        from negbench.contracts import ScoreView
 
-    strategy = make_strategy(name, **({"k": 3} if name in ("after-target", "top-k") else {}))
-    task = task_of(3)
-    assert task.excluded is not None
-    found = score_curves(task, strategy)
-    mined = mine(task, strategy, refresh=0, draws=2, generator=torch.Generator().manual_seed(1))
-    known = marked(score_curves(task, None), task, strategy, mined=mined)  # as a run does that has just mined
-    for field in dataclasses.fields(Curves):
-        np.testing.assert_array_equal(getattr(known, field.name), getattr(found, field.name))
-    scores = relevance(task.queries, task.candidates)
-    for index, row in enumerate(found.queries.tolist()):
-        columns = task.groups[int(task.group[row])]
-        local = columns.tolist().index(int(task.target[row]))
-        allowed = torch.tensor([[c not in task.excluded.row(row).tolist() for c in columns.tolist()]])
-        pool = strategy.pool(ScoreView(scores[row, columns][None], torch.tensor([local]), allowed))[0]
-        assert bool(found.fallback[index]) == (not bool(pool.any()))
-        if found.fallback[index]:
-            continue
-        ranked = [c for c in range(len(columns)) if allowed[0, c] or c == local]
-        ranked.sort(key=lambda c: -float(scores[row, columns[c]]))
-        places = [ranked.index(c) for c in pool.nonzero()[:, 0].tolist()]
-        assert found.pool[index].tolist() == [min(places), max(places)]
+        strategy = make_strategy(name, **({"k": 3} if name in ("after-target", "top-k") else {}))
+        task = task_of(3)
+        assert task.excluded is not None
+        found = marked(score_curves(task), task, strategy)
+        mined = mine(task, strategy, refresh=0, draws=2, generator=torch.Generator().manual_seed(1))
+        known = marked(score_curves(task), task, strategy, mined=mined)  # as a run does that has just mined
+        for field in dataclasses.fields(Curves):
+            np.testing.assert_array_equal(getattr(known, field.name), getattr(found, field.name))
+        scores = relevance(task.queries, task.candidates)
+        for index, row in enumerate(found.queries.tolist()):
+            columns = task.groups[int(task.group[row])]
+            local = columns.tolist().index(int(task.target[row]))
+            allowed = torch.tensor([[c not in task.excluded.row(row).tolist() for c in columns.tolist()]])
+            pool = strategy.pool(ScoreView(scores[row, columns][None], torch.tensor([local]), allowed))[0]
+            if not pool.any():  # the fallback's
+                continue
+            ranked = [c for c in range(len(columns)) if allowed[0, c] or c == local]
+            ranked.sort(key=lambda c: -float(scores[row, columns[c]]))
+            places = [ranked.index(c) for c in pool.nonzero()[:, 0].tolist()]
+            assert found.pool[index].tolist() == [min(places), max(places)]
 
 
 def test_the_sample_is_seeded_and_bounded() -> None:
     task = task_of(queries=40)
-    first, second = score_curves(task, None, sample=10, kept=4), score_curves(task_of(1, 40), None, sample=10, kept=4)
+    first, second = score_curves(task, sample=10, kept=4), score_curves(task_of(1, 40), sample=10, kept=4)
     assert first.queries.tolist() == second.queries.tolist()
     assert len(first.queries) == 10
     assert first.kept == 4
     state = torch.get_rng_state()
-    score_curves(task, make_strategy("qure"))
+    marked(score_curves(task), task, make_strategy("qure"))
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(("sample", "kept"), [(3, 3), (3, 0), (1, 1)])
-def test_as_many_curves_as_the_sample_or_none_may_be_kept(sample: int, kept: int) -> None:
-    found = score_curves(task_of(), None, sample=sample, kept=kept)
-    assert (len(found.queries), found.kept) == (sample, kept)
-
-
-def test_by_default_500_queries_are_sampled_and_8_curves_kept() -> None:
-    found = score_curves(task_of(queries=501), None)
-    assert (len(found.queries), found.kept) == (500, 8)
-
-
-@pytest.mark.parametrize(("sample", "kept", "name"), [(3, 4, "kept"), (3, -1, "kept"), (0, 0, "sample")])
-def test_bad_sizes_are_quoted(sample: int, kept: int, name: str) -> None:
-    with pytest.raises(NegbenchError, match=f"{name} must be"):
-        score_curves(task_of(), None, sample=sample, kept=kept)
-
-
 def test_round_trip_is_exact_and_the_bytes_repeat(tmp_path: Path) -> None:
-    found = score_curves(task_of(), make_strategy("qure"))
+    found = marked(score_curves(task_of()), task_of(), make_strategy("qure"))
     found.save(tmp_path / "a.npz")
     found.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
@@ -149,8 +131,7 @@ def test_a_corpus_of_the_target_and_one_more() -> None:
         torch.tensor([0]),
         [torch.arange(2)],
     )
-    found = score_curves(task, make_strategy("after-target"))
+    found = marked(score_curves(task), task, make_strategy("after-target"))
     assert found.target.tolist() == [1]
     assert found.drops.tolist() == [[-1, -1]]
-    assert found.fallback.tolist() == [True]
     assert found.pool.tolist() == [[0, 0]]

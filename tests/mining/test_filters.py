@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -19,8 +17,7 @@ from negbench.display import Display
 from negbench.errors import OptionError
 from negbench.layers import parse_plugin
 from negbench.loop.objective import Batch, Objective
-from negbench.loop.runs import Bench, open_run, plan_run, run_config
-from negbench.loop.types import RunResult
+from negbench.loop.runs import open_run, plan_run
 from negbench.mining.filters import Filters
 from negbench.mining.mine import mine
 from negbench.mining.mined import ANY_ALLOWED, BELOW_TARGET
@@ -57,24 +54,18 @@ def dropped(view: ScoreView, row: int, column: int, settings: dict[str, float]) 
     return any(rules[name](value) for name, value in settings.items())
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_filters_against_loops(settings: dict[str, float]) -> None:
-    filters = Filters.of(MiningConfig.model_validate(settings))
-    assert filters.active
-    some = 0
-    for view in toy_views():
-        keep = filters.keep(view)
-        want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
-        assert keep.tolist() == want
-        some += int((~keep).sum())
-    assert some
-    assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
-
-
-def test_a_relative_margin_is_safe_below_zero() -> None:
-    """0.95 s+ lies above s+ = -0.5, so that it would keep images that score higher than the target."""
-    view = ScoreView(torch.tensor([[-0.5, -0.48, -0.51, -0.53]]), torch.tensor([0]))
-    assert Filters(relative_margin=0.05).keep(view).tolist() == [[False, False, False, True]]
+def test_filters_against_loops() -> None:
+    for settings in SETTINGS:
+        filters = Filters.of(MiningConfig.model_validate(settings))
+        assert filters.active
+        some = 0
+        for view in toy_views():
+            keep = filters.keep(view)
+            want = [[not dropped(view, i, j, settings) for j in range(view.scores.shape[1])] for i in range(6)]
+            assert keep.tolist() == want
+            some += int((~keep).sum())
+        assert some
+        assert set(filters.reads) <= {"guide", "judge", "target", "reference"}
 
 
 def test_what_nobody_scored_is_not_dropped() -> None:
@@ -135,10 +126,6 @@ def config_of(sets: list[str], strategy: str, *more: str) -> RunConfig:
     return load_config(flags={"strategy": parse_plugin(strategy)}, sets=[*sets, *more])
 
 
-def run(config: RunConfig, where: Path) -> RunResult:
-    return run_config(config, Bench.open(where, "none"))
-
-
 def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
     opened = open_run(config_of(vector_sets, "in-batch"), Display(), Scenes())
     opened.backbone.eval()
@@ -171,21 +158,14 @@ def test_a_batch_is_filtered_by_its_own_scores(vector_sets: list[str]) -> None:
     assert task.filters == Filters(margin=0.1, max_target=0.6)
 
 
-def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str], tmp_path: Path) -> None:
-    """All of the corpus is redefined as other strategies are, and a run draws nothing that is dropped."""
+def test_a_filter_makes_any_pool_one_of_scores(vector_sets: list[str]) -> None:
+    """All of the corpus is redefined as other strategies are."""
     plain = resolved(config_of(vector_sets, "all-corpus"))
     assert plain.schedule.refresh_epochs == (0,)
     config = config_of(vector_sets, "all-corpus", "mining.margin=0.2", "train.num_negatives=2")
     assert resolved(config).schedule.refresh_epochs == (2,)
     assert resolved(config_of(vector_sets, "all-corpus", "mining.max_judge=0.5")).schedule.refresh_epochs == (0,)
     assert resolved(config_of(vector_sets, "in-batch", "mining.margin=0.2")).schedule.refresh_epochs == ()
-    result = run(config, tmp_path)
-    mined = result.folder.path.glob("mining-*.parquet")
-    frame = pd.read_parquet(next(iter(mined)))
-    whole = frame[frame["fallback"] == 0]
-    assert len(whole)
-    for scores, positive in zip(whole["scores"], whole["positive"], strict=True):
-        assert max(scores) <= positive - 0.2
 
 
 def test_what_is_filtered_is_part_of_what_a_run_is(vector_sets: list[str]) -> None:

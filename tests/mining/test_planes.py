@@ -173,24 +173,21 @@ def test_only_what_is_declared_is_computed_and_shown(sets: list[str]) -> None:
         SEEN[0].plane("guide")
 
 
-@pytest.mark.parametrize("strategy", ["watching", "watchingbatch"])
 def test_a_run_keeps_the_weights_as_loaded_and_goes_on_to_the_same_bits(
-    strategy: str, sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
+    sets: list[str], tmp_path: Path, interrupted: Callable[..., Bench]
 ) -> None:
-    config = config_of(sets, strategy)
+    config = config_of(sets, "watching")
     whole = run_config(config, Bench.open(tmp_path / "whole", "none"))
     shown = list(SEEN)
     first, last = shown[0].plane("initial"), shown[-1].plane("initial")
-    if strategy == "watching":
-        assert torch.equal(first, shown[0].scores)  # before any training they are one
-        assert not torch.equal(last, shown[-1].scores)
-        assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
+    assert torch.equal(first, shown[0].scores)  # before any training they are one
+    assert not torch.equal(last, shown[-1].scores)
+    assert torch.equal(first, shown[-2].plane("initial"))  # two groups a refresh
     bench = interrupted(config, tmp_path / "halves", 3)
     SEEN.clear()
     again = resume(whole.run_id, bench)
     assert again.metrics == whole.metrics
-    if SEEN:
-        assert torch.equal(SEEN[-1].plane("initial"), last)
+    assert torch.equal(SEEN[-1].plane("initial"), last)
 
 
 # --- what cannot be --------------------------------------------------------------------------------------------------

@@ -55,19 +55,6 @@ def test_overlap_of_a_large_corpus(one: float, other: float) -> None:
     assert not overlap(packed(second, room), None, LARGE).isfinite().any()
 
 
-def test_a_sample_is_of_the_whole_corpus() -> None:
-    first, second = (np.arange(LARGE)[None] < LARGE * share for share in (0.5, 0.75))
-    found = overlap(packed(second, row_bytes(LARGE)), packed(first, row_bytes(LARGE)), LARGE)
-    assert float(found[0]) == pytest.approx(2 / 3, abs=1e-4)
-
-
-def test_a_small_corpus_beside_a_large_one_is_exact() -> None:
-    first, second, room = pools(100, 0.5), pools(100, 0.5, seed=1), row_bytes(LARGE)
-    rows = [np.pad(packed(pool, room), ((0, 0), (0, 0))) for pool in (first, second)]
-    np.testing.assert_allclose(overlap(rows[0], rows[1], 100).numpy(), jaccard(first, second), rtol=1e-6)
-    np.testing.assert_array_equal(unpacked(rows[0], 100).numpy(), first)
-
-
 def test_rows_are_written_and_read_in_any_order(tmp_path: Path) -> None:
     pool, shape = pools(40, 0.5, rows=6), (6, row_bytes(40))
     with written(tmp_path / "a", shape) as write:

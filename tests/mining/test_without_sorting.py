@@ -20,7 +20,6 @@ from torch.nn.functional import normalize
 from negbench.contracts import ScoreView, Strategy
 from negbench.metrics import compiled, ranks
 from negbench.metrics.drops import between_drops
-from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import (
     at_most,
     descending,
@@ -28,7 +27,6 @@ from negbench.metrics.ranks import (
     places,
     places_of,
     ranked_scores,
-    relevant_ranks,
     tally,
     top_columns,
     window,
@@ -162,97 +160,43 @@ SORTED: list[tuple[Strategy, Callable[[ScoreView], Tensor]]] = [
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", KINDS)
-def test_pools_are_those_of_sorted_rows(kind: str) -> None:
-    view = view_of(kind, refresh=2)
-    for strategy, oracle in SORTED:
-        assert torch.equal(strategy.pool(view), oracle(view)), strategy
+def test_pools_are_those_of_sorted_rows() -> None:
+    for kind in KINDS:
+        view = view_of(kind, refresh=2)
+        for strategy, oracle in SORTED:
+            assert torch.equal(strategy.pool(view), oracle(view)), strategy
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", KINDS)
-def test_windows_are_those_of_sorted_rows(kind: str) -> None:
-    view, generator = view_of(kind), torch.Generator().manual_seed(9)
-    place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
-    start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
-    stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # also below start, also behind the end
-    want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
-    assert torch.equal(view.window(view.allowed, stop, start), want)
-    assert torch.equal(window(view.scores, view.allowed, start, stop, ranked), want)
-    for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
-        assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
+def test_windows_are_those_of_sorted_rows() -> None:
+    for kind in KINDS:
+        view, generator = view_of(kind), torch.Generator().manual_seed(9)
+        place, ranked = places(view.scores, view.allowed), ranked_scores(view.scores, view.allowed)
+        start = torch.randint(0, COLUMNS, (ROWS,), generator=generator)
+        stop = torch.randint(0, COLUMNS + 5, (ROWS,), generator=generator)  # also below start, also behind the end
+        want = view.allowed & (place >= start[:, None]) & (place < stop[:, None])
+        assert torch.equal(view.window(view.allowed, stop, start), want)
+        assert torch.equal(window(view.scores, view.allowed, start, stop, ranked), want)
+        for k in (0, 1, 3, 20, 21, 22, COLUMNS, COLUMNS + 1):
+            assert torch.equal(view.window(view.allowed, k), view.allowed & (place < k))
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_best_columns_are_those_of_sorted_rows(kind: str) -> None:
-    scores = rows_of(kind).float()
-    for k in (1, 20, 300, COLUMNS):
-        assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
+def test_the_best_columns_are_those_of_sorted_rows() -> None:
+    for kind in KINDS:
+        scores = rows_of(kind).float()
+        for k in (1, 20, 300, COLUMNS):
+            assert torch.equal(top_columns(scores, k), descending(scores)[:, :k])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranked_scores(kind: str) -> None:
-    view = view_of(kind)
-    order = descending(view.scores)
-    for row, values in enumerate(ranked_scores(view.scores, view.allowed)):
-        columns = [c for c in order[row].tolist() if view.allowed[row, c]]
-        assert values[: len(columns)].tolist() == view.scores[row, columns].tolist()
-        assert bool((values[len(columns) :] == -torch.inf).all())
-
-
-@pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("change", ["random", "equal", "two", "outlier", "tied", "half"])
-@pytest.mark.parametrize("strategy", [Dqe(alpha=0.0), Qure(), AfterTarget(k=9), TopK(k=4)], ids=repr)
-def test_bands_are_those_of_sorted_rows(strategy: Strategy, change: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    images, queries = (normalize(torch.randn(n, 1, 8, generator=generator), dim=-1) for n in (60, 20))
-    if change == "equal":
-        images = images[:1].expand(60, 1, 8)
-    if change == "two":
-        images = images[torch.arange(60) % 2]
-    if change == "outlier":
-        images = torch.cat([images[:1].expand(59, 1, 8), -images[:1]])
-    if change == "tied":
-        images, queries = (images * 2).round() / 4, (queries * 2).round() / 4
-    if change == "half":
-        images, queries = images.half(), queries.half()
-    target = torch.randint(60, (20,), generator=generator)
-    excluded = [[c for c in (i, 2 * i) if c != int(target[i])] for i in range(20)]
-    task = MiningTask(
-        queries[:, 0], images, target, torch.zeros(20, dtype=torch.int64), [torch.arange(60)], Ragged.of(excluded)
-    )
-    found: list[tuple[ScoreView, Tensor]] = []
-
-    class Told(Strategy):
-        def pool(self, view: ScoreView) -> Tensor:
-            found.append((view, strategy.pool(view)))
-            return found[-1][1]
-
-    mined = mine(task, Told(), refresh=0, draws=2, generator=torch.Generator())
-    ((view, pool),) = found
-    place, last = places(view.scores, view.allowed).double(), (view.allowed.sum(1) - 1).clamp(min=1)
-    checked = 0
-    for row in (mined.fallback == 0).nonzero().squeeze(1).tolist():
-        own = place[row][pool[row]]
-        for name, value in (("start", own.min()), ("mean", own.mean()), ("end", own.max())):
-            assert getattr(mined, f"band_{name}")[row].item() == pytest.approx(float(value / last[row]), rel=1e-6)
-        checked += 1
-    assert checked or change in ("equal", "two", "outlier")
-
-
-@pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranks_of_relevant_images(kind: str) -> None:
-    scores, random = rows_of(kind).float(), np.random.default_rng(14)
-    rows = [random.choice(COLUMNS, size, replace=False).tolist() for size in (0, 1, 2, 9, 90, 0, 3, 200, 7, 1, 5, 30)]
-    allowed = torch.from_numpy(random.random((ROWS, COLUMNS)) > 0.3)
-    found = relevant_ranks(scores, Ragged.of(rows), allowed)
-    for i, row in enumerate(rows):
-        others = [j for j in range(COLUMNS) if allowed[i, j] and j not in row]
-        by_score = sorted(row, key=lambda j: -scores[i, j])
-        want = [1 + int((scores[i, others] >= scores[i, j]).sum()) + by_score.index(j) for j in row]
-        assert found.row(i).tolist() == want
+def test_ranked_scores() -> None:
+    for kind in KINDS:
+        view = view_of(kind)
+        order = descending(view.scores)
+        for row, values in enumerate(ranked_scores(view.scores, view.allowed)):
+            columns = [c for c in order[row].tolist() if view.allowed[row, c]]
+            assert values[: len(columns)].tolist() == view.scores[row, columns].tolist()
+            assert bool((values[len(columns) :] == -torch.inf).all())
 
 
 @needs_numba
@@ -316,19 +260,6 @@ def test_compiled_windows_cut_ties_without_a_sort(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(view.window(view.allowed, stop, start), want), (start, stop)
 
 
-@pytest.mark.parametrize("steps", [7, 3000, 2**20])
-def test_compiled_windows_near_the_top_of_wide_rows(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of chunks by their maxima: 1,024 images a chunk up to two places, 512 up to four, then the whole row."""
-    generator = torch.Generator().manual_seed(steps)
-    scores = torch.randint(-steps, steps, (9, 9000), generator=generator) / steps
-    allowed = torch.rand(9, 9000, generator=generator) > 0.1
-    view = ScoreView(scores, scores.masked_fill(~allowed, -2).argmax(1), allowed)
-    place = places(scores, allowed)
-    by("compiled", monkeypatch)
-    for start, stop in ((0, 1), (0, 2), (1, 2), (2, 4), (0, 4), (3, 5), (0, 9000)):
-        assert torch.equal(view.window(allowed, stop, start), allowed & (place >= start) & (place < stop)), stop
-
-
 def test_places_of_a_few_images() -> None:
     view = view_of("tied")
     for row, place in enumerate(places(view.scores, view.allowed)):
@@ -348,20 +279,20 @@ def test_comparisons_are_those_of_torch(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.parametrize("kind", KINDS)
-def test_counts_of_a_pool(kind: str) -> None:
-    view, generator = view_of(kind), torch.Generator().manual_seed(11)
-    pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
-    pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
-    for chosen in (pool, view.allowed):
-        told = tally(view.scores, view.allowed, chosen, view.target)
-        for row in range(ROWS):
-            scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
-            assert told.size[row] == len(inside)
-            assert told.reached[row] == (scores >= view.positive[row]).sum()
-            if len(inside) < len(scores):  # all that is allowed: by count
-                assert told.first[row] == (scores > inside.max()).sum()
-                assert told.last[row] == (scores >= inside.min()).sum() - 1
+def test_counts_of_a_pool() -> None:
+    for kind in KINDS:
+        view, generator = view_of(kind), torch.Generator().manual_seed(11)
+        pool = view.allowed & (torch.rand(ROWS, COLUMNS, generator=generator) > 0.5)
+        pool |= view.allowed & (pool.sum(1, keepdim=True) == 0)
+        for chosen in (pool, view.allowed):
+            told = tally(view.scores, view.allowed, chosen, view.target)
+            for row in range(ROWS):
+                scores, inside = view.scores[row][view.allowed[row]], view.scores[row][chosen[row]]
+                assert told.size[row] == len(inside)
+                assert told.reached[row] == (scores >= view.positive[row]).sum()
+                if len(inside) < len(scores):  # all that is allowed: by count
+                    assert told.first[row] == (scores > inside.max()).sum()
+                    assert told.last[row] == (scores >= inside.min()).sum() - 1
 
 
 @needs_numba

@@ -26,7 +26,7 @@ from negbench.loop.checkpoint import stream
 from negbench.loop.runs import Bench, run_config
 from negbench.mining.mine import mine
 from negbench.mining.planes import EmbeddedPlane
-from negbench.own.audit import audit, write_audits
+from negbench.own.audit import audit
 from negbench.own.audit_rows import diversity
 from negbench.own.subject import Judge, Subject, generator_of, judge_of, open_subject
 from negbench.runfolder import RunFolder
@@ -88,15 +88,6 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert whole.hardness == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws of five: each once
     assert whole.false_negative_rate_draws == pytest.approx(sum(false) / 20)
     assert math.isnan(whole.judged_rate_pool)
-
-
-def test_judged_draws_count_the_very_draws(subject: Subject) -> None:
-    strict, lax = (judge_by(subject, threshold) for threshold in (1.0, -1.1))
-    strategies = {"all": make_strategy("all-corpus"), "batch": make_strategy("in-batch")}
-    none = audit(subject, strategies, OPTIONS, judge=strict).rows
-    every = audit(subject, strategies, OPTIONS, judge=lax).rows
-    assert [(r.judged_rate_pool, r.judged_rate_draws) for r in none] == [(0, 0), (0, 0)]
-    assert [(r.judged_rate_pool, r.judged_rate_draws) for r in every] == [(1, 1), (1, 1)]
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:
@@ -282,13 +273,6 @@ def test_mistakes_are_one_line(toy_sets: list[str], capsys: pytest.CaptureFixtur
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-def test_write_audits_joins(subject: Subject, tmp_path: Path) -> None:
-    found = audit(subject, {"top": make_strategy("top-k", k=5)}, OPTIONS)
-    write_audits([found, found], tmp_path, "key")
-    assert len(pd.read_csv(tmp_path / "audit.csv")) == 2
-    assert json.loads((tmp_path / "audit.json").read_text())["key"] == "key"
 
 
 def test_similarity_is_the_judges_cosine_of_the_draws(subject: Subject) -> None:

@@ -18,8 +18,8 @@ from negbench.contracts import Query
 from negbench.datasets import circo, cirr, fashioniq
 from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.datasets.dataset import Dataset, columns_of
-from negbench.errors import DataError, NegbenchError
-from negbench.scoring.rankings import count_cut_subsets, evaluate_rankings, ranks_of_rankings, top_of_rankings
+from negbench.errors import NegbenchError
+from negbench.scoring.rankings import count_cut_subsets, ranks_of_rankings
 
 
 def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Dataset:
@@ -68,11 +68,15 @@ def lists_of(data: Dataset, scores: Tensor, cut: int | None = None) -> dict[str,
     return lists
 
 
+def metrics_of(data: Dataset, rankings: Any) -> dict[str, float]:
+    return data.summarise(ranks_of_rankings(data, rankings))
+
+
 def test_a_full_ranking_scores_as_its_scores() -> None:
     for kind in ["cirr", "circo", "fashioniq"]:
         data = make(kind)
         scores = table_of(data, 1)
-        assert evaluate_rankings(data, lists_of(data, scores)) == data.evaluate(scores)
+        assert metrics_of(data, lists_of(data, scores)) == data.evaluate(scores)
 
 
 def test_given_scores_count_with_their_ties() -> None:
@@ -84,7 +88,7 @@ def test_given_scores_count_with_their_ties() -> None:
                 query.id: {data.images[c]: float(row[c]) for c in data.groups[query.group].tolist()}
                 for query, row in zip(data.queries, scores, strict=True)
             }
-            assert evaluate_rankings(data, rankings) == data.evaluate(scores)
+            assert metrics_of(data, rankings) == data.evaluate(scores)
 
 
 def test_what_a_list_leaves_out_comes_last() -> None:
@@ -118,18 +122,15 @@ def test_submission_files_of_cirr_score_as_they_are() -> None:
     files = json.loads(json.dumps(data.submission(block(scores))))
     recall, subset = files["cirr-val-recall.json"], files["cirr-val-recall_subset.json"]
     assert recall["metric"] == "recall"
-    assert evaluate_rankings(data, recall, subset) == data.evaluate(scores)
-    alone = evaluate_rankings(data, recall)
+    alone = metrics_of(data, recall)
     assert alone["recall_at_50"] == data.evaluate(scores)["recall_at_50"]
     assert alone["subset_recall_at_1"] <= data.evaluate(scores)["subset_recall_at_1"]
     assert count_cut_subsets(data, recall) == sum(any(m not in recall[q.id] for m in q.subset) for q in data.queries)
     assert count_cut_subsets(data, recall) > 0
     with pytest.raises(NegbenchError, match="want a list of image ids, got None"):
         count_cut_subsets(data, {data.queries[0].id: None})  # type: ignore[dict-item]
-    with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall_subset', want 'recall'"):
-        evaluate_rankings(data, subset)
-    with pytest.raises(NegbenchError, match=r"submission file for the metric 'recall', want 'recall_subset'"):
-        evaluate_rankings(data, recall, recall)
+    with pytest.raises(NegbenchError, match="ranks within subsets: give that of metric 'recall'"):
+        metrics_of(data, subset)
 
 
 def test_submission_file_of_circo_scores_as_it_is() -> None:
@@ -137,50 +138,16 @@ def test_submission_file_of_circo_scores_as_it_is() -> None:
     scores = table_of(data, 5)
     lists = json.loads(json.dumps(data.submission(block(scores))))["circo-val.json"]
     assert isinstance(lists["0"][0], int)
-    assert evaluate_rankings(data, lists) == data.evaluate(scores)
+    assert metrics_of(data, lists) == data.evaluate(scores)
 
 
 def test_a_reference_in_a_list_is_skipped_on_cirr_alone() -> None:
     data = make("cirr", seed=6)
     best = {q.id: [q.reference, str(q.target)] for q in data.queries}
-    assert evaluate_rankings(data, best)["recall_at_1"] == 1
+    assert metrics_of(data, best)["recall_at_1"] == 1
     data = make("circo", seed=6)
     best = {q.id: [q.reference, str(q.target)] for q in data.queries}
     assert ranks_of_rankings(data, best).target_rank.tolist() == [2] * len(data.queries)
-
-
-def test_the_first_images_of_a_ranking() -> None:
-    """The galleries of FashionIQ are smaller than 50."""
-    for k in [1, 5, 50, 200]:
-        for kind in ["cirr", "circo", "fashioniq"]:
-            data = make(kind, seed=7)
-            lists = lists_of(data, table_of(data, 7))
-            found = top_of_rankings(data, lists, k)
-            assert found.shape == (30, min(k, 70))
-            for query, row in zip(data.queries, found.tolist(), strict=True):
-                names = [name for name in lists[query.id] if kind != "cirr" or name != query.reference]
-                columns = [data.column_of[name] for name in names][:k]
-                assert row == columns + [-1] * (min(k, 70) - len(columns))
-
-
-def test_the_first_images_of_a_cut_ranking() -> None:
-    data = make("circo", queries=3)
-    lists = lists_of(data, table_of(data, 7), 6)
-    assert top_of_rankings(data, lists, 6).shape == (3, 6)
-    lists["1"].pop()
-    lists["2"] = []
-    for k, message in ((6, r"query '1' names 5 images, k = 6 .*\(2 of 3"), (1, r"query '2' names 0 .*\(1 of 3")):
-        with pytest.raises(NegbenchError, match=message):
-            top_of_rankings(data, lists, k)
-
-
-def test_closed_labels() -> None:
-    import dataclasses
-
-    data = make("cirr")
-    closed = dataclasses.replace(data, queries=[dataclasses.replace(q, target=None) for q in data.queries])
-    with pytest.raises(DataError, match="closed"):
-        evaluate_rankings(closed, lists_of(data, table_of(data, 0)))
 
 
 ERRORS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -205,26 +172,15 @@ def test_errors_are_one_clear_line() -> None:
         rankings: dict[str, Any] = lists_of(data, table_of(data, 0))
         change(rankings)
         with pytest.raises(NegbenchError, match=message) as caught:
-            evaluate_rankings(data, rankings)
+            metrics_of(data, rankings)
         assert len(str(caught.value).splitlines()) == 1
-
-
-def test_more_errors() -> None:
     data = make("fashioniq")
     lists = lists_of(data, table_of(data, 0))
-    query = next(q for q in data.queries if q.group == "dress")
-    lists[query.id].append(data.images[-1])  # a shirt
+    lists[next(q.id for q in data.queries if q.group == "dress")].append(data.images[-1])  # a shirt
     with pytest.raises(NegbenchError, match="is not in its gallery 'dress'"):
-        evaluate_rankings(data, lists)
-    lists[query.id].pop()
-    with pytest.raises(NegbenchError, match="fashioniq has no subsets"):
-        evaluate_rankings(data, lists, lists)
+        metrics_of(data, lists)
     with pytest.raises(NegbenchError, match=r"rankings must map query ids to lists of image ids, got \[\]"):
-        evaluate_rankings(data, [])  # type: ignore[arg-type]
-    data = make("cirr")
-    lists = lists_of(data, table_of(data, 0))
-    with pytest.raises(NegbenchError, match="is not in its subset"):
-        evaluate_rankings(data, lists, lists)
+        metrics_of(data, [])
 
 
 def test_the_package_stays_light() -> None:

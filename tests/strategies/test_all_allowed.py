@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from negbench.api import make_strategy
-from negbench.contracts import BatchStrategy, ScoreView, Strategy
+from negbench.contracts import BatchStrategy, Strategy
 from negbench.testing import as_sets, toy_views
 
 SCORES = torch.tensor([[0.5, 0.9, -0.1], [0.2, 0.2, 0.2], [-0.3, -0.5, -0.1]])
@@ -29,14 +29,6 @@ def rule(request: pytest.FixtureRequest) -> Strategy:
     assert (found.scope, found.n_def) == ("corpus" if slots is None else "batch", 1)
     assert slots == (found.corrupts if isinstance(found, BatchStrategy) else None)
     return found
-
-
-def test_hand_table(rule: Strategy) -> None:
-    target = torch.tensor([0, 1, 2])
-    for scores in (SCORES, -SCORES.abs() - 1):
-        assert as_sets(rule.pool(ScoreView(scores, target))) == [{1, 2}, {0, 2}, {0, 1}]
-    allowed = torch.tensor([[True, False, True], [True, True, True], [False, False, True]])
-    assert as_sets(rule.pool(ScoreView(SCORES, target, allowed))) == [{2}, {0, 2}, set()]
 
 
 def test_against_loops(rule: Strategy) -> None:

@@ -44,8 +44,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sentence-transformers", {"range_min": 2, "absolute_margin": 0.25, "sampling_strategy": "random"}),
     ("sentence-transformers", {"relative_margin": 0.25, "max_score": 0.5, "min_score": -0.75}),
 ]
-# what else stands in a score than its difference from the target's
-OF_SCORES = {"trisampler", "perc-pos", "top-k-abs", "distance-weighted", "uniform-bins", "hardness", "pair-margin"}
 RULES = [  # that an option can break
     "form",
     "precision",
@@ -65,10 +63,6 @@ class TestEveryStrategy(StrategyTestCase):
     def strategy(self, key: str) -> Strategy:
         return registry.make("strategies", key)
 
-    @pytest.fixture(autouse=True)
-    def shifts(self, key: str) -> None:
-        self.shift_invariant = key not in OF_SCORES  # type: ignore[misc]
-
 
 @pytest.mark.parametrize("case", range(len(VARIANTS)), ids=lambda case: str(VARIANTS[case]))
 def test_options(case: int) -> None:
@@ -77,8 +71,6 @@ def test_options(case: int) -> None:
     rules = list(RULES)
     if not isinstance(strategy, BatchStrategy):
         rules.append("rows_are_independent")
-    if key not in OF_SCORES and "relative_margin" not in options:
-        rules.append("shift")
     if isinstance(strategy, SyntheticStrategy):
         rules.append("synthetic")
     if isinstance(strategy, OrderedBatches):

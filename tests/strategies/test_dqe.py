@@ -54,24 +54,18 @@ def _naive(view: ScoreView, row: int, strategy: Dqe) -> set[int]:
     return pool
 
 
-@pytest.mark.parametrize("scale", ["absolute", "minmax", "quantile"])
-@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.8), (0.0, 0.5), (0.5, 1.0)])
-def test_against_loops(scale: str, alpha: float, beta: float) -> None:
-    strategy = Dqe(alpha=alpha, beta=beta, scale=scale)  # type: ignore[arg-type]
-    for view in toy_views():
-        assert as_sets(strategy.pool(view)) == [_naive(view, i, strategy) for i in range(len(view.target))]
+def test_against_loops() -> None:
+    for alpha, beta in [(0.2, 0.8), (0.0, 0.5), (0.5, 1.0)]:
+        for scale in ["absolute", "minmax", "quantile"]:
+            strategy = Dqe(alpha=alpha, beta=beta, scale=scale)  # type: ignore[arg-type]
+            for view in toy_views():
+                assert as_sets(strategy.pool(view)) == [_naive(view, i, strategy) for i in range(len(view.target))]
 
 
 def test_ties_with_the_target_are_at_gap_zero() -> None:
     view = ScoreView(torch.tensor([[0.5, 0.5, 0.25]]), torch.tensor([0]))
     assert as_sets(Dqe(alpha=0, beta=0.1).pool(view)) == [{1}]
     assert as_sets(Dqe(alpha=0.1, beta=0.3).pool(view)) == [{2}]
-
-
-@pytest.mark.parametrize("scale", ["absolute", "minmax", "quantile"])
-def test_no_image_in_the_band_is_an_empty_pool(scale: str) -> None:
-    worst = ScoreView(SCORES, torch.tensor([6]))  # everything is above the target
-    assert as_sets(Dqe(scale=scale).pool(worst)) == [set()]  # type: ignore[arg-type]
 
 
 def test_equal_gaps_cannot_be_rescaled() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 from negbench.contracts import ScoreView
@@ -17,13 +16,8 @@ def test_hand_table() -> None:
     assert as_sets(InBatchCube(k=9).pool(view)) == as_sets(InBatchCube(k=None).pool(view)) == [{0, 2, 3, 4}]
 
 
-@pytest.mark.parametrize("k", [1, 4, 20])
-def test_against_loops(k: int) -> None:
-    for view in toy_views():
-        for row, pool in enumerate(as_sets(InBatchCube(k=k).pool(view))):
-            assert pool == set(ranking(view, row)[:k])
-
-
-def test_scope_slots_and_refreshes() -> None:
-    assert (InBatchCube.scope, InBatchCube.corrupts, InBatchCube.n_def) == ("batch", ("triple",), 1)
-    assert InBatchCube().k == 3 * 63
+def test_against_loops() -> None:
+    for k in [1, 4, 20]:
+        for view in toy_views():
+            for row, pool in enumerate(as_sets(InBatchCube(k=k).pool(view))):
+                assert pool == set(ranking(view, row)[:k])

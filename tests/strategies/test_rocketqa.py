@@ -1,17 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from negbench.contracts import ScoreView
-from negbench.layers import parse_plugin
-from negbench.loop.runs import Bench, run_config
 from negbench.strategies.rocketqa import Rocketqa
-from negbench.systems.system import load_config
 from negbench.testing import as_sets, ranking, toy_views
-from negbench.testing.vector_files import write_vectors
 
 
 def naive(view: ScoreView, row: int, strategy: Rocketqa) -> set[int]:
@@ -23,16 +16,14 @@ def naive(view: ScoreView, row: int, strategy: Rocketqa) -> set[int]:
     return set(taken or ranked[strategy.k :])
 
 
-@pytest.mark.parametrize(
-    "strategy", [Rocketqa(k=6, n=2, limit=0.0), Rocketqa(k=2, n=4, limit=-0.5), Rocketqa(k=4, n=1, limit=0.9)], ids=str
-)
-def test_against_loops(strategy: Rocketqa) -> None:
-    beyond = 0
-    for view in toy_views():
-        want = [naive(view, row, strategy) for row in range(6)]
-        assert as_sets(strategy.pool(view)) == want
-        beyond += sum(len(pool) > strategy.n for pool in want)
-    assert beyond or strategy.k > 2
+def test_against_loops() -> None:
+    for strategy in [Rocketqa(k=6, n=2, limit=0.0), Rocketqa(k=2, n=4, limit=-0.5), Rocketqa(k=4, n=1, limit=0.9)]:
+        beyond = 0
+        for view in toy_views():
+            want = [naive(view, row, strategy) for row in range(6)]
+            assert as_sets(strategy.pool(view)) == want
+            beyond += sum(len(pool) > strategy.n for pool in want)
+        assert beyond or strategy.k > 2
 
 
 def test_by_hand() -> None:
@@ -44,17 +35,3 @@ def test_by_hand() -> None:
     assert as_sets(Rocketqa(k=4, n=1).pool(view)) == [{1}]
     assert as_sets(Rocketqa(k=1).pool(view)) == [{0, 1, 4}]
     assert as_sets(Rocketqa(k=4, limit=-0.5).pool(view)) == [set()]
-
-
-def test_a_run_with_a_guide_and_a_filtered_batch(vector_sets: list[str], tmp_path: Path) -> None:
-    """Both parts of the union read the guide, each in its own place."""
-    write_vectors(tmp_path / "guide", seed=1)
-    guide = f"precomputed:images={tmp_path / 'guide' / 'images.npz'}:texts={tmp_path / 'guide' / 'texts.npz'}"
-    found = {}
-    for name in ("rocketqa:k=8:limit=0.3", "in-batch+rocketqa:k=8:limit=0.3", "gist+rocketqa:k=8:limit=0.3"):
-        config = load_config(flags={"strategy": parse_plugin(name)}, sets=[*vector_sets, f"mining.guide='{guide}'"])
-        found[name.split(":")[0]] = run_config(config, Bench.open(tmp_path, "none"))
-    seen = {name: result.details["negatives_seen"] for name, result in found.items()}
-    assert seen["rocketqa"] == 4 * 48
-    assert seen["rocketqa"] < seen["gist+rocketqa"] < seen["in-batch+rocketqa"]
-    assert found["rocketqa"].details["behaviour"]["pool_size"] <= 20

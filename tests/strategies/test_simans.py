@@ -37,11 +37,11 @@ STRATEGIES = [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_against_loops(strategy: Simans) -> None:
-    for view in toy_views():
-        for i, got in enumerate(_shares(strategy.pool(view))):
-            assert got == pytest.approx(_naive(view, i, strategy), rel=1e-6)
+def test_against_loops() -> None:
+    for strategy in STRATEGIES:
+        for view in toy_views():
+            for i, got in enumerate(_shares(strategy.pool(view))):
+                assert got == pytest.approx(_naive(view, i, strategy), rel=1e-6)
 
 
 def test_b_moves_the_likeliest_image_above_or_below_the_target() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from negbench.contracts import BatchStrategy, ScoreView, Strategy
+from negbench.contracts import ScoreView, Strategy
 from negbench.errors import NegbenchError
 from negbench.testing import StrategyTestCase
 
@@ -51,10 +51,6 @@ def _python_random(view: ScoreView) -> Tensor:
     return view.allowed.clone()
 
 
-def _absolute(view: ScoreView) -> Tensor:
-    return view.allowed & (view.scores > 0.1)
-
-
 def _rank_of_all(view: ScoreView) -> Tensor:
     return view.allowed & (view.order.argsort(1) < 5)
 
@@ -75,48 +71,30 @@ def _peeking(view: ScoreView) -> Tensor:
     return view.allowed if view.relevant is None else view.allowed & ~view.relevant
 
 
-def _percent_of_positive(view: ScoreView) -> Tensor:
-    return view.allowed & (view.scores < 0.95 * view.positive[:, None])
-
-
 BROKEN: list[tuple[Rule, str]] = [
     (_with_target, "test_small_and_flat_tables"),
     (lambda view: torch.ones_like(view.allowed), "test_small_and_flat_tables"),
     (lambda view: view.allowed, "test_view_is_untouched"),
     (_random, "test_repeatable"),
-    (_random, "test_global_generators_are_untouched"),
-    (_python_random, "test_global_generators_are_untouched"),
-    (_absolute, "test_shift"),
-    (_percent_of_positive, "test_shift"),
+    (_python_random, "test_repeatable"),
     (_rank_of_all, "test_disallowed_images_are_as_if_absent"),
     (_across_rows, "test_rows_are_independent"),
     (_by_column, "test_columns_are_permutable"),
     (_by_row, "test_queries_are_permutable"),
     (_peeking, "test_only_oracles_read_the_ground_truth"),
     (lambda view: torch.zeros(len(view.scores), 3, dtype=torch.bool), "test_small_and_flat_tables"),
+    (_with_target, "test_form"),
+    (lambda view: -view.allowed.float(), "test_form"),
+    (lambda view: view.allowed.float() * torch.nan, "test_form"),
+    (lambda view: view.allowed.long(), "test_form"),
+    (lambda view: view.allowed[:, 1:], "test_form"),
 ]
 
 
-@pytest.mark.parametrize(("rule", "test"), BROKEN)
-def test_a_broken_rule_is_caught(rule: Rule, test: str) -> None:
-    case, strategy = StrategyTestCase(), ByRule(rule)
-    with pytest.raises(AssertionError):
-        getattr(case, test)(strategy)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        _with_target,
-        lambda view: -view.allowed.float(),
-        lambda view: view.allowed.float() * torch.nan,
-        lambda view: view.allowed.long(),
-        lambda view: view.allowed[:, 1:],
-    ],
-)
-def test_a_broken_form_is_caught(rule: Rule) -> None:
-    with pytest.raises(AssertionError):
-        StrategyTestCase().test_form(ByRule(rule))
+def test_a_broken_rule_is_caught() -> None:
+    for rule, test in BROKEN:
+        with pytest.raises(AssertionError):
+            getattr(StrategyTestCase(), test)(ByRule(rule))
 
 
 @dataclass(frozen=True)
@@ -124,14 +102,6 @@ class Reader(ByRule):
     """Declares a plane."""
 
     reads: ClassVar = ("guide",)
-
-
-@dataclass(frozen=True)
-class Elsewhere(BatchStrategy):
-    """Declares a plane where there is none."""
-
-    reads: ClassVar = ("guide",)
-    corrupts: ClassVar = ("reference",)
 
 
 def _by_plane(name: str) -> Rule:
@@ -144,8 +114,6 @@ def test_a_plane_must_be_declared() -> None:
     for strategy in (ByRule(_by_plane("guide")), Reader(_by_plane("judge"))):
         with pytest.raises(NegbenchError, match="name it in the strategy's `reads`"):
             case.test_form(strategy)
-    with pytest.raises(AssertionError, match="planes are scores of targets"):
-        case.test_class_attributes(Elsewhere())
 
 
 def test_a_plane_with_holes_must_not_reach_the_weights() -> None:
@@ -155,20 +123,18 @@ def test_a_plane_with_holes_must_not_reach_the_weights() -> None:
         case.test_planes_may_be_partial(Reader(lambda view: view.allowed * view.plane("guide").exp()))
 
 
-@pytest.mark.parametrize(
-    ("rule", "test"),
-    [
-        (lambda view: view.allowed & (view.plane("guide") > view.plane("guide").mean()), "test_rows_are_independent"),
+def test_planes_are_held_to_the_rules_of_scores() -> None:
+    broken: list[tuple[Rule, str]] = [
+        (lambda view: view.allowed & (view.plane("guide") > view.plane("guide").mean()), "rows_are_independent"),
         (
             lambda view: view.allowed & (view.plane("guide") >= view.plane("guide").amax(1, keepdim=True) - 0.5),
-            "test_disallowed_images_are_as_if_absent",
+            "disallowed_images_are_as_if_absent",
         ),
-        (lambda view: view.allowed & (view.plane("guide").sub_(1) > -1), "test_view_is_untouched"),
-    ],
-)
-def test_planes_are_held_to_the_rules_of_scores(rule: Rule, test: str) -> None:
-    with pytest.raises(AssertionError):
-        getattr(StrategyTestCase(), test)(Reader(rule))
+        (lambda view: view.allowed & (view.plane("guide").sub_(1) > -1), "view_is_untouched"),
+    ]
+    for rule, test in broken:
+        with pytest.raises(AssertionError):
+            getattr(StrategyTestCase(), f"test_{test}")(Reader(rule))
 
 
 def test_an_unchecked_option_is_caught() -> None:
