@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
+
+from negbench.errors import DataError
 
 Files = dict[str, Any]  # relative path -> JSON value, or bytes as they are
 
@@ -30,6 +34,21 @@ def write(root: Path, files: Files) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
     return root
+
+
+def check(
+    flaws: Mapping[str, tuple[Callable[[Files], Any], str]],
+    files: Callable[[], Files],
+    folder: Path,
+    load: Callable[[Path], Any],
+) -> None:
+    """Every flaw (what it does to the files, the message) is one line that says so."""
+    for number, (flaw, (alter, message)) in enumerate(flaws.items()):
+        damaged_files = files()
+        alter(damaged_files)
+        with pytest.raises(DataError, match=message) as caught:
+            load(write(folder / str(number), damaged_files))
+        assert "\n" not in str(caught.value), flaw
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -122,8 +122,7 @@ def test_ranks_against_loops() -> None:
         assert ranks.subset_rank is None
 
 
-@pytest.mark.parametrize("exclude", [False, True])
-@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize(("exclude", "levels"), [(False, None), (True, 3)])
 def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None:
     data = toy(more=True, exclude=exclude)
     scores = scores_of(data, levels=levels)
@@ -154,7 +153,7 @@ def test_subset_ranks_against_loops() -> None:
     assert ranks.subset_rank.tolist() == want
 
 
-@pytest.mark.parametrize("block", [1, 3, 7, 1000])
+@pytest.mark.parametrize("block", [1, 7])
 def test_blocks_do_not_change_the_ranks(block: int) -> None:
     data = toy(more=True, subset=True, exclude=True)
     scores = scores_of(data, levels=4)
@@ -252,8 +251,7 @@ def test_construction_names_the_query() -> None:
         dataclasses.replace(data, queries=[data.queries[0], data.queries[0]])
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("fraction", "seed"), [(0.1, 0), (0.5, 1)])
 def test_split_dev(fraction: float, seed: int) -> None:
     data = toy(queries=200)
     train, dev = data.split_dev(fraction, seed)
@@ -268,7 +266,7 @@ def test_split_dev(fraction: float, seed: int) -> None:
     assert len({data.identity, train.identity, dev.identity}) == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_target_of_two_groups_keeps_the_part_of_its_first(seed: int) -> None:
     data = toy(queries=60)
     shared = {q.target for q in data.queries if q.group == "one"} & {q.target for q in data.queries if q.group == "two"}
