@@ -182,15 +182,6 @@ def test_only_what_is_new_is_encoded(tmp_path, folder):
     assert len(store) == 12
 
 
-def test_equal_bytes_share_a_row(tmp_path, folder):
-    images = images_of(folder)
-    store = new_store(tmp_path)
-    store.ensure(images, Pooled())
-    rows = dict(zip(images, store.rows(list(images)).tolist(), strict=True))
-    assert rows["copy"] == rows["i03"]
-    assert sorted(set(rows.values())) == list(range(12))
-
-
 def test_content_decides_not_the_name(tmp_path, folder):
     images = images_of(folder)
     store = new_store(tmp_path)
@@ -213,10 +204,6 @@ def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path,
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
     assert all(parameter.grad is None for parameter in backbone.parameters())
-
-
-def test_estimate():
-    assert encoding_estimate(75_000, 257, 1024) == 75_000 * 257 * 1024 * 2
 
 
 @pytest.mark.gpu

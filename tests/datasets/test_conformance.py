@@ -160,6 +160,6 @@ def test_a_flaw_is_seen(name: str, toys: ModuleType, tmp_path: Path) -> None:
     suite: Any = DatasetTestCase()
     check = getattr(suite, name.strip())
     with pytest.raises(AssertionError):
-        check(data, "mixed") if "per_query" in name else check(data)
+        check(data)
     plain = registry.get("datasets", "pairs-plugin").load(root=tmp_path, split=split, images=False)  # type: ignore[attr-defined]
-    check(plain, "mixed") if "per_query" in name else check(plain)
+    check(plain)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -341,13 +340,6 @@ def test_what_needs_a_missing_image_goes(tmp_path: Path) -> None:
     assert data.loaded(None, tmp_path).queries == queries
     with pytest.raises(DataError, match=rf"toy val: no query is left of {tmp_path} \(0 images missing\)"):
         dataclasses.replace(data, queries=[]).loaded(None, tmp_path)
-
-
-def test_a_worker_process_can_take_it() -> None:
-    data = toy(more=True)
-    scores = scores_of(data)
-    before = data.evaluate(scores)
-    assert pickle.loads(pickle.dumps(data)).evaluate(scores) == before
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])

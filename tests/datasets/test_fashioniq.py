@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -289,24 +286,6 @@ def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) 
         assert part in str(caught.value)
 
 
-# --- images ------------------------------------------------------------------------------------------------------
-
-
-def with_images(standin: ModuleType, root: Path, split: str) -> Path:
-    for category in ("dress", "shirt", "toptee"):
-        ids = toy_files()[f"image_splits/split.{category}.{split}.json"]
-        standin.write_images(root / "images" / category, ids)
-    return root
-
-
-def test_images_are_found(standin: ModuleType, root: Path) -> None:
-    data = FashionIQ.load(root=with_images(standin, root, "val"))
-    pixel = data.open_image("Sval2").getpixel((0, 0))
-    assert pixel == tuple(standin.color_of("Sval2"))
-    assert not data.partial
-    assert data.identity == load(root).identity
-
-
 # --- flawed files ------------------------------------------------------------------------------------------------
 
 CAPTIONS, SPLIT = "captions/cap.dress.val.json", "image_splits/split.dress.val.json"
@@ -348,38 +327,3 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
 
 def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType) -> None:
     flaws.check(FLAWS, toy_files, tmp_path, load)
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
-    files = toy_files()
-    files["relevance.json"] = {"train": {"dress": [["Dtrain1"], ["Dtrain2", "Dtrain1"]]}}
-    files["asin2attr.dress.train.json"] = {"Dtrain0": [["red"], ["long"]]}
-    readable = [name for name in files if ".dress.train" in name or name == "relevance.json"]
-    corpus = data.draw(st.sampled_from(["targets", "images"]))
-    root = write(tmp_path / "fuzz", flaws.damaged(data, files, readable))
-    try:
-        loaded = load(root, split="train", corpus=corpus, categories=("dress",))
-    except NegbenchError as error:
-        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
-    else:
-        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
-        assert loaded.identity
-        assert len(loaded.at_epoch(0, 0).queries) == len(loaded.queries)
-    finally:
-        shutil.rmtree(root)
-
-
-# --- the stand-in data -------------------------------------------------------------------------------------------
-
-
-def test_standin_makes_a_root_that_loads(standin: ModuleType, root: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert standin.write_standin(root, out) == 24
-    data = FashionIQ.load(root=out)
-    assert data.identity == load(root).identity
-    assert FashionIQ.load(root=out, split="train", corpus="images").missing == ()
-    assert data.open_image("Tval1").size == (8, 8)
-    assert data.open_image("Tval1").tobytes() == bytes(standin.color_of("Tval1")) * 64
-    assert not (out / "captions/cap.dress.test.json").exists()

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from negbench.datasets._preferences import MEASURES
 from negbench.datasets.hp_fashioniq import HPFashionIQ
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError
 from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
@@ -249,11 +247,6 @@ def test_table_has_a_row_per_judgement(root: Path) -> None:
     assert table["consistent"].sum() == 11
 
 
-def test_only_val(root: Path) -> None:
-    with pytest.raises(OptionError, match=r"val.*'train'"):
-        load(root, split="train")
-
-
 # --- images ------------------------------------------------------------------------------------------------------
 
 
@@ -305,19 +298,3 @@ def test_a_flaw_names_file_participant_and_key(root: Path, flaws: ModuleType, ch
     assert str(root / FILE) in str(caught.value)
     assert "user_1" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@given(data=st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_file_is_one_clear_line_or_read(data: st.DataObject, root: Path, flaws: ModuleType) -> None:
-    flaws.write(root, flaws.damaged(data, toy_files(), [FILE]))
-    problem = ""
-    try:
-        values = (loaded := load(root)).evaluate(toy_table(loaded, 0))
-    except DataError as error:
-        problem = str(error)
-    if problem:
-        assert "\n" not in problem
-        assert FILE in problem
-    else:
-        assert tuple(values) == METRICS

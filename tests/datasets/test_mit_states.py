@@ -9,11 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from negbench.datasets.mit_states import TEST_NOUNS, MitStates
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 from negbench.registry import registry
 from negbench.testing.datasets import SIGNS, toy_table
 
@@ -154,24 +152,3 @@ def test_oddly_named_folders(root: Path, standin: ModuleType) -> None:
     (root / "images").mkdir()
     with pytest.raises(DataError, match=r"mit-states test: no query is left of .* \(0 images missing\)"):
         registry.make("datasets", "mit-states", root=str(root))
-
-
-NAMES = st.text(alphabet="ab .\\\n\udcff", min_size=1, max_size=5).filter(lambda name: name.strip("."))
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(folders=st.lists(st.tuples(NAMES, NAMES), max_size=3), noun=st.sampled_from(["tomato", "tree"]))
-def test_no_tree_makes_any_other_exception(tmp_path: Path, folders: list[tuple[str, str]], noun: str) -> None:
-    root = tmp_path / "fuzz"
-    (root / "images").mkdir(parents=True)
-    for folder, file in [*folders, ("ripe", "0"), ("old", "1")]:
-        path = root / "images" / f"{folder} {noun}"
-        path.mkdir(exist_ok=True)
-        (path / f"{file}.jpg").write_bytes(b"x")
-    try:
-        for split in ("train", "test"):
-            assert load(root, split=split).identity
-    except NegbenchError as error:
-        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
-    finally:
-        shutil.rmtree(root)
