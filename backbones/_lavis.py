@@ -250,7 +250,7 @@ _CLS, _POSITIONS = "vision_model.embeddings.class_embedding", "vision_model.embe
 
 
 def _told(default: int, tensor: str = "", dim: int = 0, *, count: str = "") -> Any:
-    """A size with its published value, told by a dimension of a tensor (in our names) or by the names' numbering."""
+    """Declare a size: its published value, and the tensor dimension (in our names) or numbering that gives it."""
     return dataclasses.field(default=default, metadata={"tensor": tensor, "dim": dim, "count": count})
 
 

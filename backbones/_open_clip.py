@@ -86,7 +86,7 @@ def find(model: str | None, weights: str, activation: Activation) -> Blueprint:
 
     Raises:
         WeightsError: nothing there, or nothing that can be read.
-        OptionError: an activation that is unknown and not told, or told wrongly.
+        OptionError: an activation that the weights do not say and the option leaves open, or that contradicts them.
         UnknownNameError: an architecture or tag that open_clip does not know.
     """
     if weights.startswith(_HUB):
@@ -212,7 +212,7 @@ def _has_twin(name: str) -> bool:
 
 
 def _resolved(asked: Activation, known: bool | None, what: str) -> bool:
-    """Is it QuickGELU: as known of the weights, or as told."""
+    """Whether the activation is QuickGELU: as the weights say, or where they do not, as `asked`. Raises OptionError."""
     if known is None:
         if asked == "auto":
             raise OptionError(

@@ -52,11 +52,6 @@ class Preprocess:
     def __post_init__(self) -> None:
         check_option("pad", self.pad, self.pad in ("target", "square", "none"), "target, square or none")
         check_option("target_ratio", self.target_ratio, self.target_ratio >= 1, ">= 1")
-        check_option("size", self.size, self.size >= 1, ">= 1")
-        check_option("mean", self.mean, len(self.mean) == 3, "three numbers")
-        check_option("std", self.std, len(self.std) == 3 and min(self.std) > 0, "three numbers > 0")
-        known = self.interpolation in ("bicubic", "bilinear")
-        check_option("interpolation", self.interpolation, known, "bicubic or bilinear")
 
     def __call__(self, image: Image.Image) -> Tensor:
         """PIL image -> [3, size, size] float32."""

@@ -238,7 +238,7 @@ def _strictly_loaded(model_class: Any, folder: Path, file: Path | None) -> tuple
             dtype=torch.float32,
             local_files_only=True,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # told below, with all the others
+            ignore_mismatched_sizes=True,  # `refuse` lists them with all the others
             output_loading_info=True,
         )
     return model, info
@@ -246,7 +246,7 @@ def _strictly_loaded(model_class: Any, folder: Path, file: Path | None) -> tuple
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing of transformers' own below an error, and no bars: which keys differ is told by our own error line."""
+    """Silence transformers' warnings and progress bars: our own error line names the keys that differ."""
     from logging import ERROR
 
     from transformers.utils import logging

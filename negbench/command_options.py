@@ -33,7 +33,7 @@ PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems",
 class Init(Options):
     """Options of `negbench init`."""
 
-    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl, .csv or .parquet.", argument=True)
+    folder: Path = option(..., "Folder with images or embeddings, and a .jsonl or .csv.", argument=True)
 
 
 class Embed(Options):
@@ -44,7 +44,7 @@ class Embed(Options):
     floats. A `torch.nn.Module` is in evaluation mode meanwhile; without `device`, an object is not moved.
     """
 
-    folder: Path = option(..., "Folder with images and a .jsonl, .csv or .parquet of triplets.", argument=True)
+    folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
     encoder: Any = option(
         ...,
         "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; sentence-transformers:NAME; NAME is a hub's "
@@ -78,7 +78,7 @@ class SynthesizeData(Options):
 class VerifyData(PluginOptions, DataOptions):
     """Options of `negbench data verify`."""
 
-    dataset: str = option(..., "Data set, or triplets: FILE.jsonl, .csv or .parquet.", argument=True)
+    dataset: str = option(..., "Data set, or triplets: FILE.jsonl or .csv.", argument=True)
     split: tuple[str, ...] = option((), "Split to check, repeatable [default: train and val].")
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Counts and targets alone, no images.")

@@ -2,7 +2,7 @@
 # %% [markdown]
 # # Your own data
 #
-# A file of triplets (`.jsonl`, `.csv` or `.parquet`) is a data set. `reference` and `target` name images,
+# A file of triplets (`.jsonl` or `.csv`) is a data set. `reference` and `target` name images,
 # `text` says the change. Columns that help, where you have them: `split` (train, val), `group` (queries of a group
 # share a gallery), `relevant` (every image that answers the query: then false negatives can be counted).
 

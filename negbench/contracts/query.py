@@ -21,7 +21,6 @@ class Query:
     relevant: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()  # the raw annotation(s) that `text` was made from
     subset: tuple[str, ...] = ()  # CIRR: the other members of the image group
-    aspects: tuple[str, ...] = ()  # CIRCO: semantic aspects
     reference_text: str | None = None  # privileged texts (HyCoLe), used in training only
     target_text: str | None = None
     # queries of one cluster are alike, so statistics resample whole clusters; no part of a hash

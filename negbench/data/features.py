@@ -6,7 +6,7 @@ Layout, under `root` (NEGBENCH_CACHE or ~/.cache/negbench)::
     features/KEY/00007-3f2a91c4.safetensors
     features/KEY/.lock                 held by the one writer
 
-KEY is the backbone's `feature_key`, with the precision appended where it is not plain float16. A shard holds `hashes`
+KEY is the backbone's `feature_key`. A shard holds `hashes`
 [n, 32] uint8 (SHA-256 of the image files' bytes), `features` [n, L, C] and, as metadata, the SHA-256 of both. Shards
 never change, and appear by a rename when they are complete, so the folder itself is the index: readers need no lock, a
 killed writer loses at most the shard in progress, and no index file can disagree with the data. Every process compares
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -38,12 +37,13 @@ from negbench.data.images import decoded
 from negbench.data.reading import MappedRows, StoredFeatures
 from negbench.errors import DataError, NegbenchError
 from negbench.files import atomic_write, cache_dir, locked
+from negbench.room import Need, check_disk
 
 Progress = Callable[[int], None]
 
 _log = logging.getLogger("negbench")
 _FORMAT = "negbench-features-1"
-_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+_DTYPE = torch.float16  # as kept on disk
 _SHARD_BYTES = 128 * 2**20  # the writer holds about three times this much
 _SHARD_SECONDS = 60.0  # a slow encoder finishes a shard after this time, so that a kill costs a minute at most
 _LOAD_BYTES = 64 * 2**20
@@ -62,24 +62,19 @@ class EncodeReport:
     bytes: int  # written
 
 
-def encoding_estimate(images: int, rows: int, width: int, dtype: torch.dtype = torch.float16) -> int:
+def encoding_estimate(images: int, rows: int, width: int) -> int:
     """Bytes that the features of `images` images take: images * L rows * C wide * bytes of one value."""
-    return images * rows * width * dtype.itemsize
+    return images * rows * width * _DTYPE.itemsize
 
 
-def store_of(
-    backbone: Backbone,
-    *,
-    root: Path | None = None,
-    dtype: torch.dtype = torch.float16,
-) -> FeatureStore:
+def store_of(backbone: Backbone, *, root: Path | None = None) -> FeatureStore:
     """Store of a backbone's features; [L, C] is measured by encoding one blank image. See `FeatureStore`."""
     pixels = backbone.transform(Image.new("RGB", (32, 32)))[None].to(_device_of(backbone))
     with backbone.evaluating(), torch.inference_mode():
         shape = backbone.image_features(pixels).shape
     if len(shape) != 3:
         raise NegbenchError(f"{type(backbone).__name__}.image_features must return [B, L, C], got {tuple(shape)}")
-    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]), dtype)
+    return FeatureStore(root or cache_dir(), backbone.feature_key, (shape[1], shape[2]))
 
 
 # --- the store ---------------------------------------------------------------------------------------------------
@@ -92,26 +87,17 @@ class FeatureStore:
         root: the cache folder.
         key: the backbone's `feature_key`; letters, digits, "-", "_" and ".".
         shape: (L, C), rows and width of one image's features.
-        dtype: float16 (default), bfloat16 or float32, as kept on disk.
 
     Raises:
-        OptionError: a key or dtype other than these.
+        OptionError: any other key.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        key: str,
-        shape: tuple[int, int],
-        dtype: torch.dtype = torch.float16,
-    ) -> None:
+    def __init__(self, root: Path, key: str, shape: tuple[int, int]) -> None:
         plain = key != "" and not key.startswith(".") and all(c.isalnum() or c in "-_." for c in key)
         check_option("key", key, plain, "letters, digits, '-', '_' and '.'")
-        check_option("dtype", dtype, dtype in _DTYPES, "float16, bfloat16 or float32")
-        kept = "" if dtype == torch.float16 else f"-{_DTYPES[dtype]}"
         self.root = Path(root)
-        self.folder = self.root / "features" / f"{key}{kept}"
-        self.key, self.shape, self.dtype = key, (shape[0], shape[1]), dtype
+        self.folder = self.root / "features" / key
+        self.key, self.shape = key, (shape[0], shape[1])
         self._shards: dict[str, _Shard] = {}
         self._damaged: dict[str, str] = {}
         self._row: dict[bytes, int] = {}  # content -> row, counted through the shards in order
@@ -125,7 +111,7 @@ class FeatureStore:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image's features."""
-        return encoding_estimate(1, *self.shape, self.dtype)
+        return encoding_estimate(1, *self.shape)
 
     def missing(self, images: Mapping[str, Path]) -> list[str]:
         """Ids whose features are yet to be encoded, one for each distinct file content, in order.
@@ -137,7 +123,11 @@ class FeatureStore:
         self._content.update(contents)
         self._refresh()
         self._check(contents.values())
-        return list(self._lacking(contents).values())
+        lacking: dict[bytes, str] = {}
+        for image, content in contents.items():
+            if content not in self._row:
+                lacking.setdefault(content, image)
+        return list(lacking.values())
 
     def ensure(
         self,
@@ -167,7 +157,7 @@ class FeatureStore:
 
         Raises:
             DataError: image files that are not there or cannot be decoded; all others are stored first.
-            NegbenchError: a full disk, features outside the range of `dtype`, a backbone that is fine-tuned.
+            NegbenchError: a full disk, features outside the range of float16, a backbone that is fine-tuned.
         """
         started = time.perf_counter()
         check_option("batch_size", batch_size, batch_size >= 1, ">= 1")
@@ -182,7 +172,9 @@ class FeatureStore:
                 _advance(progress, len(images) - len(lacking))
                 begun = time.perf_counter()
                 if lacking:
-                    self._check_space(len(lacking))
+                    need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
+                    mend = "make room, or set NEGBENCH_CACHE to a folder on a larger disk"
+                    check_disk([Need("stored features", need, mend)], self.folder)
                     job = _Job(self, backbone, torch.device(device or _device_of(backbone)), batch_size, workers)
                     encoded = job.run([(c, image, Path(images[image])) for c, image in lacking.items()], progress)
                 spent = time.perf_counter() - begun
@@ -229,10 +221,10 @@ class FeatureStore:
         unique, position = torch.unique(self.rows(ids), return_inverse=True)
         if budget_bytes is None:
             budget_bytes = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BUDGET
-        mapped = MappedRows([shard.features for shard in self._shards.values()], self.shape, self.dtype)
+        mapped = MappedRows([shard.features for shard in self._shards.values()], self.shape, _DTYPE)
         if len(unique) * self.image_bytes > budget_bytes:
             return StoredFeatures(mapped, unique[position], device)
-        held = torch.empty(len(unique), *self.shape, dtype=self.dtype, device=device)
+        held = torch.empty(len(unique), *self.shape, dtype=_DTYPE, device=device)
         if device.type == "cpu":
             mapped.gather(unique, held)
         else:
@@ -270,14 +262,6 @@ class FeatureStore:
         self._damaged[name] = why
         _log.warning("%s is damaged and will be encoded anew: %s", self.folder / name, why)
 
-    def _lacking(self, contents: Mapping[str, bytes]) -> dict[bytes, str]:
-        """Content -> first id, of what is not stored."""
-        found: dict[bytes, str] = {}
-        for image, content in contents.items():
-            if content not in self._row:
-                found.setdefault(content, image)
-        return found
-
     def _refresh(self) -> None:
         """Look at the folder: open new shards, forget those that are gone."""
         names = {path.name for path in self.folder.glob("*.safetensors")}
@@ -310,10 +294,10 @@ class FeatureStore:
             raise ValueError("its hashes do not match their checksum")
         if metadata.get("key") != self.key:
             raise ValueError("its features are of another backbone, or of another preprocessing")
-        if features.shape != (len(hashes), *self.shape) or features.dtype != self.dtype:
+        if features.shape != (len(hashes), *self.shape) or features.dtype != _DTYPE:
             raise NegbenchError(
                 f"{path} holds features {list(features.shape[1:])} {features.dtype}, the backbone gives "
-                f"{list(self.shape)} {self.dtype}: its feature_key must tell the two apart; delete {self.folder}"
+                f"{list(self.shape)} {_DTYPE}: its feature_key must tell the two apart; delete {self.folder}"
             )
         raw = hashes.numpy().tobytes()
         status = path.stat()
@@ -352,14 +336,6 @@ class FeatureStore:
         (self.folder / name).unlink(missing_ok=True)
         self._shards.pop(name, None)
         self._damaged.pop(name, None)
-
-    def _check_space(self, images: int) -> None:
-        needed, free = images * self.image_bytes, shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise NegbenchError(
-                f"the features of {images} images take {needed / 2**30:.1f} GiB, {self.folder} has room for "
-                f"{free / 2**30:.1f} GiB: make room, or set NEGBENCH_CACHE to a folder on a larger disk"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,7 +415,7 @@ class _Job:
         return len(items)
 
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
-        """[b, 3, H, W] -> [b, L, C] on the CPU, in the store's dtype."""
+        """[b, 3, H, W] -> [b, L, C] float16 on the CPU."""
         store = self.store
         features = self.backbone.image_features(pixels.to(self.device, non_blocking=True))
         if features.shape != (len(items), *store.shape):
@@ -447,17 +423,15 @@ class _Job:
                 f"{type(self.backbone).__name__}.image_features gave {tuple(features.shape)} for {len(items)} images, "
                 f"the store holds {store.shape} of each"
             )
-        stored = features.to(store.dtype)
+        stored = features.to(_DTYPE)
         fits = torch.isfinite(stored).flatten(1).all(1).tolist()
         if not all(fits):
             worst = fits.index(False)
             _, image, path = items[worst]
             value = float(features[worst].float().abs().max())
             what = f"a feature of {value:g}" if value < float("inf") else "a feature that is not a finite number"
-            most = torch.finfo(store.dtype).max
-            raise NegbenchError(
-                f"image '{image}' ({path}) has {what}; {_DTYPES[store.dtype]} keeps up to {most:g}: use float32"
-            )
+            most = torch.finfo(_DTYPE).max
+            raise NegbenchError(f"image '{image}' ({path}) has {what}: the store keeps up to {most:g} (float16)")
         return stored.cpu()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,21 +14,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from negbench.contracts import Backbone
+from negbench.datasets.image_files import read_image
 from negbench.errors import DataError, NegbenchError
 
 Transform = Callable[[Image.Image], Tensor]
 
 _MANY_IMAGES = 256  # below this, starting worker processes costs more than it saves
-
-
-def read_image(path: Path) -> Image.Image:
-    """Decoded image of whatever mode the file has. Raises DataError naming the file where it cannot be decoded."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} is not a readable image: fetch it again ({error})") from error
 
 
 def decoded(

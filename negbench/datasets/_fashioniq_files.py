@@ -19,7 +19,7 @@ from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 
 Protocol = Literal["original", "val"]
-CaptionMode = Literal["joined", "comma", "random4", "single"]
+CaptionMode = Literal["joined", "comma", "random4"]
 Corpus = Literal["targets", "images"]
 
 CATEGORIES = ("dress", "shirt", "toptee")
@@ -33,7 +33,6 @@ TEMPLATES: Mapping[CaptionMode, str] = {
     "joined": "'Caption 0 and caption 1', each stripped of '.?, '",
     "comma": "'caption 0, caption 1.', each stripped of '.?, '",
     "random4": "train: one of 'A and b', 'B and a', 'A', 'B' per query and epoch, each stripped of '.?, '",
-    "single": "each caption is a query of its own, stripped of '.?, '",
 }
 
 
@@ -191,7 +190,6 @@ def _read_category(
     if options.whole_split:
         split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
         gallery = reader.image_ids(split_path)
-        _check_targets(queries, set(gallery), path, split_path)
     elif split == "train":
         gallery = _distinct(query.target for query in queries)
     else:
@@ -202,12 +200,6 @@ def _read_category(
         queries = [
             dataclasses.replace(q, reference_text=texts.get(q.reference), target_text=texts.get(q.target or ""))
             for q in queries
-        ]
-    if options.mode == "single":
-        queries = [
-            dataclasses.replace(query, id=f"{query.id}-{part}", text=alone(caption), captions=(caption,))
-            for query in queries
-            for part, caption in enumerate(query.captions)
         ]
     return queries, gallery
 
@@ -226,15 +218,6 @@ def _query(entry: Mapping[str, Any], index: int, path: Path, category: str, opti
         group=category,
         captions=captions,
     )
-
-
-def _check_targets(queries: Iterable[Query], gallery: set[str], path: Path, split_path: Path) -> None:
-    for index, query in enumerate(queries):
-        if query.target is not None and query.target not in gallery:
-            raise DataError(
-                f"{path}: entry {index}: target '{query.target}' of query {query.id} is not in the gallery "
-                f"{split_path.name}: the two files do not belong together"
-            )
 
 
 def _relevance(reader: Reader, options: FashionIQOptions) -> dict[str, list[Any]]:

@@ -75,7 +75,7 @@ class Galleries:
             if query.target is not None and (target < 0 or not self._members[group, target]):
                 raise DataError(
                     f"{self.card.name} {self.split}: target '{query.target}' of query {query.id} is not in the gallery "
-                    f"of group '{query.group}'"
+                    f"of group '{query.group}': the annotation files do not belong together"
                 )
 
     # --- columns -------------------------------------------------------------------------------------------------

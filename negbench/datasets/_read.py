@@ -29,31 +29,6 @@ _TYPE_NAMES = {
 DATA_VARIABLE = "NEGBENCH_DATA"
 
 
-def find_root(root: Path | None, *, name: str, marker: str, tree: str, source: str) -> Path:
-    """Folder of a benchmark: `root`, or NEGBENCH_DATA where it is None; either may be one level up from it.
-
-    Args:
-        root: what the user gave.
-        name: sub-folder that is also looked into.
-        marker: relative path that must exist in the right folder.
-        tree: the expected files, in a few words, for the error.
-        source: where the data come from.
-
-    Raises:
-        DataError: no folder given, or none that holds `marker`.
-    """
-    given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
-    if not given:
-        raise DataError(
-            f"{name}: no folder given: set --data-root (root=...) or {DATA_VARIABLE}; "
-            f"the data come from {source}; expected below it: {tree}"
-        )
-    for folder in (Path(given), Path(given) / name):
-        if (folder / marker).exists():
-            return folder
-    raise DataError(f"{name}: {given} has no {marker}; the data come from {source}; expected below the folder: {tree}")
-
-
 def list_files(root: Path) -> list[Path]:
     """Every file below a folder, sorted; links to folders are followed, each folder is entered once.
 
@@ -90,8 +65,25 @@ class Reader:
 
     @classmethod
     def find(cls, root: Path | None, card: DatasetCard, *, marker: str, tree: str) -> Reader:
-        """Reader of the benchmark's folder; arguments and errors as `find_root`."""
-        return cls(find_root(root, name=card.name, marker=marker, tree=tree, source=card.source))
+        """Reader of a benchmark's folder: `root`, or NEGBENCH_DATA where it is None; or one below it.
+
+        Args:
+            root: what the user gave.
+            card: of the benchmark; a sub-folder of its name is also looked into.
+            marker: relative path that must exist in the right folder.
+            tree: the expected files, in a few words, for the error.
+
+        Raises:
+            DataError: no folder given, or none that holds `marker`.
+        """
+        given = os.environ.get(DATA_VARIABLE) if root is None else str(root)
+        expected = f"the data come from {card.source}; expected below the folder: {tree}"
+        if not given:
+            raise DataError(f"{card.name}: no folder given: set --data-root (root=...) or {DATA_VARIABLE}; {expected}")
+        for name in ("", card.name, card.name.replace("-", "_")):
+            if (Path(given) / name / marker).exists():
+                return cls(Path(given) / name)
+        raise DataError(f"{card.name}: {given} has no {marker}; {expected}")
 
     @cached_property
     def files(self) -> list[Path]:

@@ -25,11 +25,6 @@ class Submittable(Dataset):
             DataError: only a part of the split or of the gallery is loaded.
         """
 
-    def lacking(self) -> list[str]:
-        """What the server wants and is not loaded, in words."""
-        missing = [f"{len(self.missing)} images are missing"] if self.missing else []
-        return [*missing, *([f"only {self.part} is loaded"] if self.part else [])]
-
     def ids_of(self, top: Top) -> dict[str, list[str]]:
         """Query id -> ids of its best images, best first."""
         rows = zip(self.queries, top.columns.tolist(), strict=True)
@@ -40,7 +35,8 @@ def submittable(dataset: Dataset) -> Submittable:
     """The data set, if its test server takes what is loaded; otherwise raise DataError."""
     if not isinstance(dataset, Submittable):
         raise DataError(f"{dataset.card.name} has no test server: there is no submission to write")
-    if lacking := dataset.lacking():
+    missing = [f"{len(dataset.missing)} images are missing"] if dataset.missing else []
+    if lacking := [*missing, *([f"only {dataset.part} is loaded"] if dataset.part else [])]:
         raise DataError(
             f"{dataset.card.name} {dataset.split}: a submission needs every query and image, "
             f"but {' and '.join(lacking)}"

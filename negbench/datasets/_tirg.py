@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
-from negbench.contracts import Query, check_option
+from negbench.contracts import Query
 from negbench.datasets._read import check_choice
 from negbench.datasets.card import DatasetCard
 from negbench.datasets.dataset import Dataset, ScoreBlock, columns_of
@@ -50,7 +50,8 @@ class ClassDataset(Dataset):
         card: DatasetCard,
         split: str,
         labels: Labels,
-        make: Callable[[Labels], list[Query] | TrainingPairs],
+        language: Language,
+        tests: Callable[[Labels], list[Query]],
         place: Path,
         files: ImageFiles | None,
         *,
@@ -62,7 +63,8 @@ class ClassDataset(Dataset):
             card: of the benchmark.
             split: name of the split.
             labels: what was read.
-            make: labels of the images that are there -> queries, or the pairs that draw them.
+            language: what a training pair is, and its texts.
+            tests: labels of the images that are there -> queries of the test split.
             place: folder that was read, for errors.
             files: where the images lie; None where they are not asked for.
             allow_missing: leave out images that are missing.
@@ -72,9 +74,8 @@ class ClassDataset(Dataset):
         """
         missing = () if files is None else files.require(labels.images, allow_missing=allow_missing)
         kept = labels.without(missing)
-        made = make(kept) if kept.images else []
-        pairs = made if isinstance(made, TrainingPairs) else None
-        queries = made.draw(made.count) if isinstance(made, TrainingPairs) else made
+        pairs = TrainingPairs(kept, language) if split == "train" and kept.images else None
+        queries = tests(kept) if pairs is None else pairs.draw(pairs.count)
         data = cls(
             card,
             split,
@@ -84,7 +85,7 @@ class ClassDataset(Dataset):
             files,
             missing,
             labels.remarks,
-            part=pairs.part if pairs else "",
+            part=f"{pairs.count} pairs drawn for every epoch" if pairs else "",
             pairs=pairs,
         )
         return data.loaded(None, place)
@@ -126,16 +127,10 @@ def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
     return {name: Metric((values,)) for name, values in each.items()} | {"average": Metric(tuple(each.values()))}
 
 
-def resolve_split(split: str, text: str, pairs: int | None, seed: int) -> str:
-    """The split to read, after a check of the options: `val`, which a run reports, is test, as no other is published.
-
-    Raises:
-        OptionError: a value that is unknown or out of range.
-    """
+def resolve_split(split: str, text: str) -> str:
+    """The split to read: `val`, which a run reports, is test, as no other is published. Raises OptionError."""
     check_choice("split", split, SPLITS)
     check_choice("text", text, ("hycole", "tirg"))
-    check_option("pairs", pairs, pairs is None or pairs >= 1, ">= 1 or left out")
-    check_option("seed", seed, seed >= 0, ">= 0")
     return "test" if split == "val" else split
 
 
@@ -333,26 +328,17 @@ class TrainingPairs:
     Args:
         labels: of the training images.
         language: what a pair is, and its texts.
-        wanted: how many; None: as many as there are images.
-        seed: of every draw, beside epoch and seed of the run.
         apart: images that are no pair's target: those of queries that were set aside.
     """
 
     labels: Labels
     language: Language
-    wanted: int | None = None
-    seed: int = 0
     apart: frozenset[str] = frozenset()
 
     @property
     def count(self) -> int:
-        """TrainingPairs of one epoch."""
-        return len(self.labels.images) if self.wanted is None else self.wanted
-
-    @property
-    def part(self) -> str:
-        """What tells one draw from another in a data set's identity."""
-        return f"{self.count} pairs drawn for every epoch, seed {self.seed}"
+        """Pairs of one epoch: as many as there are images."""
+        return len(self.labels.images)
 
     @cached_property
     def edits(self) -> Edits:
@@ -371,7 +357,7 @@ class TrainingPairs:
         Raises:
             DataError: no two classes are one word apart.
         """
-        key = "/".join(map(str, (self.seed, *epoch_and_seed)))
+        key = "/".join(map(str, (0, *epoch_and_seed)))
         generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big"))
         sources, targets = self.edits.draw(count, generator)
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"

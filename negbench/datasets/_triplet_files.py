@@ -1,9 +1,8 @@
-"""Reading triplets (.jsonl, .csv, .parquet): every flaw is one line that names the file, row and column."""
+"""Reading triplets (.jsonl, .csv): every flaw is one line that names the file, row and column."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ SEPARATOR = ";"  # of a list within one cell of a CSV file
 
 @dataclass(frozen=True)
 class TripletRow:
-    """One triplet, checked. `where` is its place in the file, `number` the line (parquet: the row), from 1."""
+    """One triplet, checked. `where` is its place in the file, `number` the line, from 1."""
 
     where: str
     number: int
@@ -47,7 +46,7 @@ def read_triplets(path: Path) -> TripletTable:
     """Every row of a file.
 
     Args:
-        path: .jsonl (one object a line), .csv (with a header) or .parquet; columns reference, text, target, and, where
+        path: .jsonl (one object a line) or .csv (with a header); columns reference, text, target, and, where
             there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
 
     Raises:
@@ -55,17 +54,16 @@ def read_triplets(path: Path) -> TripletTable:
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     kind = path.suffix.lower()
-    formats = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
+    formats = {".jsonl": _jsonl, ".csv": _csv}
     reader = Reader(path.parent)
     if kind not in formats:
         raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
     if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
-    unit = "row" if kind == ".parquet" else "line"
     rows, columns = [], dict[str, None]()
     for number, entry in formats[kind](reader, path):
         columns |= dict.fromkeys(entry)
-        rows.append(_row(entry, number, f"{path}: {unit} {number}"))
+        rows.append(_row(entry, number, f"{path}: line {number}"))
     if not rows:
         raise DataError(f"{path}: there is no triplet in it")
     return TripletTable(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
@@ -128,25 +126,6 @@ def _cell(column: str, value: str) -> Any:
         except (RecursionError, ValueError):
             return value  # named as no list, with its row
     return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
-
-
-def _parquet(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        raw = path.read_bytes()
-        reader.hashes[path.name] = hashlib.sha256(raw).hexdigest()
-        table = parquet.read_table(io.BytesIO(raw))
-        names = list(table.column_names)
-        known = [name for name in dict.fromkeys(names) if name in REQUIRED + OPTIONAL and names.count(name) == 1]
-        entries = table.select(known).to_pylist()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} is no parquet file that can be read: {' '.join(str(error).split())[:120]}") from error
-    _check_header(names, str(path))
-    unread = {name: None for name in names if name not in known}
-    for number, entry in enumerate(entries, start=1):
-        yield number, {**unread, **entry}
 
 
 def _check_header(names: list[str], where: str) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._read import Reader, check_choice, get, once, quoted, strings, typed
+from negbench.datasets._read import Reader, check_choice, get, once, quoted, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
-from negbench.datasets.dataset import Block, ScoreBlock, columns_of
+from negbench.datasets.dataset import ScoreBlock, columns_of
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, precision
@@ -26,22 +24,9 @@ TextMode = Literal["caption", "shared_concept"]
 SPLITS = ("val", "test")
 GROUP = "all"
 CUTOFFS = (5, 10, 25, 50)
-ASPECT_CUTOFF = 10
 SUBMITTED = 50  # ids per query that the test server takes
 INFO = "image_info_unlabeled2017.json"
 TREE = f"annotations/SPLIT.json, COCO2017_unlabeled/annotations/{INFO}, COCO2017_unlabeled/unlabeled2017/ID.jpg"
-# the aspects of the authors' evaluation, in its order
-ASPECTS = (
-    "cardinality",
-    "addition",
-    "negation",
-    "direct_addressing",
-    "compare_change",
-    "comparative_statement",
-    "statement_with_conjunction",
-    "spatial_relations_background",
-    "viewpoint",
-)
 TEMPLATES: Mapping[TextMode, str] = {
     "caption": "the relative caption, stripped",
     "shared_concept": "'find CONCEPT but CAPTION'",
@@ -73,9 +58,7 @@ class Circo(Submittable):
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        The gallery is what `image_info_unlabeled2017.json` lists. With `images=False` and without that file it is only
-        what the annotations name: enough to read the queries, not the benchmark (a remark and the protocol say so).
-        Image number 9761 is 000000009761.jpg in any folder.
+        The gallery is what `image_info_unlabeled2017.json` lists. Image number 9761 is 000000009761.jpg in any folder.
 
         Args:
             root: folder that holds `annotations` and `COCO2017_unlabeled`.
@@ -86,26 +69,22 @@ class Circo(Submittable):
         check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
         check_choice("text", text, tuple(TEMPLATES))
         marker = f"annotations/{split}.json"
-        reader = Reader.find(root, card(text), marker=marker, tree=TREE)
+        kind = card(text)
+        reader = Reader.find(root, kind, marker=marker, tree=TREE)
         queries = _read_queries(reader, reader.root / marker, split, text)
         info = reader.first(INFO)
-        if info is None and images:
+        if info is None:
             raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
-        kind = card(text, whole=info is not None)
-        ids = _named(queries) if info is None else _read_gallery(reader, info)
+        ids = _read_gallery(reader, info)
         _check_gallery(queries, set(ids), reader.root / marker)
-        remark = f"there is no {INFO}: the gallery holds only the images that the annotations name"
-        remarks = (remark,) if info is None else ()
-        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content, remarks=remarks)
+        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
         return data.loaded(found, reader.root, allow_missing=allow_missing)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
-        """The mAP over all ground truths, recall of the target alone, and mAP@10 of every aspect that has a query."""
-        known = {name for names in ranks.aspects or () for name in names}
-        aspects = (*(a for a in ASPECTS if a in known), *sorted(known.difference(ASPECTS)))
-        return _METRICS | {_of_aspect(a): Metric((precision(ASPECT_CUTOFF),), aspect=a) for a in aspects}
+        """The mAP over all ground truths, and recall of the target alone."""
+        return _METRICS
 
     def submission(self, score_block: ScoreBlock) -> dict[str, dict[str, Any]]:
         """The file of CIRCO's test server: the numbers of the 50 best images of every query.
@@ -117,37 +96,23 @@ class Circo(Submittable):
         lists = self.ids_of(self.top(score_block, SUBMITTED))
         return {f"circo-{self.split}.json": {query: [int(i) for i in ids] for query, ids in lists.items()}}
 
-    def lacking(self) -> list[str]:
-        """As `Submittable.lacking`; the gallery's file too."""
-        return [*super().lacking(), *([f"there is no {INFO}"] if self.card.gallery != card().gallery else [])]
 
-    def _ranked(self, block: Block) -> QueryRanks:
-        """With the semantic aspects of the queries."""
-        aspects = tuple(self.queries[row].aspects for row in block.rows.tolist())
-        named = any(query.aspects for query in self.queries)
-        return dataclasses.replace(super()._ranked(block), aspects=aspects if named else None)
-
-
-def card(text: TextMode = "caption", *, whole: bool = True) -> DatasetCard:
-    """Card of CIRCO as read with this text, over the whole gallery or over the images that the annotations name."""
+def card(text: TextMode = "caption") -> DatasetCard:
+    """Card of CIRCO as read with this text."""
     return DatasetCard(
         name="circo",
-        protocol=text if whole else f"{text}-named-images",
+        protocol=text,
         version="1",
         source="https://github.com/miccunifi/CIRCO",
         licence="CC BY-NC 4.0 (annotations); the images are COCO's",
         citation=PAPER,
-        gallery="COCO 2017 unlabeled" if whole else "images that the annotations name",
+        gallery="COCO 2017 unlabeled",
         exclude_reference=False,  # the authors' evaluation keeps it
         text_template=TEMPLATES[text],
-        metrics=(*_METRICS, *map(_of_aspect, ASPECTS)),
+        metrics=tuple(_METRICS),
         main="map_at_5",
         expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
     )
-
-
-def _of_aspect(aspect: str) -> str:
-    return f"semantic/{aspect}/map_at_{ASPECT_CUTOFF}"
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -182,21 +147,7 @@ def _query(entry: Mapping[str, Any], where: str, split: str, text: TextMode) -> 
         group=GROUP,
         relevant=relevant,
         captions=(caption, concept),
-        aspects=_aspects(entry, where),
     )
-
-
-def _aspects(entry: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Semantic aspects, lower-case with underscores; the first release of the annotations has none."""
-    if "semantic_aspects" not in entry:
-        return ()
-    inside = f"{where}: key 'semantic_aspects'"
-    names = []
-    for index, name in enumerate(strings(entry["semantic_aspects"], inside)):
-        names.append("_".join(re.findall(r"[a-z0-9]+", name.lower())))
-        if not names[-1]:
-            raise DataError(f"{inside}[{index}]: {quoted(name)} is no name")
-    return tuple(dict.fromkeys(names))
 
 
 def _id(value: Any, where: str) -> str:
@@ -212,11 +163,6 @@ def _read_gallery(reader: Reader, path: Path) -> list[str]:
         where = f"{path}: key 'images'[{index}]"
         ids.append(_id(get(typed(entry, dict, where), "id", int, where), f"{where}: key 'id'"))
     return once(ids, "image", path)
-
-
-def _named(queries: Sequence[Query]) -> list[str]:
-    """Every image that the annotations name, in order of first appearance."""
-    return list(dict.fromkeys(image for query in queries for image in (query.reference, *query.relevant)))
 
 
 def _check_gallery(queries: Sequence[Query], gallery: set[str], path: Path) -> None:

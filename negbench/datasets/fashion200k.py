@@ -15,7 +15,6 @@ from negbench.datasets._tirg import (
     ClassDataset,
     Labels,
     Language,
-    TrainingPairs,
     Wording,
     recalls,
     resolve_split,
@@ -55,24 +54,20 @@ class Fashion200K(ClassDataset):
         images: bool = True,
         allow_missing: bool = False,
         text: Wording = "hycole",
-        pairs: int | None = None,
-        seed: int = 0,
     ) -> Self:
         """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        Training pairs are two images one word apart. There are tens of millions: `pairs` of them are drawn for every
-        epoch (`at_epoch`), none is listed that is not drawn. Image ids are the paths of the label files without
-        extension.
+        Training pairs are two images one word apart. There are tens of millions: as many as there are images are drawn
+        for every epoch (`at_epoch`), none is listed that is not drawn. Image ids are the paths of the label files
+        without extension.
 
         Args:
             root: folder that holds `labels`.
             split: train or test; val, which a run reports, is test: nothing else is published.
             text: `hycole`: modification "is not u, is v.", and pairs of one category whose sets of words differ in
                 exactly one word; `tirg`: "replace u with v", and pairs whose captions are equal without one word.
-            pairs: training pairs of an epoch; left out, as many as there are images.
-            seed: of their draw.
         """
-        split = resolve_split(split, text, pairs, seed)
+        split = resolve_split(split, text)
         kind = card(text)
         reader = Reader.find(root, kind, marker="labels", tree=TREE)
         labels = _read_labels(reader, split, text)
@@ -83,9 +78,8 @@ class Fashion200K(ClassDataset):
             kind,
             split,
             dataclasses.replace(labels, content=reader.content),
-            lambda kept: (
-                _test_queries(kept, named, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
-            ),
+            language,
+            lambda kept: _test_queries(kept, named, language),
             reader.root,
             files,
             allow_missing=allow_missing,

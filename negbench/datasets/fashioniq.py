@@ -49,9 +49,8 @@ class FashionIQ(FashionIQFormat):
             split: train, val or test (test has no targets and cannot be scored).
             protocol: gallery of val and test: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
                 the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
-            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `comma` (HyCoLe), `random4` (CLIP4Cir's
-                training mix, see `texts`; the same as joined outside train) or `single` (each caption is its own
-                query).
+            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `comma` (HyCoLe), or `random4`
+                (CLIP4Cir's training mix; the same as joined outside train).
             corpus: mining corpus of train: each training target of the category once, or all images of its split file.
             categories: which of dress, shirt and toptee to read.
         """
@@ -81,8 +80,7 @@ def _published(options: FashionIQOptions) -> dict[str, Counts]:
     entries = _ENTRIES[options.split]
     parts = entries if options.split == "train" else _UNITED  # every training target is one query's
     galleries = _SPLIT_FILES[options.split] if options.whole_split else parts
-    per_entry = 2 if options.mode == "single" else 1
     return {
-        category: Counts(count * per_entry, gallery)
+        category: Counts(count, gallery)
         for category, count, gallery in zip(CATEGORIES, entries, galleries, strict=True)
     }

@@ -1,43 +1,211 @@
-"""HP-FashionIQ: 3,050 choices by 61 people between two sets of five images; preference rate, accuracy, Spearman."""
+"""HP-FashionIQ: 3,050 choices by 61 people between two sets of five images; preference rate, accuracy, Spearman.
+
+The file, `hpfiq.json`, is an object: participant -> question set -> six lists of one length, an entry a judgement:
+
+    ref_img_paths, targ_img_paths    paths of the reference and of FashionIQ's target
+    sentences                        the modification text
+    retrieved_set1, retrieved_set2   {"img_path": five paths, "user_score": "1" ... "5"}
+    preferred set                    "1" or "2"
+
+A path is read for the name of its file: the published "/-/image_data/shirt/B000LUIBH8.jpg" is that file wherever it
+lies below the data root. CIRQRS describes the same collection as HS-FashionIQ and published no file of its own: its
+measures are those of `all/`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
-from negbench.datasets._preferences import FLAGGED, Judgement, PreferenceFormat, card_of
-from negbench.datasets.card import DatasetCard
+from negbench.contracts import Query, check_option
+from negbench.datasets._preferences import MEASURES, PARTS, SET_SIZE, Judgement, PreferenceFormat
+from negbench.datasets._read import Reader, get, image_id, list_files, quoted, strings, typed
+from negbench.datasets.card import Counts, DatasetCard
+from negbench.datasets.dataset import columns_of
+from negbench.datasets.image_files import ImageFiles
+from negbench.errors import DataError
 
 PAPER = "Kwak et al., QuRe, ICML 2025, sec. 4 and 5.3, eq. 8-9 (HP-FashionIQ)"
 
+SPLIT = "val"  # the queries are FashionIQ's
+GROUP = "all"
+FILE = "hpfiq.json"
+LIKERT = range(1, 6)
+FLAGGED = 307  # by participants, "modality redundancy check" (QuRe sec. 4); the file does not hold the flags
 VALID = 2715  # table 1: 3,050, less 307 flagged, less 28 of these that fail the sanity check
-SOURCE = Path("hp_fashioniq", "hpfiq.json")
+CARD = DatasetCard(
+    name="hp-fashioniq",
+    protocol="sets-of-5",
+    version="1",
+    source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
+    licence="none is stated with the file; the images are FashionIQ's",
+    citation=PAPER,
+    gallery="two sets of five images per judgement",
+    exclude_reference=False,  # no set holds its query's reference
+    text_template="the file's sentence, its 'dotmark', 'questionmark' and 'andmark' as signs again, blanks collapsed",
+    metrics=tuple(f"{part}/{measure}" for part in PARTS for measure in MEASURES),
+    main="all/preference_rate",  # QuRe table 4, by the released evaluation
+    expected={SPLIT: {GROUP: Counts(3050, 5553)}},  # QuRe table 1; images that its file names
+)
+
+_LISTS = ("ref_img_paths", "targ_img_paths", "sentences", "retrieved_set1", "retrieved_set2", "preferred set")
+_MARKS = {"dotmark": ".", "questionmark": "?", "andmark": "&"}
 
 
 @dataclass(frozen=True, eq=False)
 class HPFashionIQ(PreferenceFormat):
-    """HP-FashionIQ, on queries of FashionIQ's validation split (shirts and tops)."""
+    """HP-FashionIQ, on queries of FashionIQ's validation split (shirts and tops).
 
-    parts: ClassVar[tuple[str, ...]] = ("all", "consistent")
-
-    sources = (SOURCE,)
-    published: ClassVar[DatasetCard] = card_of(
-        "hp-fashioniq",
-        source="https://github.com/jackwaky/QuRe (HP_FashionIQ/hpfiq.json); the images are FashionIQ's",
-        citation=PAPER,
-        parts=parts,
-        main="all/preference_rate",  # QuRe table 4, by the released evaluation
-    )
+    `images` are all images that the file names: references, targets and the members of the sets.
+    """
 
     @classmethod
-    def filter_remarks(cls, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """QuRe's sanity check, and its flags, which the file lacks."""
-        dropped = sum(not judgement.consistent for judgement in judgements)
-        return (
-            f"consistent/ drops {dropped:,} of {len(judgements):,} judgements by QuRe's sanity check (the set rated "
-            "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
-            f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
-            "redundancy, and the file does not hold the flags",
+    def load(
+        cls, *, root: Path | None = None, split: str = "val", images: bool = True, allow_missing: bool = False
+    ) -> Self:
+        """Read the judgements.
+
+        Args:
+            root: folder that holds `hpfiq.json`, or the one above it, where it lies under `hp_fashioniq`; None takes
+                NEGBENCH_DATA.
+            split: val.
+            images: whether the image files must be there: FashionIQ's, in any folder below that of the file, or below
+                `fashioniq` beside it.
+            allow_missing: leave out judgements that name a missing image and mark the result partial, instead of
+                DataError.
+
+        Raises:
+            DataError: no such file, images missing, or a file not in the format; one line with file, place and key.
+            OptionError: another split than val.
+        """
+        check_option("split", split, split == SPLIT, f"{SPLIT} ({CARD.name} has nothing to train on)")
+        tree = f"{FILE}, and FashionIQ's images as ID.jpg or ID.png in any folder"
+        reader = Reader.find(root, CARD, marker=FILE, tree=tree)
+        folder, path = reader.root, reader.root / FILE
+        read = _read(reader, path)
+        remarks = CARD.remarks(split, {GROUP: Counts(len(read), len(_named(read)))})
+        found: ImageFiles | None = None
+        missing: tuple[str, ...] = ()
+        if images:
+            found = ImageFiles.scan(folder, files=_image_files(folder))
+            missing = found.require(_named(read), allow_missing=allow_missing)
+            read = [entry for entry in read if set(missing).isdisjoint(_named([entry]))]
+        if not read:
+            raise DataError(f"{CARD.name}: no judgement is left in {path} ({len(missing)} missing)")
+        names, groups = columns_of({GROUP: _named(read)})
+        dropped = sum(not judgement.consistent for _, judgement in read)
+        return cls(
+            card=CARD,
+            split=split,
+            queries=[query for query, _ in read],
+            images=names,
+            groups=groups,
+            content=reader.content,
+            files=found,
+            missing=missing,
+            remarks=(
+                *remarks,
+                f"consistent/ drops {dropped:,} of {len(read):,} judgements by QuRe's sanity check (the set rated "
+                "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
+                f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
+                "redundancy, and the file does not hold the flags",
+            ),
+            judgements={query.id: judgement for query, judgement in read},
         )
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+_Read = list[tuple[Query, Judgement]]
+
+
+def _image_files(folder: Path) -> list[Path]:
+    """Files below the judgements' folder, and below `fashioniq` where all benchmarks lie side by side."""
+    beside = folder.parent / "fashioniq"
+    more = list_files(beside) if beside != folder and beside.is_dir() else []
+    return [*list_files(folder), *more]
+
+
+def _read(reader: Reader, path: Path) -> _Read:
+    read: _Read = []
+    for participant, question_sets in typed(reader.json(path), dict, str(path)).items():
+        where = f"{path}: {quoted(participant)}"
+        for name, entry in typed(question_sets, dict, where).items():
+            here = f"{where}: {quoted(name)}"
+            lists = {key: get(typed(entry, dict, here), key, list, here) for key in _LISTS}
+            lengths = {key: len(values) for key, values in lists.items()}
+            if len(set(lengths.values())) != 1:
+                raise DataError(f"{here}: the six lists must have one length, got {lengths}")
+            for index, values in enumerate(zip(*lists.values(), strict=True)):
+                marks = [f"{here}: key '{key}'[{index}]" for key in _LISTS]
+                read.append(_judgement(participant, f"{participant}/{name}/{index:02d}", values, marks))
+    if not read:
+        raise DataError(f"{path} holds no judgement")
+    return read
+
+
+def _judgement(participant: str, query: str, values: Sequence[Any], marks: Sequence[str]) -> tuple[Query, Judgement]:
+    reference, target, sentence, one, two, preferred = values
+    text = typed(sentence, str, marks[2])
+    if preferred not in ("1", "2"):
+        raise DataError(f'{marks[5]}: want "1" or "2", got {quoted(preferred)}')
+    return (
+        Query(
+            id=query,
+            reference=_image(reference, marks[0]),
+            text=_restored(text),
+            target=_image(target, marks[1]),
+            group=GROUP,
+            captions=(text,),
+        ),
+        Judgement(
+            participant=participant,
+            sets=(_members(one, marks[3]), _members(two, marks[4])),
+            ratings=(_rating(one, marks[3]), _rating(two, marks[4])),
+            first=preferred == "1",
+        ),
+    )
+
+
+def _members(value: Any, where: str) -> tuple[str, ...]:
+    inside = f"{where}: key 'img_path'"
+    paths = strings(get(typed(value, dict, where), "img_path", list, where), inside)
+    images = tuple(_image(path, f"{inside}[{index}]") for index, path in enumerate(paths))
+    if len(images) != SET_SIZE or len(set(images)) != SET_SIZE:
+        raise DataError(f"{inside}: want {SET_SIZE} different images, got {quoted(list(images))}")
+    return images
+
+
+def _rating(value: Mapping[str, Any], where: str) -> int:
+    rating = get(value, "user_score", str, where)
+    if rating not in map(str, LIKERT):
+        raise DataError(f'{where}: key \'user_score\': want "1" to "5", got {quoted(rating)}')
+    return int(rating)
+
+
+def _image(value: Any, where: str) -> str:
+    """'/-/image_data/shirt/B000LUIBH8.jpg' -> 'B000LUIBH8'."""
+    return image_id(PurePosixPath(typed(value, str, where)).stem, where)
+
+
+def _restored(sentence: str) -> str:
+    """The sentence as the participants saw it: the file spells out the signs of FashionIQ's captions.
+
+    Example:
+        >>> _restored("has long sleevesdotmark  and is black andmark white")
+        'has long sleeves. and is black & white'
+    """
+    return " ".join(re.sub("|".join(_MARKS), lambda mark: _MARKS[mark.group()], sentence).split())
+
+
+def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
+    """Every image, in order of first appearance."""
+    names = (
+        image
+        for query, judgement in read
+        for image in (query.reference, str(query.target), *judgement.sets[0], *judgement.sets[1])
+    )
+    return list(dict.fromkeys(names))

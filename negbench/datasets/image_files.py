@@ -1,7 +1,8 @@
-"""Where the images lie: found by id under any nesting and extension, checked, opened; ids that hold a path."""
+"""Where the images lie: found by id under any nesting and extension, checked, read; ids that hold a path."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
@@ -108,16 +109,20 @@ class ImageFiles:
 
     def open(self, image: str) -> Image:
         """Decoded PIL image, in the mode of its file. Raises DataError naming a file that cannot be read."""
-        from PIL import Image as pil
+        return read_image(self.path(image))
 
-        path = self.path(image)
-        try:
-            with pil.open(path) as opened:
-                opened.load()
-                return opened
-        except (OSError, ValueError, SyntaxError, pil.DecompressionBombError) as error:
-            reason = "empty file" if path.stat().st_size == 0 else str(error).splitlines()[0]
-            raise DataError(f"image {path} cannot be decoded: {reason}") from error
+
+def read_image(path: Path) -> Image:
+    """Decoded PIL image of whatever mode the file has. Raises DataError naming the file where it cannot be decoded."""
+    from PIL import Image as pil
+
+    try:
+        with pil.open(path) as image:
+            image.load()
+            return image
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, pil.DecompressionBombError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} is not a readable image: fetch it again ({why})") from error
 
 
 # --- ids that hold a path ----------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from negbench.datasets._tirg import (
     ClassDataset,
     Labels,
     Language,
-    TrainingPairs,
     Wording,
     recalls,
     resolve_split,
@@ -64,14 +63,12 @@ class MitStates(ClassDataset):
         images: bool = True,
         allow_missing: bool = False,
         text: Wording = "hycole",
-        pairs: int | None = None,
-        seed: int = 0,
         weighting: Weighting = "query",
     ) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
 
-        Training pairs are two images of one noun in different states: `pairs` of them are drawn for every epoch
-        (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
+        Training pairs are two images of one noun in different states: as many as there are images are drawn for every
+        epoch (`at_epoch`), none is listed that is not drawn. Image ids are 'ADJECTIVE NOUN/FILE' without extension.
         `allow_missing` is `Dataset.load`'s, for empty files.
 
         Args:
@@ -79,12 +76,10 @@ class MitStates(ClassDataset):
             split: train or test; val, which a run reports, is test: there is no other.
             images: whether image files must hold something; without it their names are enough.
             text: modification text from state u to v: `hycole` "is not u, is v.", `tirg` "v".
-            pairs: training pairs of an epoch; left out, as many as there are images.
-            seed: of their draw.
             weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
                 class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
-        split = resolve_split(split, text, pairs, seed)
+        split = resolve_split(split, text)
         check_choice("weighting", weighting, ("query", "pair"))
         kind = card(text, weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
@@ -95,9 +90,8 @@ class MitStates(ClassDataset):
             kind,
             split,
             labels,
-            lambda kept: (
-                _test_queries(kept, language) if split == "test" else TrainingPairs(kept, language, pairs, seed)
-            ),
+            language,
+            lambda kept: _test_queries(kept, language),
             reader.root,
             found,
             allow_missing=allow_missing,

@@ -1,4 +1,4 @@
-"""Your own triplets, reference, text and target, as .jsonl, .csv or .parquet; recall at 1, 5, 10 and 50."""
+"""Your own triplets, reference, text and target, as .jsonl or .csv; recall at 1, 5, 10 and 50."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PRECISION = {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 class Triplets(Dataset):
     """Queries from one file. A group's gallery is every image that its rows of the split name, and `gallery`."""
 
-    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv", ".parquet")
+    extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".csv")
 
     @classmethod
     def load(
@@ -60,14 +60,14 @@ class Triplets(Dataset):
             root: folder of the images; None takes the file's own folder.
             split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
                 go to val until it holds `val_fraction` of the rows.
-            file: .jsonl, .csv or .parquet (a Hugging Face data set writes one with `to_parquet`).
+            file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
             gallery: text file with one image a line: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
             seed: of that order.
             exclude_reference: whether a query's own reference is left out when ranking.
         """
         if file is None:
-            raise OptionError("file must be given: --dataset FILE.jsonl (.csv, .parquet) or dataset.file")
+            raise OptionError("file must be given: --dataset FILE.jsonl (.csv) or dataset.file")
         check_option("val_fraction", val_fraction, 0 < val_fraction < 1, "between 0 and 1")
         check_option("seed", seed, seed >= 0, ">= 0")
         table = read_triplets(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from negbench.contracts import check_option
@@ -76,14 +75,6 @@ class Verification:
         return values if manifest else {key: value for key, value in values.items() if key != "manifest"}
 
 
-@dataclass(frozen=True)
-class _File:
-    """Where an image lies, and how the manifest names that."""
-
-    path: Path
-    shown: str
-
-
 def verify(
     name: str,
     options: Mapping[str, Any],
@@ -113,7 +104,7 @@ def verify(
         raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
     found = Verification(name)
     faults: list[Exception] = []
-    files: dict[str, _File] = {}
+    files: dict[str, ImageFiles] = {}
     bad: dict[str, tuple[str, list[str]]] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
@@ -134,7 +125,7 @@ def verify(
             lacking = located.missing(annotated.all_images)
             for image, why in lacking.items():
                 bad.setdefault(image, (why, []))[1].append(split)
-            files |= {image: _file(located, image) for image in annotated.all_images if image not in lacking}
+            files |= {image: located for image in annotated.all_images if image not in lacking}
     if not images:
         found.notes.append("images are not checked")
     if not found.splits:
@@ -178,15 +169,17 @@ def _locate(found: Verification, name: str, options: Mapping[str, Any], split: s
     return data.files
 
 
-def _file(files: ImageFiles, image: str) -> _File:
+def _shown(files: ImageFiles, image: str) -> str:
+    """How the manifest names an image's file: relative to the data set's folder where it lies in it."""
     path = files.path(image)
-    inside = path.is_relative_to(files.root)
-    return _File(path, (path.relative_to(files.root) if inside else path).as_posix())
+    return (path.relative_to(files.root) if path.is_relative_to(files.root) else path).as_posix()
 
 
-def _check_images(found: Verification, files: Mapping[str, _File], workers: int, progress: Progress | None) -> None:
+def _check_images(
+    found: Verification, files: Mapping[str, ImageFiles], workers: int, progress: Progress | None
+) -> None:
     """Decode every file once, fill the manifest, and find images of equal pixels."""
-    items = [(image, str(file.path)) for image, file in files.items()]
+    items = [(image, str(located.path(image))) for image, located in files.items()]
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     decoded: dict[str, Decoded] = {}
     done = 0
@@ -203,12 +196,13 @@ def _check_images(found: Verification, files: Mapping[str, _File], workers: int,
         if progress is not None:
             progress(done, len(items))
     same: dict[str, list[str]] = {}
-    for image, file in files.items():
+    for image, located in files.items():
         if (each := decoded.get(image)) is None:  # its worker died
             continue
-        found.manifest[image] = Entry(file.shown, each.size, each.sha256)
+        shown = _shown(located, image)
+        found.manifest[image] = Entry(shown, each.size, each.sha256)
         if each.error:
-            found.problems.append(Problem("undecodable", (), (image,), f"{file.shown}: {each.error}"))
+            found.problems.append(Problem("undecodable", (), (image,), f"{shown}: {each.error}"))
         else:
             same.setdefault(each.pixels, []).append(image)
     for images in same.values():

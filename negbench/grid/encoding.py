@@ -74,7 +74,7 @@ def encode(
     store = store_of(backbone)
     damaged = len(store.verify()) if verify else 0
     missing = store.missing(files)
-    size = encoding_estimate(len(missing), *store.shape, store.dtype)
+    size = encoding_estimate(len(missing), *store.shape)
     planned(EncodingPlan(len(files), len(missing), size, store, damaged))
     if executor.elsewhere:
         return _spread(config, store, files, executor, progress)

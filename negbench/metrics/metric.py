@@ -87,7 +87,6 @@ class Metric:
         per_query: functions of ranks; a query's value is the mean of theirs (one function as a rule).
         over: "queries" is the mean over queries, "groups" the unweighted mean of the gallery groups' means.
         group: only the queries of this gallery group.
-        aspect: only the queries with this semantic aspect.
 
     Example:
         >>> from negbench.metrics.ragged import Ragged
@@ -100,16 +99,10 @@ class Metric:
     per_query: tuple[QueryValues, ...]
     over: Literal["queries", "groups"] = "queries"
     group: str | None = None
-    aspect: str | None = None
 
     def rows(self, ranks: QueryRanks) -> list[int]:
         """The queries that the metric is about."""
-        groups, aspects = ranks.group, ranks.aspects or ((),) * len(ranks)
-        return [
-            row
-            for row in range(len(ranks))
-            if self.group in (None, groups[row]) and (self.aspect is None or self.aspect in aspects[row])
-        ]
+        return [row for row, group in enumerate(ranks.group) if self.group in (None, group)]
 
     def mean(self, ranks: QueryRanks) -> float:
         """The metric. Raises NegbenchError where there is no query, or one without what the metric looks at."""
@@ -126,6 +119,4 @@ class Metric:
         return PerQuery(values.numpy(), np.array(self.rows(ranks)), np.array(mine.group) if several else None)
 
     def _mine(self, ranks: QueryRanks) -> QueryRanks:
-        if self.aspect is None:
-            return ranks if self.group is None else ranks.of_group(self.group)
-        return ranks.select(self.rows(ranks))
+        return ranks if self.group is None else ranks.of_group(self.group)

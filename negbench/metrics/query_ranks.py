@@ -30,7 +30,6 @@ class QueryRanks:
         gallery_size: [Q] int64, candidates that were ranked.
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
-        aspects: Q tuples of semantic aspects (CIRCO), or None.
     """
 
     query: tuple[str, ...]
@@ -39,7 +38,6 @@ class QueryRanks:
     gallery_size: Tensor
     relevant_ranks: Ragged
     subset_rank: Tensor | None = None
-    aspects: tuple[tuple[str, ...], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -51,7 +49,7 @@ class QueryRanks:
 
     @classmethod
     def concatenated(cls, parts: Sequence[QueryRanks]) -> QueryRanks:
-        """The queries of all parts in turn, which hold subset ranks and aspects all or none."""
+        """The queries of all parts in turn, which hold subset ranks all or none."""
         return cls(
             query=tuple(name for part in parts for name in part.query),
             group=tuple(name for part in parts for name in part.group),
@@ -59,7 +57,6 @@ class QueryRanks:
             gallery_size=_joined([part.gallery_size for part in parts]),
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
-            aspects=sum(told, ()) if (told := [p.aspects for p in parts if p.aspects is not None]) else None,
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -74,7 +71,6 @@ class QueryRanks:
             gallery_size=self.gallery_size[index],
             relevant_ranks=self.relevant_ranks.select(index),
             subset_rank=None if self.subset_rank is None else self.subset_rank[index],
-            aspects=None if self.aspects is None else tuple(self.aspects[i] for i in index.tolist()),
         )
 
     @cached_property
@@ -105,8 +101,6 @@ class QueryRanks:
         )
         if self.subset_rank is not None:
             frame["subset_rank"] = self.subset_rank.numpy()
-        if self.aspects is not None:
-            frame["aspects"] = pd.Series([list(names) for names in self.aspects], dtype=object)
         return frame
 
     @classmethod
@@ -126,7 +120,6 @@ class QueryRanks:
             gallery_size=column("gallery_size"),
             relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
-            aspects=tuple(tuple(names) for names in frame["aspects"]) if "aspects" in frame.columns else None,
         )
 
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
 
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
-_TABLES = (".jsonl", ".csv", ".parquet")
+_TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
 _FEW = 200  # val queries below which most differences stay undecided
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 
 NO_TRIPLETS = (
-    "triplets: a .jsonl, .csv or .parquet file with a row a query: reference and target (names of images), text"
+    "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text"
 )
 
 _SKELETON = '''"""My strategy: images that score below the target by less than `margin`.
@@ -147,10 +147,6 @@ def _table(found: Found, file: Path) -> None:
 def _columns(file: Path) -> set[str]:
     """Column names of the first row; none where the file cannot be read."""
     try:
-        if file.suffix == ".parquet":
-            from pyarrow import parquet
-
-            return set(parquet.read_schema(file).names)
         with file.open(encoding="utf-8") as lines:
             first = next((line for line in lines if line.strip()), "")
         if file.suffix == ".csv":

@@ -68,7 +68,7 @@ def score_file(path: Path, layers: Layers, split: str) -> Scores:
 def preferences_of(dataset: Dataset) -> PreferenceFormat:
     """The data set, which holds people's choices; DataError where it holds none."""
     if not isinstance(dataset, PreferenceFormat):
-        raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq or hs-fashioniq")
+        raise DataError(f"{dataset.card.name} holds no preferences between sets: take hp-fashioniq")
     return dataset
 
 

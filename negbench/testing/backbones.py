@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from negbench.contracts import (
     relevance,
 )
 from negbench.errors import NegbenchError
+from negbench.testing.bare import global_generators
 
 MODES = ("RGB", "RGBA", "L", "P", "CMYK", "1", "I;16")
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -43,11 +43,6 @@ def _unit(embeddings: Tensor, *shape: int) -> None:
 
 def _rows(tokens: Tokens, rows: Sequence[int]) -> dict[str, Tensor]:
     return {name: tensor[list(rows)] for name, tensor in tokens.items()}
-
-
-def _generators() -> tuple[Any, ...]:
-    """States of the global generators."""
-    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
 class BackboneTestCase:
@@ -125,7 +120,13 @@ class BackboneTestCase:
     # --- what it is -------------------------------------------------------------------------------------------------
 
     def test_identity(self, make: Make, backbone: Backbone, features: Tensor) -> None:
-        """It names weights and preprocessing, counts the parameters, knows the shapes; the same at every load."""
+        """It names weights and preprocessing, counts the parameters, knows the shapes; the same at every load.
+
+        The temperature is a scalar > 0 that learns.
+        """
+        assert backbone.temperature.shape == ()
+        assert backbone.temperature > 0
+        assert backbone.temperature.requires_grad
         identity = backbone.identity
         assert identity.name
         assert identity.weights
@@ -156,17 +157,11 @@ class BackboneTestCase:
 
     def test_global_generators_are_untouched(self, make: Make) -> None:
         """By loading, by a training step, by evaluation."""
-        before = _generators()
+        before = global_generators()
         backbone = make(3).train()
         self.gradients(backbone, backbone.tokenize(self.texts))
         backbone.eval().text_queries(self.texts)
-        assert _generators() == before
-
-    def test_temperature(self, backbone: Backbone) -> None:
-        """A scalar > 0 that learns."""
-        assert backbone.temperature.shape == ()
-        assert backbone.temperature > 0
-        assert backbone.temperature.requires_grad
+        assert global_generators() == before
 
     # --- images -----------------------------------------------------------------------------------------------------
 
@@ -256,30 +251,20 @@ class BackboneTestCase:
         torch.testing.assert_close(backbone.text_queries(_rows(tokens, [3, 1])), found[[3, 1]], rtol=0, atol=1e-5)
         assert (found[0] - found[1]).norm() > 1e-4
 
-    @pytest.mark.parametrize("chunk", [1, 5, 1024])
-    def test_crossed_queries_equal_loops(
-        self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor], chunk: int
-    ) -> None:
-        """Every reference with every text."""
-        crossed = cross_queries(backbone, features[:3], tokens, chunk=chunk)
-        _unit(crossed, 3, len(self.texts), backbone.identity.embedding_dim)
-        for r in range(3):
-            for p in range(len(self.texts)):
-                one = backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0]
-                torch.testing.assert_close(crossed[r, p], one, rtol=0, atol=1e-5)
-
-    @pytest.mark.parametrize("chunk", [1, 1024])
-    def test_crossed_texts_equal_loops(self, backbone: Backbone, chunk: int) -> None:
-        """Every reference text with every modification."""
-        references = self.texts[:0:-1]
-        if not isinstance(backbone, ComposesTexts):
-            pytest.skip("the family composes no texts")
-        crossed = backbone.cross_texts(references, self.texts, chunk=chunk)
-        _unit(crossed, len(references), len(self.texts), backbone.identity.embedding_dim)
-        for r, reference in enumerate(references):
-            for p, text in enumerate(self.texts):
-                one = backbone.compose_texts([reference], [text])[0]
-                torch.testing.assert_close(crossed[r, p], one, rtol=0, atol=1e-5)
+    def test_crossed_queries_equal_loops(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
+        """Every reference, and every reference text where the family composes texts, with every modification."""
+        shape = 3, len(self.texts), backbone.identity.embedding_dim
+        pairs = [(r, p) for r in range(3) for p in range(len(self.texts))]
+        by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
+        composes = isinstance(backbone, ComposesTexts)
+        by_text = [backbone.compose_texts([self.texts[r]], [self.texts[p]])[0] for r, p in pairs if composes]
+        for chunk in (1, 5, 1024):
+            found = [(cross_queries(backbone, features[:3], tokens, chunk=chunk), by_image)]
+            if isinstance(backbone, ComposesTexts):
+                found.append((backbone.cross_texts(self.texts[:3], self.texts, chunk=chunk), by_text))
+            for crossed, loops in found:
+                _unit(crossed, *shape)
+                torch.testing.assert_close(crossed, torch.stack(loops).reshape(shape), rtol=0, atol=1e-5)
 
     def test_sub_queries(self, backbone: Backbone, features: Tensor, tokens: dict[str, Tensor]) -> None:
         """Unit norm where the text has the aspect's words, zero elsewhere; weights are learned and not negative."""
@@ -348,7 +333,7 @@ class BackboneTestCase:
             assert gradient.ndim < 2 or gradient.abs().max() > 0 or re.search(self.idle, name), name
 
     def test_state_survives_saving(self, make: Make, features: Tensor) -> None:
-        """A trained state, loaded by a fresh instance, goes on alike: embeddings, temperature, masks of dropout."""
+        """A fresh instance that loads a trained state has the same embeddings, temperature and dropout masks."""
         trained = make(1).train()
         tokens = trained.tokenize(self.texts)
         optimizer = torch.optim.AdamW(trained.parameter_groups(0.05, 0.1))

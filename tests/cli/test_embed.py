@@ -309,7 +309,7 @@ def test_what_is_wrong_with_the_folder_is_one_line(
     fails(pictures, "earlier.npz holds embeddings of images already: move it away", "--overwrite")
     (pictures / "earlier.npz").unlink()
     (pictures / "pictures" / "p7.png").write_bytes(b"torn")
-    fails(pictures, "p7.png cannot be decoded", "--overwrite")
+    fails(pictures, "p7.png is not a readable image", "--overwrite")
     (pictures / "pictures" / "p7.png").unlink()
     fails(pictures, "p7 (no file); put them there, or take their rows out of queries.jsonl", "--overwrite")
 

@@ -9,7 +9,7 @@ import errno
 import hashlib
 import json
 import os
-import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from negbench import room
 from negbench.data import contents, features
 from negbench.data.contents import content_hashes
 from negbench.data.features import FeatureStore, encoding_estimate, store_of
@@ -128,21 +129,20 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4
 
 
-def new_store(tmp_path: Path, dtype: torch.dtype = torch.float16) -> FeatureStore:
-    return FeatureStore(tmp_path / "cache", "pooled", (ROWS, WIDTH), dtype)
+def new_store(tmp_path: Path) -> FeatureStore:
+    return FeatureStore(tmp_path / "cache", "pooled", (ROWS, WIDTH))
 
 
 # --- encoding and reading ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("budget", [None, 0])
-def test_equals_the_plain_loop(tmp_path, folder, small_shards, dtype, budget):
+def test_equals_the_plain_loop(tmp_path, folder, small_shards, budget):
     images, backbone = images_of(folder), Pooled()
-    store = new_store(tmp_path, dtype)
+    store = new_store(tmp_path)
     report = store.ensure(images, backbone, batch_size=5)
     assert (report.encoded, report.reused) == (12, 1)
-    assert report.bytes == 12 * ROWS * WIDTH * dtype.itemsize
+    assert report.bytes == 12 * ROWS * WIDTH * 2
     ids = list(images)
     held = store.load(ids, budget_bytes=budget)
     assert held.held is (budget is None)
@@ -151,7 +151,7 @@ def test_equals_the_plain_loop(tmp_path, folder, small_shards, dtype, budget):
     index = torch.tensor([12, 0, 5, 5, 3])
     got = held[index]
     assert got.dtype == torch.float32
-    error = torch.finfo(dtype).eps if dtype != torch.float32 else 1e-6
+    error = torch.finfo(torch.float16).eps
     torch.testing.assert_close(got, by_loop(backbone, images)[index], rtol=error, atol=error)
     assert torch.equal(held[index.reshape(5, 1)], got[:, None])
     assert held[torch.zeros(0, dtype=torch.int64)].shape == (0, ROWS, WIDTH)
@@ -169,19 +169,6 @@ def test_batches_of_any_size_and_workers_give_the_same(tmp_path, folder):
     assert torch.equal(found[3], found[1])  # the same batches: the same bits, whoever decoded
 
 
-def test_second_call_and_second_store_encode_nothing(tmp_path, folder):
-    images = images_of(folder)
-    new_store(tmp_path).ensure(images, Pooled())
-    backbone = Pooled()
-    counts: list[int] = []
-    store = new_store(tmp_path)
-    report = store.ensure(images, backbone, progress=counts.append)
-    assert (report.encoded, report.reused, report.bytes, report.images_per_second) == (0, 13, 0, 0.0)
-    assert backbone.batches == []
-    assert counts == [13]
-    assert store.missing(images) == []
-
-
 def test_only_what_is_new_is_encoded(tmp_path, folder):
     images = images_of(folder)
     store = new_store(tmp_path)
@@ -193,15 +180,6 @@ def test_only_what_is_new_is_encoded(tmp_path, folder):
     assert (report.encoded, report.reused) == (10, 3)
     assert counts == [3, 4, 4, 2]
     assert len(store) == 12
-
-
-def test_equal_bytes_share_a_row(tmp_path, folder):
-    images = images_of(folder)
-    store = new_store(tmp_path)
-    store.ensure(images, Pooled())
-    rows = dict(zip(images, store.rows(list(images)).tolist(), strict=True))
-    assert rows["copy"] == rows["i03"]
-    assert sorted(set(rows.values())) == list(range(12))
 
 
 def test_content_decides_not_the_name(tmp_path, folder):
@@ -226,32 +204,6 @@ def test_mode_of_every_module_and_the_global_generators_are_left_alone(tmp_path,
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
     assert all(parameter.grad is None for parameter in backbone.parameters())
-
-
-def test_store_of_measures_the_shape_and_keeps_precisions_apart(tmp_path, folder):
-    backbone = Pooled()
-    plain = store_of(backbone, root=tmp_path)
-    assert plain.shape == (ROWS, WIDTH)
-    assert plain.folder == tmp_path / "features" / "pooled"
-    coarse = store_of(backbone, root=tmp_path, dtype=torch.bfloat16)
-    single = store_of(backbone, root=tmp_path, dtype=torch.float32)
-    assert len({plain.folder, coarse.folder, single.folder}) == 3
-    images = images_of(folder)
-    for store in (single, coarse):
-        assert store.ensure(images, backbone).encoded == 12
-    exact, rough = (store.load(list(images))[torch.arange(13)] for store in (single, coarse))
-    assert not torch.allclose(exact, rough.float(), rtol=1e-4, atol=1e-4)  # it is kept in bfloat16
-    torch.testing.assert_close(exact, rough.float(), rtol=0.05, atol=0.1)
-
-
-def test_root_is_the_environments(tmp_path, monkeypatch):
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "elsewhere"))
-    assert store_of(Pooled()).root == tmp_path / "elsewhere"
-
-
-def test_estimate():
-    assert encoding_estimate(75_000, 257, 1024) == 75_000 * 257 * 1024 * 2
-    assert encoding_estimate(10, 1, 512, torch.float32) == 10 * 512 * 4
 
 
 @pytest.mark.gpu
@@ -294,10 +246,8 @@ def test_unreadable_images_are_named_and_the_others_stored(tmp_path, folder, wor
 @pytest.mark.parametrize(("scale", "what"), [(1e6, r"a feature of \d"), (float("nan"), "not a finite number")])
 def test_out_of_half_range_names_the_image(tmp_path, folder, scale, what):
     images = images_of(folder)
-    with pytest.raises(NegbenchError, match=rf"image 'copy' \(.*copy\.png\) has .*{what}.*float32"):
+    with pytest.raises(NegbenchError, match=rf"image 'copy' \(.*copy\.png\) has .*{what}.*65504"):
         new_store(tmp_path).ensure(images, Pooled(scale=scale))
-    if scale == 1e6:
-        assert new_store(tmp_path, torch.float32).ensure(images, Pooled(scale=scale)).encoded == 12
 
 
 def test_values_up_to_half_range_are_kept(tmp_path, folder):
@@ -331,9 +281,9 @@ def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monk
 
 def test_too_little_room_is_said_before_encoding(tmp_path, folder, monkeypatch):
     backbone = Pooled()
-    usage = features.shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(features.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(NegbenchError, match=r"features of 12 images take .* set NEGBENCH_CACHE"):
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(NegbenchError, match=r"of disk, .*set NEGBENCH_CACHE"):
         new_store(tmp_path).ensure(images_of(folder), backbone)
     assert backbone.batches == []
 
@@ -372,23 +322,21 @@ def test_reading_what_is_not_there(tmp_path, folder):
         store.load(["i01", "i02"])
 
 
-@pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden"])
-def test_bad_keys(tmp_path, key):
-    with pytest.raises(OptionError, match="key must be"):
-        FeatureStore(tmp_path, key, (1, 1))
+def test_bad_keys(tmp_path):
+    for key in ("", "../up", "a/b", ".hidden"):
+        with pytest.raises(OptionError, match="key must be"):
+            FeatureStore(tmp_path, key, (1, 1))
 
 
 def test_bad_numbers(tmp_path, folder):
     with pytest.raises(OptionError, match="batch_size must be >= 1, got 0"):
         new_store(tmp_path).ensure({}, Pooled(), batch_size=0)
-    with pytest.raises(OptionError, match="dtype"):
-        new_store(tmp_path, torch.float64)
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["truncate", "empty", "garbage", "hashes", "header"])
+@pytest.mark.parametrize("damage", ["truncate", "hashes", "header"])
 def test_a_damaged_shard_is_encoded_anew(tmp_path, folder, small_shards, damage, logged):
     images, backbone = images_of(folder), Pooled()
     store = new_store(tmp_path)
@@ -399,7 +347,7 @@ def test_a_damaged_shard_is_encoded_anew(tmp_path, folder, small_shards, damage,
     hashes = store._shards[shard.name].contents[0]
     if damage == "hashes":
         data[data.index(hashes)] ^= 1
-    changed = {"truncate": data[:-1], "empty": b"", "garbage": b"x" * 500, "header": b"\xff" + data[1:]}
+    changed = {"truncate": data[:-1], "header": b"\xff" + data[1:]}
     shard.write_bytes(changed.get(damage, data))
     reopened = new_store(tmp_path)
     assert any(f"{shard} is damaged" in record.getMessage() for record in logged)
@@ -635,11 +583,6 @@ def test_pixel_source(folder):
     images[2].write_bytes(b"")
     with pytest.raises(DataError, match=f"{images[2].name} is not a readable image"):
         source[torch.tensor([2])]
-
-
-def test_transform_pickles_without_the_weights():
-    backbone = Pooled()
-    assert len(pickle.dumps(backbone.transform)) < 200
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,13 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from negbench.datasets.cirr import Cirr
-from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.registry import registry
+from negbench.errors import DataError, OptionError
+from negbench.testing.datasets import SIGNS, toy_table
 
 Files = dict[str, Any]
 PREFIX = {"train": "train", "val": "dev", "test1": "test1"}
@@ -60,14 +57,6 @@ def root(tmp_path: Path) -> Path:
 
 def load(root: Path, **options: Any) -> Cirr:
     return Cirr.load(root=root, **{"images": False, **options})
-
-
-def table_of(data: Cirr, seed: int, levels: int | None = None) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(data.queries), len(data.images))
-    if levels is None:
-        return torch.randn(shape, generator=generator) - 3  # negative as a rule
-    return torch.randint(-levels, 1, shape, generator=generator).float()
 
 
 def block(scores: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
@@ -117,7 +106,7 @@ def test_published_counts(shared_data: Path) -> None:
 @pytest.mark.data
 def test_submission_of_random_scores_to_the_real_split(shared_data: Path) -> None:
     data = load(shared_data / "cirr", split="test1")
-    scores = table_of(data, 0)
+    scores = toy_table(data, 0)
     files = json.loads(json.dumps(data.submission(block(scores))))
     captions = json.loads((shared_data / "cirr/captions/cap.rc2.test1.json").read_text())
     assert submission_faults(files, captions, set(data.images)) == []
@@ -166,7 +155,7 @@ def test_training_corpus(root: Path) -> None:
     assert targets.remarks == ()
     train, dev = targets.split_dev(0.3, 0)
     assert len(train.queries) == 2
-    assert "average" in dev.evaluate(table_of(dev, 0))
+    assert "average" in dev.evaluate(toy_table(dev, 0))
 
 
 def test_options(root: Path) -> None:
@@ -174,7 +163,6 @@ def test_options(root: Path) -> None:
         load(root, split="test")
     with pytest.raises(OptionError, match="corpus must be images or targets, got 'all'"):
         load(root, corpus="all")
-    assert registry.make("datasets", "cirr", root=str(root), images=False).identity == load(root).identity
 
 
 def loop_metrics(data: Cirr, scores: Tensor) -> dict[str, float]:
@@ -211,16 +199,15 @@ def large_files(queries: int, images: int, seed: int) -> Files:
     return {CAPTIONS: entries, SPLIT: {name: f"./dev/{name}.png" for name in ids}}
 
 
-@pytest.mark.parametrize("levels", [None, 4, 1])
-def test_metrics_against_loops(tmp_path: Path, levels: int | None) -> None:
+def test_metrics_against_loops(tmp_path: Path) -> None:
     data = load(write(tmp_path, large_files(60, 80, seed=1)))
-    scores = table_of(data, 3, levels)
-    found = data.evaluate(scores)
-    assert list(found) == list(data.card.metrics)
-    assert data.card.main == "average"
-    assert found == pytest.approx(loop_metrics(data, scores), abs=1e-12)
     part = data.with_queries([5, 2, 9], "three")
-    assert part.evaluate(scores[[5, 2, 9]]) == pytest.approx(loop_metrics(part, scores[[5, 2, 9]]), abs=1e-12)
+    for sign in SIGNS:
+        scores = toy_table(data, 3, sign)
+        found = data.evaluate(scores)
+        assert list(found) == list(data.card.metrics)
+        assert found == pytest.approx(loop_metrics(data, scores), abs=1e-12)
+        assert part.evaluate(scores[[5, 2, 9]]) == pytest.approx(loop_metrics(part, scores[[5, 2, 9]]), abs=1e-12)
 
 
 def test_ranks_of_another_data_set_are_refused(root: Path) -> None:
@@ -233,7 +220,7 @@ def test_ranks_of_another_data_set_are_refused(root: Path) -> None:
 
 def test_submission_of_a_part_is_refused(root: Path) -> None:
     data = load(root, split="test1")
-    scores = table_of(data, 0)
+    scores = toy_table(data, 0)
     files = data.submission(block(scores))
     captions = toy_files("test1")["captions/cap.rc2.test1.json"]
     assert submission_faults(files, captions, set(data.images)) == []  # lists end with the gallery
@@ -244,9 +231,10 @@ def test_submission_of_a_part_is_refused(root: Path) -> None:
 # --- images ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tree", ["img_raw/train/34", "train/34", "train", "anything"])
-def test_both_trees(standin: ModuleType, root: Path, tree: str) -> None:
-    standin.write_images(root / tree, toy_files("train")["image_splits/split.rc2.train.json"])
+def test_both_trees(standin: ModuleType, root: Path) -> None:
+    names = list(toy_files("train")["image_splits/split.rc2.train.json"])
+    standin.write_images(root / "img_raw/train/34", names[:5])
+    standin.write_images(root / "train", names[5:])
     data = load(root, split="train", images=True)
     assert data.missing == ()
     assert data.open_image("train-7-0-img0").getpixel((0, 0)) == tuple(standin.color_of("train-7-0-img0"))
@@ -291,58 +279,20 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "no split file": (lambda f: f.pop(SPLIT), r"split\.rc2\.val\.json is missing"),
     "no target": (lambda f: f[CAPTIONS][1].pop("target_hard"), r"entry 1: key 'target_hard' is missing"),
     "pairid": (entry_change("pairid", "101"), r"entry 1: key 'pairid': want an integer, got '101'"),
-    "pairid bool": (entry_change("pairid", True), r"want an integer, got True"),
     "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' is there twice \(entries 0 and 1\)"),
-    "path": (entry_change("reference", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no image id"),
-    "outside": (entry_change("target_hard", "dev-99"), r"target 'dev-99' of query 101 is not in the gallery s"),
+    "outside": (entry_change("target_hard", "dev-99"), r"target 'dev-99' of query 101 is not in its image group"),
     "reference": (entry_change("reference", "dev-99"), r"reference 'dev-99' of query 101 is not in the gallery"),
-    "group": (entry_change("img_set", 4), r"key 'img_set': want an object, got 4"),
-    "members": (group_change("members", "a"), r"key 'img_set': key 'members': want a list, got 'a'"),
     "five members": (group_change("members", MEMBERS[:5]), r"want 6 distinct members, .* got 4 others"),
-    "a member twice": (group_change("members", MEMBERS[:5] + MEMBERS[:1]), r"want 6 distinct members"),
     "reference not a member": (group_change("members", ["dev-6-0-img0", MEMBERS[0], *MEMBERS[2:]]), r"got 6 others"),
     "member unknown": (group_change("members", [*MEMBERS[:5], "zzz"]), r"member 'zzz' is not in the gallery"),
     "target not a member": (
         group_change("members", [*MEMBERS[:5], "dev-8-0-img0"]), r"target .* is not in its image group"),
     "split a list": (lambda f: f.update({SPLIT: MEMBERS}), r"split\.rc2\.val\.json: want an object"),
     "split path": (lambda f: f[SPLIT].update({MEMBERS[0]: "../x.png"}), r"is no path below the images' folder"),
-    "split absolute": (lambda f: f[SPLIT].update({MEMBERS[0]: "/etc/x.png"}), r"is no path below the images' folder"),
     "split value": (lambda f: f[SPLIT].update({MEMBERS[0]: None}), r"key 'dev-0-0-img0': want a string, got None"),
-    "split id": (lambda f: f[SPLIT].update({"a/b": "./dev/b.png"}), r"'a/b' is no image id"),
-    "truncated": (lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS]).encode()[:-9]}), r"is not valid JSON"),
-    "not UTF-8": (lambda f: f.update({SPLIT: b'{"\xff": 1}'}), r"is not UTF-8 \(byte 2\)"),
     "empty": (lambda f: f.update({CAPTIONS: []}), r"cirr val: no query is left"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
-    change, message = FLAWS[flaw]
-    files = toy_files()
-    change(files)
-    with pytest.raises(DataError, match=message) as caught:
-        load(write(tmp_path, files))
-    assert "\n" not in str(caught.value)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), split=st.sampled_from(["train", "val", "test1"]))
-def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject, split: str) -> None:
-    files = toy_files(split)
-    root = flaws.write(tmp_path / "fuzz", flaws.damaged(data, files, list(files)))
-    try:
-        loaded = load(root, split=split)
-    except NegbenchError as error:
-        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
-    else:
-        scores = torch.zeros(len(loaded.queries), len(loaded.images))
-        loaded.rank(block(scores))
-        if split == "test1":
-            assert all(set(rows) <= {*loaded.images} for rows in _lists(loaded.submission(block(scores))))
-        assert not any("/" in image or image == ".." for image in loaded.all_images)
-    finally:
-        shutil.rmtree(root)
-
-
-def _lists(files: dict[str, Any]) -> list[list[str]]:
-    return [value for body in files.values() for key, value in body.items() if key not in ("version", "metric")]
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType) -> None:
+    flaws.check(FLAWS, toy_files, tmp_path, load)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -122,8 +121,7 @@ def test_ranks_against_loops() -> None:
         assert ranks.subset_rank is None
 
 
-@pytest.mark.parametrize("exclude", [False, True])
-@pytest.mark.parametrize("levels", [None, 3])
+@pytest.mark.parametrize(("exclude", "levels"), [(False, None), (True, 3)])
 def test_relevant_ranks_against_loops(exclude: bool, levels: int | None) -> None:
     data = toy(more=True, exclude=exclude)
     scores = scores_of(data, levels=levels)
@@ -154,7 +152,7 @@ def test_subset_ranks_against_loops() -> None:
     assert ranks.subset_rank.tolist() == want
 
 
-@pytest.mark.parametrize("block", [1, 3, 7, 1000])
+@pytest.mark.parametrize("block", [1, 7])
 def test_blocks_do_not_change_the_ranks(block: int) -> None:
     data = toy(more=True, subset=True, exclude=True)
     scores = scores_of(data, levels=4)
@@ -252,8 +250,7 @@ def test_construction_names_the_query() -> None:
         dataclasses.replace(data, queries=[data.queries[0], data.queries[0]])
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("fraction", "seed"), [(0.1, 0), (0.5, 1)])
 def test_split_dev(fraction: float, seed: int) -> None:
     data = toy(queries=200)
     train, dev = data.split_dev(fraction, seed)
@@ -268,7 +265,7 @@ def test_split_dev(fraction: float, seed: int) -> None:
     assert len({data.identity, train.identity, dev.identity}) == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_target_of_two_groups_keeps_the_part_of_its_first(seed: int) -> None:
     data = toy(queries=60)
     shared = {q.target for q in data.queries if q.group == "one"} & {q.target for q in data.queries if q.group == "two"}
@@ -343,13 +340,6 @@ def test_what_needs_a_missing_image_goes(tmp_path: Path) -> None:
     assert data.loaded(None, tmp_path).queries == queries
     with pytest.raises(DataError, match=rf"toy val: no query is left of {tmp_path} \(0 images missing\)"):
         dataclasses.replace(data, queries=[]).loaded(None, tmp_path)
-
-
-def test_a_worker_process_can_take_it() -> None:
-    data = toy(more=True)
-    scores = scores_of(data)
-    before = data.evaluate(scores)
-    assert pickle.loads(pickle.dumps(data)).evaluate(scores) == before
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])

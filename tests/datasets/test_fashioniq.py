@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from negbench.datasets.fashioniq import FashionIQ
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -74,19 +71,18 @@ def per_group(data: FashionIQ) -> tuple[int, ...]:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_published_counts(shared_data: Path, split: str) -> None:
-    data = load(shared_data / "fashioniq", split=split, corpus="images")
-    assert per_group(data) == QUERIES[split]
-    assert sizes(data) == ORIGINAL[split]
-    assert data.remarks == ()
-    assert data.extra_images == []
-    assert not data.partial
-    captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
-    mine = [query for query in data.queries if query.group == "shirt"]
-    assert [(q.reference, q.target, list(q.captions)) for q in mine] == [
-        (c["candidate"], c.get("target"), c["captions"]) for c in captions
-    ]
+def test_published_counts(shared_data: Path) -> None:
+    for split in ("train", "val", "test"):
+        data = load(shared_data / "fashioniq", split=split, corpus="images")
+        assert per_group(data) == QUERIES[split]
+        assert sizes(data) == ORIGINAL[split]
+        assert data.remarks == ()
+        assert data.extra_images == []
+        captions = json.loads((shared_data / f"fashioniq/captions/cap.shirt.{split}.json").read_text())
+        mine = [query for query in data.queries if query.group == "shirt"]
+        assert [(q.reference, q.target, list(q.captions)) for q in mine] == [
+            (c["candidate"], c.get("target"), c["captions"]) for c in captions
+        ]
 
 
 @pytest.mark.data
@@ -112,13 +108,6 @@ def test_training_corpus_of_targets(shared_data: Path) -> None:
     train, dev = data.split_dev(0.1, 0)
     assert abs(len(dev.queries) - 1800) <= 3
     assert not {q.target for q in train.queries} & {q.target for q in dev.queries}
-
-
-@pytest.mark.data
-def test_single_captions_double_the_queries(shared_data: Path) -> None:
-    data = load(shared_data, caption_mode="single")
-    assert per_group(data) == tuple(2 * count for count in QUERIES["val"])
-    assert data.remarks == ()
 
 
 @pytest.mark.data
@@ -179,9 +168,6 @@ def texts_of(data: FashionIQ, epoch: int, seed: int) -> list[str]:
 
 
 def test_caption_modes(root: Path) -> None:
-    single = load(root, caption_mode="single")
-    assert [q.id for q in single.queries[:2]] == ["dress-val-00000-0", "dress-val-00000-1"]
-    assert [q.text for q in single.queries[:2]] == ["Is darker", "Has no sleeves"]
     comma = load(root, caption_mode="comma")
     assert [q.text for q in comma.queries[:2]] == ["is Darker, has no sleeves.", "is red, and shorter."]
     assert comma.identity != load(root).identity
@@ -209,16 +195,6 @@ def test_random4_is_deterministic_per_query_and_uniform(root: Path) -> None:
     assert len(counts) == 4
     assert sum((n - 500) ** 2 / 500 for n in counts.values()) < 16.3  # chi-square, 3 degrees, p = 0.001
     assert [texts_of(data, e, 1) for e in range(8)] != [texts_of(data, e, 2) for e in range(8)]
-
-
-def test_scores_by_hand(root: Path) -> None:
-    data = load(root)
-    scores = torch.zeros(6, 12)
-    summary = data.evaluate(scores)
-    assert list(summary) == list(data.card.metrics)
-    assert data.card.main == "average/recall"
-    # galleries of four: everything is among the first ten
-    assert set(summary.values()) == {1.0}
 
 
 def test_summarise_by_hand() -> None:
@@ -270,7 +246,6 @@ def test_relevance_is_read_and_kept_within_the_gallery(root: Path) -> None:
     assert data.queries[2].relevant == ()
     assert data.relevant is not None
     assert data.relevant.row(2).tolist() == [int(data.target_columns[2])]
-    assert load(root, caption_mode="single").queries[1].relevant == ("Dval1", "Dval3")
     write(root, {"relevance.json": {"val": {"dress": rows[:1]}}})
     with pytest.raises(DataError, match=r"1 rows in relevance\.json for 2 entries of cap\.dress\.val\.json"):
         load(root)
@@ -285,16 +260,15 @@ def test_test_split_has_no_targets(root: Path) -> None:
         load(root, split="test", protocol="val")
 
 
-@pytest.mark.parametrize(
-    "option", [{"split": "dev"}, {"protocol": "VAL"}, {"caption_mode": "join"}, {"corpus": "all"},
-               {"categories": ()}, {"categories": ("dress", "dress")}, {"categories": ("hat",)}],
-)  # fmt: skip
-def test_unknown_options_are_quoted(root: Path, option: dict[str, Any]) -> None:
-    name, value = next(iter(option.items()))
-    with pytest.raises(OptionError) as caught:
-        load(root, **option)
-    assert str(caught.value).startswith(f"{name} must be one")
-    assert repr(value) in str(caught.value)
+def test_unknown_options_are_quoted(root: Path) -> None:
+    for name, value in (
+        ("split", "dev"), ("protocol", "VAL"), ("caption_mode", "single"), ("corpus", "all"), ("categories", ()),
+        ("categories", ("dress", "dress")), ("categories", ("hat",)),
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as caught:
+            load(root, **{name: value})
+        assert str(caught.value).startswith(f"{name} must be one")
+        assert repr(value) in str(caught.value)
 
 
 # --- where the data are ------------------------------------------------------------------------------------------
@@ -310,24 +284,6 @@ def test_root_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) 
         FashionIQ.load(images=False)
     for part in ("--data-root", "https://github.com/XiaoxiaoGuo/fashion-iq", "captions/cap.CATEGORY.SPLIT.json"):
         assert part in str(caught.value)
-
-
-# --- images ------------------------------------------------------------------------------------------------------
-
-
-def with_images(standin: ModuleType, root: Path, split: str) -> Path:
-    for category in ("dress", "shirt", "toptee"):
-        ids = toy_files()[f"image_splits/split.{category}.{split}.json"]
-        standin.write_images(root / "images" / category, ids)
-    return root
-
-
-def test_images_are_found(standin: ModuleType, root: Path) -> None:
-    data = FashionIQ.load(root=with_images(standin, root, "val"))
-    pixel = data.open_image("Sval2").getpixel((0, 0))
-    assert pixel == tuple(standin.color_of("Sval2"))
-    assert not data.partial
-    assert data.identity == load(root).identity
 
 
 # --- flawed files ------------------------------------------------------------------------------------------------
@@ -348,20 +304,15 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "split file absent": (lambda f: f.pop(SPLIT), r"split\.dress\.val\.json is missing"),
     "key absent": (lambda f: f[CAPTIONS][1].pop("target"), r"cap\.dress\.val\.json: entry 1: key 'target' is missing"),
     "wrong type": (entry_change("candidate", 7), r"entry 1: key 'candidate': want a string, got 7"),
-    "captions no list": (entry_change("captions", "is red"), r"entry 1: key 'captions': want a list, got 'is red'"),
     "three captions": (entry_change("captions", ["a", "b", "c"]), r"entry 1: key 'captions': want 2 captions"),
-    "caption null": (entry_change("captions", ["a", None]), r"key 'captions'\[1\]: want a string, got None"),
     "path in an id": (entry_change("candidate", "../../etc/passwd"), r"'\.\./\.\./etc/passwd' is no image id"),
-    "dots": (entry_change("candidate", ".."), r"'\.\.' is no image id"),
     "empty id": (entry_change("target", ""), r"'' is no image id"),
-    "backslash": (entry_change("target", "a\\b"), r"is no image id"),
     "newline": (entry_change("target", "a\nb"), r"'a\\nb' is no image id"),
     "entry no object": (lambda f: f[CAPTIONS].append(3), r"entry 2: want an object, got 3"),
     "file no list": (lambda f: f.update({CAPTIONS: {"a": 1}}), r"cap\.dress\.val\.json: want a list"),
     "duplicate": (lambda f: f[SPLIT].append("Dval0"), r"image 'Dval0' is there twice \(entries 0 and 4\)"),
-    "path in the split file": (lambda f: f[SPLIT].append("a/b"), r"split\.dress\.val\.json: entry 4: 'a/b' is no im"),
     "target not in the gallery": (
-        entry_change("target", "Dval9"), r"entry 1: target 'Dval9' of query dress-val-00001 is not in the gallery"),
+        entry_change("target", "Dval9"), r"target 'Dval9' of query dress-val-00001 is not in the gallery"),
     "truncated": (
         lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS], indent=1).encode()[:-40]}),
         r"cap\.dress\.val\.json is not valid JSON: .* at line \d+, column \d+"),
@@ -374,52 +325,5 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaw: str) -> None:
-    change, message = FLAWS[flaw]
-    files = toy_files()
-    change(files)
-    with pytest.raises(DataError, match=message) as caught:
-        load(write(tmp_path, files))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_byte_order_mark_is_dropped(root: Path) -> None:
-    path = root / CAPTIONS
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(load(root).queries) == 6
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
-    files = toy_files()
-    files["relevance.json"] = {"train": {"dress": [["Dtrain1"], ["Dtrain2", "Dtrain1"]]}}
-    files["asin2attr.dress.train.json"] = {"Dtrain0": [["red"], ["long"]]}
-    readable = [name for name in files if ".dress.train" in name or name == "relevance.json"]
-    corpus = data.draw(st.sampled_from(["targets", "images"]))
-    root = write(tmp_path / "fuzz", flaws.damaged(data, files, readable))
-    try:
-        loaded = load(root, split="train", corpus=corpus, categories=("dress",))
-    except NegbenchError as error:
-        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
-    else:
-        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
-        assert loaded.identity
-        assert len(loaded.at_epoch(0, 0).queries) == len(loaded.queries)
-    finally:
-        shutil.rmtree(root)
-
-
-# --- the stand-in data -------------------------------------------------------------------------------------------
-
-
-def test_standin_makes_a_root_that_loads(standin: ModuleType, root: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert standin.write_standin(root, out) == 24
-    data = FashionIQ.load(root=out)
-    assert data.identity == load(root).identity
-    assert FashionIQ.load(root=out, split="train", corpus="images").missing == ()
-    assert data.open_image("Tval1").size == (8, 8)
-    assert data.open_image("Tval1").tobytes() == bytes(standin.color_of("Tval1")) * 64
-    assert not (out / "captions/cap.dress.test.json").exists()
+def test_a_flawed_file_is_one_clear_line(tmp_path: Path, flaws: ModuleType) -> None:
+    flaws.check(FLAWS, toy_files, tmp_path, load)

@@ -166,9 +166,3 @@ def test_worker_processes_find_the_same(file: Path, monkeypatch: pytest.MonkeyPa
     here, there = check(file), check(file, workers=2)
     assert here.to_dict(manifest=True) == there.to_dict(manifest=True)
     assert kinds(there) == [("undecodable", (), ("val1",))]
-
-
-def test_synthetic_data_are_clean(toy_root: Path) -> None:
-    found = verify("synthetic", {"root": toy_root})
-    assert [p for p in found.problems if p.kind != "duplicate"] == []
-    assert len(found.manifest) == 3 * (32 + 16)

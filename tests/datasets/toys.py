@@ -164,7 +164,6 @@ TOYS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "fashion200k": fashion200k,
     "fashioniq": fashioniq,
     "hp-fashioniq": preferences,
-    "hs-fashioniq": preferences,
     "mit-states": mit_states,
     "synthetic": synthetic,
     "triplets": triplets,

@@ -28,7 +28,6 @@ def six(groups: tuple[str, ...] = ("all",) * 6) -> QueryRanks:
         gallery_size=torch.full((6,), 60),
         relevant_ranks=Ragged.of(RELEVANT),
         subset_rank=torch.tensor([1, 2, 3, 1, 4, 5]),
-        aspects=(("addition",), ("negation", "addition"), (), ("negation",), ("viewpoint",), ("own",)),
     )
 
 
@@ -75,10 +74,6 @@ TABLES: dict[str, Table] = {
         "recall_at_10": RECALLS["recall_at_10"],
         "recall_at_25": (5 / 6, AT50, "abcdef", False),
         "recall_at_50": RECALLS["recall_at_50"],
-        "semantic/addition/map_at_10": (13 / 24, AP10[:2], "ab", False),
-        "semantic/negation/map_at_10": (1 / 6, [1 / 3, 0], "bd", False),
-        "semantic/viewpoint/map_at_10": (1 / 2, [1 / 2], "e", False),
-        "semantic/own/map_at_10": (4 / 15, [4 / 15], "f", False),
     },
     "mit-states": {
         **{name: RECALLS[name] for name in ("recall_at_1", "recall_at_5", "recall_at_10")},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from negbench.api import make_strategy
-from negbench.datasets import cirr, fashioniq, hp_fashioniq, hs_fashioniq
+from negbench.datasets import cirr, fashioniq, hp_fashioniq
 from negbench.datasets._fashioniq_files import FashionIQOptions
 from negbench.errors import NegbenchError
 from negbench.report.published import PATH, PublishedRow, published_rows, read_published, rows_beside, rows_for
@@ -38,10 +38,10 @@ def test_rows_as_printed() -> None:
         ("QuRe table 8", "QuRe BLIP", "circo", "map_at_50", 0.2431),
         ("QuRe table 8", "CoVR-2", "hp-fashioniq", "all/preference_rate", 0.7199),
         ("QuRe table 4", "SPRC", "hp-fashioniq", "all/preference_rate", 0.7382),
-        ("CIRQRS table 2", "CIRQRS", "hs-fashioniq", "all/spearman", 0.42),
-        ("CIRQRS table 3", "Recall@5", "hs-fashioniq", "all/preference_rate_with_ties", 0.58),
-        ("CIRQRS eq. 9", "CIRQRS", "hs-fashioniq", "all/preference_rate_equal_recall", 0.73),
-        ("CIRQRS sec. 5.4", "CLIP4CIR", "hs-fashioniq", "all/preference_rate_with_ties", 0.6608),
+        ("CIRQRS table 2", "CIRQRS", "hp-fashioniq", "all/spearman", 0.42),
+        ("CIRQRS table 3", "Recall@5", "hp-fashioniq", "all/preference_rate_with_ties", 0.58),
+        ("CIRQRS eq. 9", "CIRQRS", "hp-fashioniq", "all/preference_rate_equal_recall", 0.73),
+        ("CIRQRS sec. 5.4", "CLIP4CIR", "hp-fashioniq", "all/preference_rate_with_ties", 0.6608),
         ("CIRQRS table 4", "DRA", "fashioniq", "average/recall_at_50", 0.6319),
         ("CIRQRS table 5", "CASE Pre-LaSCo.Ca", "cirr", "overall", 0.8259),
         ("CIRQRS table 6", "SPRC", "fashioniq", "average/cirqrs", 70.71),
@@ -102,8 +102,7 @@ def test_rows_name_benchmarks_metrics_and_strategies_that_exist() -> None:
     cards = {
         "fashioniq": fashioniq.card(FashionIQOptions("val")),
         "cirr": cirr.card("val"),
-        "hp-fashioniq": hp_fashioniq.HPFashionIQ.published,
-        "hs-fashioniq": hs_fashioniq.HSFashionIQ.published,
+        "hp-fashioniq": hp_fashioniq.CARD,
     }
     shown = {f"{part}/cirqrs{k}" for part in ("dress", "shirt", "toptee", "average") for k in ("", "_at_10", "_at_50")}
     for row in published_rows():

@@ -36,7 +36,6 @@ def make(kind: str, *, queries: int = 30, size: int = 70, seed: int = 0) -> Data
             query["subset"] = (*more, target)
         if kind == "circo":
             query["relevant"] = (target, *more[: n % 4])
-            query["aspects"] = (source.choice(circo.ASPECTS),)
         made.append(Query(**query))
     images, columns = columns_of(groups)
     rest: dict[str, Any] = {"split": "val", "queries": made, "images": images, "groups": columns, "content": "c"}
