@@ -21,7 +21,7 @@ from negbench.analysis.words import bracket, label_of, p_text, percent, plain, s
 from negbench.display import Grid
 from negbench.errors import RunError, without_secrets
 from negbench.report.charts import MARKERS, PALETTE, Chart, Panel
-from negbench.report.page import Note, Page, PageSection, Table, write_page
+from negbench.report.page import Note, Page, PageSection, Table, chapters, write_page
 from negbench.report.views import trials_shown
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
@@ -98,18 +98,17 @@ def study_page(book: Book) -> Page:
         if spec.active_pruner != "none"
         else f"{_RECALL.capitalize()}."
     )
-    trials = PageSection(
-        "trials", "Trials", "", (Table("trials", "All trials", trials_frame(book), text),), folded=True
-    )
-    sections = [_found(book), _history(book), trials]
+    trials = PageSection("trials", "Trials", "", (Table("trials", "All trials", trials_frame(book), text),))
+    knobs = list[PageSection]()
     if len(shares := importance_frame(book)):
         text = "fANOVA over the finished trials: it ranks knobs, and measures nothing exactly. What two knobs explain "
         text += f"only together is in neither share. n = {len(finished(book))} trials."
-        sections.insert(2, PageSection("knobs", "Knobs", "", (Table("importance", "Importance", shares, text),)))
+        knobs.append(PageSection("knobs", "Knobs", "", (Table("importance", "Importance", shares, text),)))
     return Page(
         title=f"negbench: study {book.name}",
         subtitle=f"Knobs of {base['strategy']['name']} that papers set by hand, searched. Trials are scored on a dev "
         "part of train; the reported split was closed to them.",
+        header=(str(base["dataset"]["name"]), f"{len(finished(book))} finished trials", f"{spec.epochs} epochs"),
         answer=_answer(book),
         facts=(
             ("trials", ", ".join(f"{count} {state}" for state, count in book.counts().items() if count)),
@@ -121,7 +120,7 @@ def study_page(book: Book) -> Page:
             ("pruner", spec.active_pruner),
             ("look", dashboard_command(book)),
         ),
-        sections=tuple(sections),
+        chapters=chapters(result=[_found(book), _history(book)], why=knobs, details=[trials]),
     )
 
 
