@@ -70,8 +70,8 @@ docs: $(STAMP) ## build the documentation site in build/site, without network
 bench: $(STAMP) ## run the benchmarks, each a table of ratios within one run
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-system: ## install Debian packages for the browser and PostgreSQL tests (as root); without them those tests skip
+system: ## install Debian packages for the browser tests (as root); without them those tests skip
 	apt-get update -qq
-	apt-get install -y -qq --no-install-recommends chromium postgresql
+	apt-get install -y -qq --no-install-recommends chromium
 
 .PHONY: help install demo pictures test faults fuzz mutants lint docs bench system

@@ -373,9 +373,6 @@ class Study(RunSettings, WorkerOptions, TrackedOptions):
     fix: tuple[str, ...] = option(
         (), "Do not search this key: keep its value, or set it to VALUE.", metavar="KEY[=VALUE]"
     )
-    points: tuple[dict[str, Any], ...] = option(
-        (), "Points that are computed instead of a search, each key -> value; the default is added.", cli=False
-    )
     force: bool = option(False, "Search more than five knobs.")
     minimise: Minimise | None = option(
         None, "Second objective: mining-seconds or false-negative-rate (nothing is pruned)."
@@ -384,7 +381,7 @@ class Study(RunSettings, WorkerOptions, TrackedOptions):
     pruner: Pruner = option("median", "median, hyperband or none.")
     storage: str | None = option(
         None,
-        "postgresql://USER@HOST/DATABASE [default: a journal file in RUNS/NAME].",
+        "Database URL for Optuna [default: a journal file in RUNS/NAME]; workers share RUNS.",
         recipe=False,
     )
     final_seeds: int | None = option(

@@ -16,7 +16,7 @@ from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of
 from negbench.report.charts import Chart, Panel, heat, line_style, squares
-from negbench.report.page import Note, PageSection, Part, Table
+from negbench.report.page import PageSection, Part, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def _dials(found: Findings) -> list[PageSection]:
     charts = dial_charts(found.dials, found.main)
     text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
-    changes: tuple[Part, ...] = (Note("No order changes along a dial."),)
+    changes: tuple[Part, ...] = ()
     if found.crossings:
         text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
         changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
@@ -83,12 +83,6 @@ def tuned_section(found: Findings) -> PageSection | None:
     )
     table = Table("tuned", f"{found.document['tuned']['trials']} trials", tuned_frame(found.tuned), "", FOLDED)
     return PageSection("tuned", "At equal tuning", text, (table,))
-
-
-def notes_section(found: Findings) -> PageSection | None:
-    """Cells that there cannot be, and what is not supported; None where nothing is left out."""
-    lines = tuple(Note(line) for line in found.notes())
-    return PageSection("notes", "What is left out", "", lines) if lines else None
 
 
 # --- charts ---------------------------------------------------------------------------------------------------------

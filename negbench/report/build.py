@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from negbench.analysis.columns import metric_column
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
 from negbench.analysis.regime_card import READ, card_frame, run_frame
@@ -18,10 +21,10 @@ from negbench.analysis.words import label_of, percent
 from negbench.files import read_json
 from negbench.grid.comparison import AXES, Group
 from negbench.report import figures
-from negbench.report.axis_sections import axis_sections, notes_section, tuned_section
+from negbench.report.axis_sections import axis_sections, tuned_section
 from negbench.report.charts import Chart
 from negbench.report.figures import Runs
-from negbench.report.page import Cards, Choice, Note, Page, PageSection, Part, Table, write_page
+from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
 from negbench.report.published import rows_beside
 from negbench.runfolder import RunFolder, find_run
 
@@ -68,16 +71,26 @@ def comparison_page(folder: Path, found: Findings, galleries: int) -> Page:
     rows = [row for row in found.rows if row.settings != TUNED]
     parts = figures.parts_of(ordered(found.plain, rows), rows) if found.plain else []
     tables = leader_tables(groups, found.rows)
-    sections = [*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)]
-    sections += [_did(tables), _regime(tables), _statistics(found.rows), _audit(folder), notes_section(found)]
-    sections += [_published(parts), *_charts(parts), *_galleries(parts, galleries), _cells(groups, cells)]
+    val, train, missing = _galleries(parts, galleries)
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="Which negatives should the model be trained against? Everything but what the table names is held "
         "fixed: initial weights, batches and epochs are the same for every strategy of a seed.",
+        header=_header(groups),
         answer=tuple(found.answer()),
         facts=_facts(groups),
-        sections=tuple(section for section in sections if section is not None),
+        chapters=chapters(
+            result=[*axis_sections(found), _leader(found, tables, cells, parts), tuned_section(found)],
+            why=[*_charts(parts), _did(tables), _regime(tables)],
+            examples=[val, train],
+            details=[
+                _statistics(found.rows),
+                _audit(folder),
+                _published(parts),
+                _left_out(found.notes(), missing),
+                _cells(groups, cells),
+            ],
+        ),
     )
 
 
@@ -91,13 +104,19 @@ def run_page(folder: RunFolder, galleries: int) -> Page:
     before = result["baselines"].get("untrained", {}).get(main)
     answer = f"{label_of(main)} {percent(result['metrics'][main])} % on {manifest['dataset']['val']}"
     answer += f", {percent(before)} % before training" if before is not None else ""
-    sections = [_metrics(folder), _published(parts), *_charts(parts), *_galleries(parts, galleries), _settings(folder)]
+    val, train, missing = _galleries(parts, galleries)
     return Page(
         title=f"negbench: {folder.run_id}",
         subtitle=f"One run of {labels['strategy']} under {labels['loss']}.",
+        header=_header([group]),
         answer=(f"{answer}. One seed says nothing about the spread between seeds.",),
         facts=_facts([group]),
-        sections=tuple(section for section in sections if section is not None),
+        chapters=chapters(
+            result=[_metrics(folder)],
+            why=_charts(parts),
+            examples=[val, train],
+            details=[_published(parts), _left_out([], missing), _settings(folder)],
+        ),
     )
 
 
@@ -119,12 +138,11 @@ def _leader(
     tested = " Difference in points, with an interval and a p-value for the whole table; `beaten by` is of all pairs; "
     tested += "detectable: the true difference that would be found with a power of 80 %. Over all: every data set and "
     tested += "backbone weighs the same."
+    best = tuple(metric_column(name).title for name in found.groups[0].results[0]["metrics"])
     for key, where, table in _by_dataset(tables):
-        shown.append(
-            Table(f"leader{key}", f"Leader table{where}", table.quality, text + tested * bool(found.rows), FOLDED)
-        )
-    several = bool(found.dials.axes or found.systems)
-    return PageSection("leader", "Against the baseline", "", tuple(shown), folded=several)
+        words = text + tested * bool(found.rows)
+        shown.append(Table(f"leader{key}", f"Leader table{where}", table.quality, words, FOLDED, best))
+    return PageSection("leader", "Against the baseline", "", tuple(shown))
 
 
 def _by_dataset(tables: Mapping[str, LeaderTable]) -> Iterator[tuple[str, str, LeaderTable]]:
@@ -146,17 +164,17 @@ def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
         if len(table.behaviour):
             parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
             parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
-    return PageSection("behaviour", "Behaviour and cost", "", tuple(parts), folded=True)
+    return PageSection("behaviour", "Behaviour and cost", "", tuple(parts))
 
 
-def _regime(tables: Mapping[str, LeaderTable]) -> PageSection | None:
+def _regime(tables: Mapping[str, LeaderTable]) -> PageSection:
     """Where the models stand."""
     parts = tuple(
         Table(f"regime{key}", f"Regime{where}", table.regime, READ, FOLDED)
         for key, where, table in _by_dataset(tables)
         if len(table.regime)
     )
-    return PageSection("regime", "Regime", "", parts, folded=True) if parts else None
+    return PageSection("regime", "Regime", "", parts)
 
 
 def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
@@ -166,12 +184,10 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
     for row in rows:
         found.setdefault(row.metric, []).append(row)
     folded = (*FOLDED, "baseline", "queries")
-    tables: dict[str, Chart | Table] = {
-        label_of(metric): Table(
-            "tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded
-        )
+    tables = [
+        Table("tests-" + metric.replace("/", "-"), f"Tests on {label_of(metric)}", verdict_frame(mine), "", folded)
         for metric, mine in found.items()
-    }
+    ]
     text = (
         "Every strategy against the baseline of its data set, loss and backbone, in points. Intervals and p-values "
         "count both the queries and the seeds, and hold for all rows of a table at once: `better` and `worse` exactly "
@@ -179,8 +195,7 @@ def _statistics(rows: Sequence[VerdictRow]) -> PageSection | None:
         "`undecided`: neither a difference nor its absence is shown. `these models`: of the trained models on other "
         f"queries, whatever other seeds would give. Level {rows[0].alpha:g}, margin {100 * rows[0].margin:g} points."
     )
-    shown = tuple(tables.values()) if len(tables) == 1 else (Choice("tests", tables),)
-    return PageSection("tests", "Tests", text, shown, folded=True)
+    return PageSection("tests", "Tests", text, tuple(tables))
 
 
 def _audit(folder: Path) -> PageSection | None:
@@ -197,11 +212,11 @@ def _audit(folder: Path) -> PageSection | None:
             parts.append(Table(f"audit-regime-{place}", "Regime", card_frame({audit["model"]: audit["regime"]})))
         parts += [Note(remark) for remark in audit["remarks"]]
     text = "Without any training: pools and draws of every strategy from one model's scores."
-    return PageSection("audit", "False-negative audit", text, tuple(parts), folded=True) if parts else None
+    return PageSection("audit", "False-negative audit", text, tuple(parts))
 
 
-def _published(parts: Sequence[Runs]) -> PageSection | None:
-    """Published numbers on exactly the split and protocol of a data set here; None where there are none."""
+def _published(parts: Sequence[Runs]) -> PageSection:
+    """Published numbers on exactly the split and protocol of a data set here."""
     tables: dict[str, Part] = {}
     for runs in parts:
         run = runs.groups[0].runs[0]
@@ -221,13 +236,11 @@ def _published(parts: Sequence[Runs]) -> PageSection | None:
             text = "; ".join(dict.fromkeys([*(f"{row.paper}: {row.citation}" for row in rows), *about])) + "."
             title = f"Published on {identity}, split {rows[0].split}"
             tables[identity] = Table(f"published-{identity}", title, frame, text)
-    if not tables:
-        return None
     text = (
         "Numbers of other people, as printed, in percent. They come of other code, backbones and schedules, and often "
         "of an epoch chosen on this very split, so they are no rows of the tables above."
     )
-    return PageSection("published", "Published numbers", text, tuple(tables.values()), folded=True)
+    return PageSection("published", "Published numbers", text, tuple(tables.values()))
 
 
 def _metrics(folder: RunFolder) -> PageSection:
@@ -256,90 +269,98 @@ def _cells(groups: Sequence[Group], cells: Sequence[Mapping[str, Any]]) -> PageS
             rows.append({**row, "main metric": percent(value, 2), "epoch": epoch, "remarks": remarks})
     return PageSection(
         "cells", "All runs", "Each folder holds the run's configuration, points, per-query ranks and weights.",
-        (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),), folded=True,
+        (Table("cells", "Runs of this comparison", pd.DataFrame(rows), "", FOLDED),),
     )  # fmt: skip
 
 
 def _settings(folder: RunFolder) -> PageSection:
     frame = pd.DataFrame([{"key": k, "value": "-" if v is None else str(v)} for k, v in folder.config.flat().items()])
-    return PageSection("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),), folded=True)
+    return PageSection("settings", "Settings", "", (Table("settings", "Resolved configuration", frame),))
+
+
+def _left_out(notes: Sequence[str], missing: Sequence[str]) -> PageSection:
+    """Cells that there cannot be, what is not supported, and images that cannot be shown."""
+    lines = [*(Note(text) for text in notes), *(Note(text, missing=True) for text in missing)]
+    return PageSection("notes", "What is left out", "", tuple(lines))
 
 
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
-def _charts(parts: Sequence[Runs]) -> list[PageSection | None]:
-    if not parts:
-        return []
-
-    def section(key: str, title: str, draw: Callable[[Runs], Chart | None]) -> PageSection | None:
-        """One chart per data set and backbone; a choice where there are several."""
-        found: dict[str, Chart | Table] = {
-            f"{runs.dataset}, {runs.backbone}": chart for runs in parts if (chart := draw(runs)) is not None
-        }
-        shown = tuple(found.values()) if len(found) == 1 else (Choice(key, found),)
-        return PageSection(key, title, "", shown, folded=True) if found else None
-
-    return [
-        section("training", "Training", figures.training),
-        section("false-negatives", "False negatives", figures.false_negatives),
-        section("trade-offs", "Trade-offs", figures.trade_offs),
-        section("heat-map", "Strategies and losses", figures.heat_map),
-        section("pools", "Pools", figures.pools),
-        section("loss", "Loss", figures.loss_curve),
-        _scores(parts),
+def _charts(parts: Sequence[Runs]) -> list[PageSection]:
+    """A section for each kind of chart, with one chart per data set and backbone."""
+    drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
+        ("false-negatives", "False negatives", figures.false_negatives),
+        ("trade-offs", "Trade-offs", figures.trade_offs),
+        ("training", "Training", figures.training),
+        ("pools", "Pools", figures.pools),
     ]
-
-
-def _scores(parts: Sequence[Runs]) -> PageSection:
-    charts: dict[str, Chart | Table] = {}
-    for runs in parts:
-        where = f" ({runs.dataset}, {runs.backbone})" if len(parts) > 1 else ""
-        charts |= {f"{title}{where}": chart for title, chart in figures.score_curves(runs).items()}
-    shown: tuple[Part, ...] = (Note("The runs kept no score curves.", missing=True),)
-    if charts:
-        shown = tuple(charts.values()) if len(charts) == 1 else (Choice("scores", charts),)
+    several = len(parts) > 1
+    sections = []
+    for key, title, draw in drawn:
+        found = [(runs, draw(runs)) for runs in parts]
+        shown = tuple(_named(chart, runs, several) for runs, chart in found if chart is not None)
+        sections.append(PageSection(key, title, "", shown))
     text = (
         "Train queries against their corpus, before training, just before the first refresh after the warm-up, and at "
         "the end. A strategy without a refresh of its own has no curve after the warm-up."
     )
-    return PageSection("scores", "Score curves", text, shown, folded=True)
+    curves = tuple(_named(c, runs, several) for runs in parts for c in figures.score_curves(runs).values())
+    return [*sections, PageSection("scores", "Score curves", text, curves)]
+
+
+def _named(chart: Chart, runs: Runs, several: bool) -> Chart:
+    """With the data set and the backbone in its title, where a page has several."""
+    return replace(chart, title=f"{chart.title} ({runs.dataset}, {runs.backbone})") if several else chart
 
 
 # --- galleries ---------------------------------------------------------------------------------------------------
 
 
-def _galleries(parts: Sequence[Runs], count: int) -> list[PageSection | None]:
-    if count == 0 or not parts:
-        return []
-    from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
-
+def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSection, list[str]]:
+    """What models retrieve, what strategies drew, and what cannot be shown."""
     val: list[Part] = []
     train: list[Part] = []
-    for runs in parts:
-        found = gallery(runs, count)
-        missing: list[Part] = [Note(text, missing=True) for text in found.missing]
-        several: list[Part] = [Note(f"{runs.dataset}, {runs.backbone}")] if len(parts) > 1 else []
-        val += [*several, *([Cards(found.val, found.pictures)] if found.val else missing)]
-        train += [*several, *missing, *([Cards(found.train, found.pictures)] if found.train else [])]
+    missing = list[str]()
+    if count and parts:
+        from negbench.report.gallery import gallery  # the only part of a report that rebuilds models
+
+        for runs in parts:
+            found = gallery(runs, count)
+            missing += found.missing
+            for shown, cards in ((val, found.val), (train, found.train)):
+                if cards:
+                    shown += [Note(f"{runs.dataset}, {runs.backbone}")] * (len(parts) > 1)
+                    shown.append(Cards(cards, found.pictures))
     first = "The model of each strategy's first seed, under the first loss of the table."
     legend = "Solid outline: the target. Dashed outline: known to be relevant as well."
-    return [
-        PageSection(
-            "gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val), folded=True
-        ),
-        PageSection(
-            "negatives",
-            "Negatives drawn",
-            "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, "
-            f"with their scores when they were mined. {legend} A dashed negative is a false one.",
-            tuple(train),
-            folded=True,
-        ),
-    ]
+    text = (
+        "Train queries: what the trained model retrieves from the corpus, and negatives that the strategy drew, with "
+        f"their scores when they were mined. {legend} A dashed negative is a false one."
+    )
+    return (
+        PageSection("gallery", "Retrieved", f"Queries of the reported split. {first} {legend}", tuple(val)),
+        PageSection("negatives", "Negatives drawn", text, tuple(train)),
+        missing,
+    )
 
 
 # --- facts -------------------------------------------------------------------------------------------------------
+
+
+def _header(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Data, seeds, epochs, when the last run ended, and the version."""
+    runs = [run for group in groups for run in group.runs]
+    manifests, configs = [run.manifest for run in runs], [run.config for run in runs]
+    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs for config in configs})
+    ended = max((run.path / "result.json").stat().st_mtime for run in runs)
+    return (
+        _joined({manifest["dataset"]["val"]: 0 for manifest in manifests}),
+        f"{seeds} seed{'s' * (seeds > 1)}",
+        f"{' or '.join(map(str, epochs))} epochs",
+        f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
+        f"negbench {manifests[0]['versions']['negbench']}",
+    )
 
 
 def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# mid tones, readable on white
+# readable on white as lines and as words, and told apart without red and green
 PALETTE = (
-    "#3b7dd8", "#e07b39", "#3d9a50", "#c94f4f", "#8b67c0", "#a1765a", "#d070b0", "#6f7b87", "#a8a032", "#2fa3ab",
+    "#0072b2", "#c85200", "#007a5a", "#b0489a", "#8a6d00", "#1b8fc4", "#7b3f00", "#5b3fa8", "#b3202c", "#4d8000",
 )  # fmt: skip
-GREY = PALETTE[7]
+GREY = "#66717c"  # of what is undecided, and of what is no series
 MARKERS = ("o", "s", "D", "^", "P", "X")
 _DASHES = ("-", "--", ":", "-.")
 _TEXT, _GRID = "#1d2329", "#dfe4e8"
@@ -32,7 +32,7 @@ _RC: Any = {  # matplotlib's own type names every key
     "lines.linewidth": 1.4, "lines.markersize": 4, "xtick.major.size": 2, "ytick.major.size": 2,
     "figure.constrained_layout.w_pad": 0.1,
 }  # fmt: skip
-_WIDE = 3.9  # inches of a panel with its labels
+_WIDE, _FULL = 3.9, 9.4  # inches of a panel with its labels, and of one as wide as the page
 _AROUND = 0.8  # inches above and below a panel's axes
 _DPI = 110  # of a PNG
 
@@ -51,8 +51,9 @@ class Chart:
     """Panels that belong together, `across` of them beside each other.
 
     `key`: file name without its ending, and the figure's id in the page. `text`: the sentence that says what the figure
-    shows, of how many. `legend`: more entries (marker, colour, name) than the drawing names itself. `file`: whether it
-    is written as a file, too.
+    shows, of how many. `legend`: more entries (marker, colour, name) than the drawing names itself. `direct`: the
+    drawing writes names beside what it draws, and needs no legend. `full`: one panel as wide as the page, which is
+    drawn again as wide as other panels for small screens. `file`: whether it is written as a file, too.
     """
 
     key: str
@@ -62,6 +63,8 @@ class Chart:
     across: int = 3
     legend: tuple[tuple[str, str, str], ...] = ()
     file: bool = True
+    direct: bool = False
+    full: bool = False
 
 
 def line_style(index: int) -> dict[str, Any]:
@@ -69,18 +72,20 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": _DASHES[index // len(PALETTE) % len(_DASHES)]}
 
 
-def saved(chart: Chart, kind: Literal["svg", "png"]) -> bytes:
-    """The chart as the content of an SVG or PNG file; the same chart gives the same bytes."""
+def saved(chart: Chart, kind: Literal["svg", "png"], *, narrow: bool = False) -> bytes:
+    """The chart as the content of an SVG (without its title) or PNG file; the same chart gives the same bytes."""
     import matplotlib as mpl
 
     file = io.BytesIO()
     with mpl.rc_context(_RC):
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        _figure(chart).savefig(file, format=kind, dpi=_DPI, metadata=metadata)
+        _figure(chart, chart.title if kind == "png" else "", narrow).savefig(
+            file, format=kind, dpi=_DPI, metadata=metadata
+        )
     return file.getvalue()
 
 
-def _figure(chart: Chart) -> Figure:
+def _figure(chart: Chart, title: str, narrow: bool) -> Figure:
     """All panels, the title above them and one legend below."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -88,7 +93,8 @@ def _figure(chart: Chart) -> Figure:
     across = min(chart.across, len(chart.panels))
     rows = [chart.panels[start : start + across] for start in range(0, len(chart.panels), across)]
     heights = [max(panel.tall for panel in row) + _AROUND for row in rows]
-    figure = Figure(layout="constrained", facecolor="white")
+    wide = _FULL if chart.full and not narrow else across * _WIDE
+    figure = Figure((wide, 1), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(len(rows), across, height_ratios=heights)
     handles: dict[str, Any] = {
         name: Line2D([], [], color=color, marker=marker, linestyle="") for marker, color, name in chart.legend
@@ -100,14 +106,42 @@ def _figure(chart: Chart) -> Figure:
         axes.set_title(panel.title)
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    figure.suptitle(chart.title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    tall = sum(heights) + 0.35
-    if len(handles) > 1:
-        columns = max(1, int(across * _WIDE / (0.6 + 0.07 * max(map(len, handles)))))
+    tall = sum(heights)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        tall += 0.35
+    if len(handles) > 1 and not chart.direct:
+        columns = max(1, int(wide / (0.6 + 0.07 * max(map(len, handles)))))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
         tall += 0.1 + 0.2 * -(-len(handles) // columns)
-    figure.set_size_inches(across * _WIDE, tall)
+    figure.set_size_inches(wide, tall)
     return figure
+
+
+_LETTERS = 0.15  # inches from one label to the next
+
+
+def tall_enough(labels: int) -> float:
+    """Height of axes beside which so many labels have room."""
+    return max(2.0, _LETTERS * labels)
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Write names right of the axes, each (height in data, name, colour), moved apart where they would overlap."""
+    axes.autoscale_view()
+    scale, gap = axes.transScale + axes.transLimits, _LETTERS / tall_enough(len(ends))
+    placed = sorted((float(scale.transform((1.0, y))[1]), name, color) for y, name, color in ends)
+    heights = [height for height, _, _ in placed]
+    for index in range(1, len(heights)):
+        heights[index] = max(heights[index], heights[index - 1] + gap)
+    above = 1.0 + gap
+    for index in reversed(range(len(heights))):
+        above = heights[index] = min(heights[index], above - gap)
+    for height, (_, name, color) in zip(heights, placed, strict=True):
+        axes.annotate(
+            name, (1, height), (5, 0), "axes fraction", "offset points", color=color, va="center", fontsize=8,
+            annotation_clip=False,
+        )  # fmt: skip
 
 
 def heat(

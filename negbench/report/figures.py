@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from negbench.analysis.leader import equally_many, negatives_words
+from negbench.analysis.leader import equally_many, negatives_text
 from negbench.analysis.verdicts import VerdictRow
-from negbench.analysis.words import label_of, listed, spread
+from negbench.analysis.words import label_of, listed, number, percent, signed
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
-from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, heat, line_style
+from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,13 +27,13 @@ _MOMENTS = {
     "warm": ("after the warm-up", PALETTE[1]),
     "end": ("at the end", PALETTE[0]),
 }
+_NAMED = 8  # points of a scatter plot that are named beside them, at most
 VERDICTS = {  # colour and marker: told apart without colours too
     "better": (PALETTE[2], "^"),
     "worse": (PALETTE[3], "v"),
     "equal": (PALETTE[0], "s"),
     "undecided": (GREY, "o"),
 }
-_CURVE_POINTS = 120  # of one query's curve, places far from its target, drops and pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,63 +109,89 @@ def parts_of(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[R
 
 
 def forest(runs: Runs) -> Chart | None:
-    """Differences to the baseline with their intervals, and the false-negative rate beside; None without a baseline."""
+    """Differences to the baseline with their intervals, and numbers beside in columns; None without a baseline."""
     rows = [row for row in runs.rows if row.main]
     if not any(row.compared for row in rows):
         return None
-    rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
-    ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high, row.margin, -row.margin)]
-    room = 0.05 * (max(ends) - min(ends))
-    reach = (min(ends) - room, max(ends) + room)
-    panels = []
+    lines = list[VerdictRow | str]()
     for loss in runs.losses:
-        mine = sorted((row for row in rows if row.loss == loss), key=lambda r: runs.strategies.index(r.strategy))
-        panels.append(_forest_panel(loss, mine, rates, reach))
-    name, first = label_of(runs.main), rows[0]
+        mine = sorted((row for row in rows if row.loss == loss), key=lambda row: runs.strategies.index(row.strategy))
+        lines += [f"under {loss}"] * (len(runs.losses) > 1)
+        lines += [row for block in equally_many(mine).values() for row in block]
+    name, first, baselines = label_of(runs.main), rows[0], listed(sorted({row.baseline for row in rows}))
     counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
     text = (
-        f"Difference of {name} to {listed(sorted({row.baseline for row in rows}))} in points, {runs.size}; intervals "
-        f"({100 * (1 - first.alpha):g} %) hold for a whole panel at once; the shaded range is the margin of "
-        f"{100 * first.margin:g} points. Numbers to the right: share of false negatives among the draws. "
+        f"Difference of {name} to {baselines} in points, {runs.size}; intervals ({100 * (1 - first.alpha):g} %) hold "
+        f"for all rows of a loss at once; the shaded range is the margin of {100 * first.margin:g} points. Negatives: "
+        "per query and step. FN: share of false negatives among the draws. "
         f"{', '.join(f'{count} {word}' for word, count in counts.items() if count)}."
     )
     legend = tuple((marker, color, word) for word, (color, marker) in VERDICTS.items() if counts[word])
-    return Chart(runs.key("forest"), f"{name} against the baseline", text, tuple(panels), legend=legend)
+    panel = Panel("", _forest(lines, _forest_columns(runs), f"points against {baselines}"), 0.2 * len(lines) + 0.3)
+    return Chart(runs.key("forest"), f"{name} against the baseline", text, (panel,), 1, legend, full=True)
 
 
-def _forest_panel(
-    loss: str, rows: Sequence[VerdictRow], rates: Mapping[tuple[str, str], float | None], reach: tuple[float, float]
-) -> Panel:
-    blocks = equally_many(rows)
-    lines: list[str | VerdictRow] = []
-    for negatives, mine in blocks.items():
-        lines += [negatives_words(negatives), *mine]
+_Column = tuple[str, int, int, Callable[[VerdictRow], str]]  # title, its end in points right of the axes, in small
+
+
+def _forest_columns(runs: Runs) -> list[_Column]:
+    """Numbers beside the forest; those that end at 0 in small are left out there."""
+    rates = {(g.labels["strategy"], g.labels["loss"]): _false_negative_rate(g) for g in runs.groups}
+
+    def rate(row: VerdictRow) -> str:
+        return number(rates.get((row.strategy, row.loss)), 2)
+
+    def difference(row: VerdictRow) -> str:
+        return signed(row.difference, row.diff_low, row.diff_high) if row.compared else "-"
+
+    return [
+        (f"{label_of(runs.main).removeprefix('average ')} %", 50, 0, lambda row: percent(row.mean, 1)),
+        ("difference", 160, 0, difference),
+        ("negatives", 215, 48, lambda row: negatives_text(row.negatives)),
+        ("FN %", 252, 82, rate),
+    ]
+
+
+def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabel: str) -> Callable[[Axes], None]:
+    """Lines from the top: rows, and the names of losses above theirs. The best mean under a loss is bold."""
+    rows = [line for line in lines if not isinstance(line, str)]
+    margin = 100 * rows[0].margin
+    ends = [100 * end for row in rows if row.compared for end in (row.diff_low, row.diff_high)] + [margin, -margin]
+    room = 0.05 * (max(ends) - min(ends))
+    best = {loss: max(row.mean for row in rows if row.loss == loss) for loss in {row.loss for row in rows}}
 
     def draw(axes: Axes) -> None:
-        axes.axvspan(-100 * rows[0].margin, 100 * rows[0].margin, color=GREY, alpha=0.12, linewidth=0)
+        small = axes.get_figure(root=True).get_figwidth() < 6
+        beside = axes.get_yaxis_transform()
+        shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
+
+        def write(text: str, y: float, end: int, **style: Any) -> None:
+            axes.annotate(text, (1, y), (end, 0), beside, "offset points", ha="right", va="center", **style)
+
+        axes.axvspan(-margin, margin, color=GREY, alpha=0.12, linewidth=0)
         axes.axvline(0, color=GREY, linewidth=1)
-        for y, line in enumerate(lines):
-            if isinstance(line, str):
-                axes.text(-0.02, y, line, transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
+        for title, end, _ in shown:
+            write(title, -1, end, color=GREY, fontsize=8)
+        for y, row in enumerate(lines):
+            if isinstance(row, str):
+                axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
                 continue
-            rate = rates.get((line.strategy, line.loss))
-            if rate is not None:
-                where = axes.get_yaxis_transform()
-                axes.text(1.24, y, f"{rate:.2f} %", transform=where, ha="right", va="center", fontsize=8)
-            if line.compared:
-                color, marker = VERDICTS[line.verdict]
-                axes.plot([100 * line.diff_low, 100 * line.diff_high], [y, y], color=color, linewidth=1.6)
-                axes.plot([100 * line.difference], [y], marker, color=color, markersize=5.5)
-        axes.text(1.24, -1.1, "FN", transform=axes.get_yaxis_transform(), ha="right", va="center", color=GREY)
-        named = [(y, line) for y, line in enumerate(lines) if isinstance(line, VerdictRow)]
-        labels = [f"{r.strategy} (baseline)" if r.verdict == "baseline" else r.strategy for _, r in named]
-        axes.set_yticks([y for y, _ in named], labels)
-        axes.set(ylim=(len(lines) - 0.4, -0.6), xlim=reach, xlabel="points")
+            color, marker = VERDICTS.get(row.verdict, (GREY, "o"))
+            for title, end, text in shown:
+                weight = "bold" if title == columns[0][0] and row.mean == best[row.loss] else "normal"
+                write(text(row), y, end, fontsize=8, weight=weight, color=color if title == "difference" else "black")
+            if row.compared:
+                axes.plot([100 * row.diff_low, 100 * row.diff_high], [y, y], color=color, linewidth=1.6)
+                axes.plot([100 * row.difference], [y], marker, color=color, markersize=5.5)
+        named = {y: row for y, row in enumerate(lines) if not isinstance(row, str)}
+        baseline = [" (baseline)" * (row.verdict == "baseline") for row in named.values()]
+        axes.set_yticks(list(named), [row.strategy + more for row, more in zip(named.values(), baseline, strict=True)])
+        axes.set(ylim=(len(lines) - 0.4, -1.4), xlim=(min(ends) - room, max(ends) + room), xlabel=xlabel)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
 
-    return Panel(loss, draw, 0.2 * len(lines) + 0.1)
+    return draw
 
 
 # --- against the epoch -------------------------------------------------------------------------------------------
@@ -190,8 +216,21 @@ def _lines(lines: Sequence[Line], ylabel: str, log: bool = False) -> Callable[[A
             axes.set_yscale("log")
             axes.minorticks_off()
             axes.yaxis.set_major_formatter("{x:,g}")
+        label_ends(
+            axes, [(values.mean(0)[-1], name, line_style(index)["color"]) for name, index, _, values, _ in lines]
+        )
 
     return draw
+
+
+def _epoch_chart(
+    key: str, title: str, text: str, found: Mapping[str, Sequence[Line]], ylabel: str, log: bool = False
+) -> Chart | None:
+    """A panel for each loss, with the names at the ends of the lines; None without a line."""
+    panels = tuple(
+        Panel(loss, _lines(lines, ylabel, log), tall_enough(len(lines))) for loss, lines in found.items() if lines
+    )
+    return Chart(key, title, text, panels, direct=True) if panels else None
 
 
 def _by_epoch(runs: Runs, key: str, factor: float, skip: Callable[[Group], list[float]]) -> dict[str, list[Line]]:
@@ -217,23 +256,11 @@ def training(runs: Runs) -> Chart | None:
     """The metric against the epoch, a marker where pools were redefined: QuRe fig. 4."""
     name = label_of(runs.main)
     found = _by_epoch(runs, f"val/{runs.main}", 100, lambda group: list(map(float, group.results[0]["refresh_epochs"])))
-    panels = tuple(Panel(loss, _lines(lines, f"{name} (%)")) for loss, lines in found.items())
     text = (
         f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
         "marker stands where pools had just been redefined from the model's scores."
     )
-    return Chart(runs.key("training"), f"{name} against the epoch", text, panels) if panels else None
-
-
-def loss_curve(runs: Runs) -> Chart | None:
-    """Training loss against the epoch."""
-    found = _by_epoch(runs, "train/loss", 1, lambda _: [])
-    panels = tuple(Panel(loss, _lines(lines, "loss")) for loss, lines in found.items())
-    text = (
-        f"Training loss of each epoch, {_seeds(runs)}. The losses of different strategies are of different negatives: "
-        "a lower one is not better."
-    )
-    return Chart(runs.key("loss"), "Training loss", text, panels) if panels else None
+    return _epoch_chart(runs.key("training"), f"{name} against the epoch", text, found, f"{name} (%)")
 
 
 def pools(runs: Runs) -> Chart | None:
@@ -268,40 +295,33 @@ def _per_refresh(runs: Runs, key: str, title: str, name: str, factor: float, lab
     if not every:
         return None
     wide = bool(min(every) > 0 and max(every) > 20 * min(every))
-    panels = tuple(Panel(loss, _lines(lines, label, wide)) for loss, lines in found.items())
-    return Chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, panels)
+    return _epoch_chart(runs.key(key), title, text + " The vertical axis is logarithmic." * wide, found, label, wide)
 
 
 # --- scores ------------------------------------------------------------------------------------------------------
 
 
 def score_curves(runs: Runs) -> dict[str, Chart]:
-    """Loss -> the sorted scores of each strategy at three moments, over all queries and of one: QuRe fig. 7-8.
+    """Loss -> the sorted scores of each strategy at three moments, over all queries: QuRe fig. 7.
 
-    Groups whose first run kept no curves are left out. The one query is the same in every panel; it stands under the
-    first loss alone.
+    Groups whose first run kept no curves are left out.
     """
     charts: dict[str, Chart] = {}
-    chosen = -1
     for loss, groups in runs.by_loss():
-        panels = []
         kept = [(group, found) for group in groups if (found := _kept(group.runs[0].path))]
-        for group, found in kept:
-            chosen = _typical(found) if chosen < 0 else chosen
-            name = group.labels["strategy"]
-            panels.append(Panel(f"{name}: all queries", _curves([_all_queries(m, one) for m, one in found.items()])))
-            single = [_one_query(m, one, chosen) for m, one in found.items() if chosen < one.kept]
-            if single and not charts:  # under the first loss alone
-                panels.append(Panel(f"{name}: one query", _curves(single, log=True)))
+        panels = [
+            Panel(group.labels["strategy"], _curves([_all_queries(m, one) for m, one in found.items()]))
+            for group, found in kept
+        ]
         if panels:
             first = next(iter(kept[0][1].values()))
             charts[loss] = Chart(
                 runs.key(f"scores-{_slug(loss)}"),
                 f"Sorted scores under {loss}",
                 f"Score against the rank, n = {len(first.queries):,} sampled train queries of the run with seed "
-                f"{kept[0][0].runs[0].config.seed}, against their corpus, and one query of middling rank. Thick: the "
-                "pool. Square: the target. Bars: the two steepest drops. Of all queries: mean score, the band from the "
-                "10th to the 90th percentile at the end, marks at the median place. Batch strategies have no pool.",
+                f"{kept[0][0].runs[0].config.seed}, against their corpus: mean score, and at the end the band from "
+                "the 10th to the 90th percentile. Thick: the pool. Square: the target. Bars: the two steepest drops; "
+                "marks at the median place. Batch strategies have no pool.",
                 tuple(panels),
                 across=4,
                 file=not charts,
@@ -312,14 +332,6 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
 def _kept(folder: Path) -> dict[str, Curves]:
     paths = {moment: folder / curves.file_name(moment) for moment in curves.MOMENTS}
     return {moment: Curves.load(path) for moment, path in paths.items() if path.exists()}
-
-
-def _typical(found: Mapping[str, Curves]) -> int:
-    """The kept query whose target's place before training is their median: neither an easy one nor a lost one."""
-    first = next(iter(found.values()))
-    if not first.kept:
-        return 0
-    return int(np.argsort(first.target[: first.kept], kind="stable")[first.kept // 2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,17 +365,7 @@ def _all_queries(moment: str, found: Curves) -> _Curve:
     )
 
 
-def _one_query(moment: str, found: Curves, index: int) -> _Curve:
-    curve, length = found.curve(index), int(found.length[index])
-    marked = [found.target[index], *found.drops[index], *found.pool[index]]
-    near = [place + step for place in marked for step in (-1, 0, 1)]
-    places = np.unique(np.clip([*np.geomspace(1, length, _CURVE_POINTS).astype(int) - 1, *near], 0, length - 1))
-    rank = [float(place + 1) if place >= 0 else math.nan for place in marked]
-    drops = tuple(place + 0.5 for place in sorted(rank[1:3]))  # a drop lies between two places
-    return _Curve(moment, places + 1.0, np.asarray(curve)[places], rank[0], drops, (rank[3], rank[4]))
-
-
-def _curves(found: Sequence[_Curve], log: bool = False) -> Callable[[Axes], None]:
+def _curves(found: Sequence[_Curve]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for curve in found:
             name, color = _MOMENTS[curve.moment]
@@ -376,31 +378,12 @@ def _curves(found: Sequence[_Curve], log: bool = False) -> Callable[[Axes], None
                 at = [place for place in places if not math.isnan(place)]
                 heights = np.interp(at, curve.x, curve.y)
                 axes.plot(at, heights, marker, color=color, markersize=4.5 if marker == "s" else 10)
-        axes.set(xlabel="rank" if log else "rank (% of the corpus)", ylabel="score")
-        if log:
-            axes.set_xscale("log")
-            axes.minorticks_off()  # a log axis has dozens, and each takes its time
-            axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set(xlabel="rank (% of the corpus)", ylabel="score")
 
     return draw
 
 
 # --- strategies against each other -------------------------------------------------------------------------------
-
-
-def heat_map(runs: Runs) -> Chart | None:
-    """Strategy x loss, main metric; None where there is one strategy or one loss."""
-    if len(runs.strategies) < 2 or len(runs.losses) < 2:
-        return None
-    cells: dict[tuple[int, ...], tuple[float, str]] = {}
-    for group in runs.groups:
-        values = group.values("metrics", runs.main)
-        place = runs.strategies.index(group.labels["strategy"]), runs.losses.index(group.labels["loss"])
-        cells[place] = (float(np.mean(values)), spread(values))
-    name = label_of(runs.main)
-    text = f"{name} in percent, mean ± standard deviation over seeds, {runs.size}; darker is higher."
-    title = f"{name} of every strategy under every loss"
-    return Chart(runs.key("heat-map"), title, text, (heat(runs.strategies, runs.losses, cells),), across=1)
 
 
 def trade_offs(runs: Runs) -> Chart | None:
@@ -423,7 +406,8 @@ def trade_offs(runs: Runs) -> Chart | None:
         "standard deviation over seeds. Up and to the left is better. Seconds depend on the machine and its load."
     )
     legend = losses if len(losses) > 1 else ()
-    return Chart(runs.key("trade-offs"), f"What {name} comes with", text, tuple(panels), 2, legend)
+    direct = len(runs.groups) <= _NAMED
+    return Chart(runs.key("trade-offs"), f"What {name} comes with", text, tuple(panels), 2, legend, direct=direct)
 
 
 def _points(runs: Runs, points: Sequence[tuple[Group, float]], xlabel: str, ylabel: str) -> Callable[[Axes], None]:
@@ -435,6 +419,8 @@ def _points(runs: Runs, points: Sequence[tuple[Group, float]], xlabel: str, ylab
                 axes.errorbar([x], [values.mean()], yerr=[values.std(ddof=1)], fmt="none", ecolor=color, linewidth=1)
             marker = MARKERS[runs.losses.index(group.labels["loss"]) % len(MARKERS)]
             axes.plot([x], [values.mean()], marker, color=color, markersize=5)
+            if len(points) <= _NAMED:
+                axes.annotate(group.labels["strategy"], (x, values.mean()), (4, 3), "data", "offset points", color=color)
         for strategy in runs.strategies:  # one entry of the legend each, whatever the marker
             index = sorted(runs.strategies).index(strategy)
             axes.plot([], [], "-", color=line_style(index)["color"], linewidth=4, label=strategy)

@@ -28,14 +28,14 @@
 
   function unfold() {
     const section = location.hash && document.getElementById(location.hash.slice(1));
-    const details = section && section.querySelector(":scope > details");
-    if (details) details.open = true;
+    const details = section && (section.closest("details") || section.querySelector(":scope > details"));
+    if (details) { details.open = true; section.scrollIntoView(); }
   }
   window.addEventListener("hashchange", unfold);
   document.querySelectorAll("nav a").forEach((link) => link.addEventListener("click", () => setTimeout(unfold)));
   unfold();
 
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((details) => { details.removeAttribute("name"); details.open = true; });
+    document.querySelectorAll("details").forEach((details) => { details.open = true; });
   });
 })();

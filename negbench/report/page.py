@@ -1,7 +1,7 @@
-"""One self-contained HTML page of sections; its tables and figures are written beside it as files.
+"""One self-contained HTML page of chapters; its tables and figures are written beside it as files.
 
-A page opens with its answer and what belongs to it; sections follow, folded where they are detail. A section is a
-title, an explanation, and parts: tables, charts, notes, cards of images, or a choice among parts. What a comparison, a
+A page opens with its answer. Its chapters are the result, why it is so, examples, and details, which alone are folded.
+A section of them is a title, an explanation, and parts: tables, charts, notes, cards of images. What a comparison, a
 run or a study shows is put together elsewhere.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ _HERE = Path(__file__).parent
 class Table:
     """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`.
 
-    In the page, columns of `folded` that say the same in every row stand above the table instead.
+    In the page, columns of `folded` that say the same in every row stand above the table instead, and the highest
+    number of each column of `best` is bold where they differ.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Table:
     frame: pd.DataFrame
     text: str = ""
     folded: tuple[str, ...] = ()
+    best: tuple[str, ...] = ()
 
     @property
     def constant(self) -> dict[str, str]:
@@ -49,6 +52,11 @@ class Table:
     def shown(self) -> pd.DataFrame:
         """The columns of the page."""
         return self.frame.drop(columns=list(self.constant))
+
+    def is_best(self, column: str, cell: object) -> bool:
+        """Whether a cell has the highest number of a column of `best`."""
+        keys = {sort_key(value) for value in self.frame[column]} - {""} if column in self.best else set()
+        return len(keys) > 1 and sort_key(cell) == max(keys, key=float)
 
 
 @dataclass(frozen=True)
@@ -67,36 +75,40 @@ class Cards:
     pictures: Pictures
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Parts of one kind, one unfolded at a time."""
-
-    key: str
-    options: Mapping[str, Chart | Table]
-
-
-Part = Table | Chart | Note | Cards | Choice
+Part = Table | Chart | Note | Cards
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading of the page; `folded`: closed until it is asked for."""
+    """A heading within a chapter."""
 
     key: str
     title: str
     text: str
     parts: tuple[Part, ...]
-    folded: bool = False
+
+
+Chapters = Mapping[str, Sequence[PageSection]]
+
+
+def chapters(**sections: Iterable[PageSection | None]) -> Chapters:
+    """Chapters by their names, without what is empty."""
+    found = {name: [each for each in given if each is not None and each.parts] for name, given in sections.items()}
+    return {name: mine for name, mine in found.items() if mine}
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows: the answer's first line on top, its others below the first section, and the facts last."""
+    """All that a page shows: the answer's first line on top, its others below the first section, and the facts last.
+
+    `header`: what was compared, when and with which version, in a line. `chapters`: "details" are folded.
+    """
 
     title: str
     subtitle: str
+    header: tuple[str, ...]
     answer: tuple[str, ...]
-    sections: tuple[PageSection, ...]
+    chapters: Chapters
     facts: tuple[tuple[str, str], ...]
 
 
@@ -153,17 +165,14 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def _all(page: Page, kind: type[Any]) -> Iterator[Any]:
-    """Every part of a kind, those of choices too."""
-    for section in page.sections:
-        for part in section.parts:
-            for each in part.options.values() if isinstance(part, Choice) else (part,):
-                if isinstance(each, kind):
-                    yield each
+    """Every part of a kind."""
+    for section in chain.from_iterable(page.chapters.values()):
+        yield from (part for part in section.parts if isinstance(part, kind))
 
 
-def _drawn(chart: Chart) -> str:
+def _drawn(chart: Chart, narrow: bool = False) -> str:
     """The chart as an address of an image, with its content inside."""
-    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg")).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(saved(chart, "svg", narrow=narrow)).decode("ascii")
 
 
 def _kind(part: Part) -> str:

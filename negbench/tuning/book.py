@@ -1,34 +1,31 @@
 """A study in its storage: Optuna computes its trials, and a trial whose worker died is queued again.
 
-A worker holds the lock of the trial that it computes; however the worker ends, the lock is released. A trial that is
-marked as running and whose lock is free goes back into the queue under its own number: samplers and pruners depend on
-the number, so a killed study tries the same points. One worker at a time asks for a trial, under the study's lock, so
-that no point is computed twice and none beyond the number asked for.
+A worker locks the trial that it computes; however the worker ends, the kernel releases the lock. A running trial whose
+lock is free goes back into the queue under its own number: samplers and pruners depend on the number, so a killed study
+tries the same points. One worker at a time asks for a trial, under the study's lock, so that no more are computed than
+asked for. The locks are files in the study's folder, which all its workers share.
 """
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
-from negbench.errors import NegbenchError, RunError, without_secrets
-from negbench.files import DamagedError
+from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
 from negbench.signals import Stopped
 from negbench.tracking import Pruned
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
-from negbench.tuning.storage import open_storage, storage_url
 
-_NOTED: dict[str, type] = {"error": str, "runs": list, "seconds": float, "deaths": int, "config": dict}  # of a trial
 MAX_DEATHS = 5  # a trial whose worker dies that often is taken for the cause, and fails
 _POLL = 0.5  # seconds between two looks while other workers compute the last trials
 
@@ -37,93 +34,85 @@ Report = Callable[[str], None]
 
 
 def trial_folder(number: int) -> str:
-    """Folder of a trial in the study's folder, and the name of its lock."""
+    """Folder of a trial in the study's folder."""
     return f"trials/trial-{number:04d}"
 
 
 class Book:
-    """A study in its storage; every worker of it opens one.
+    """A study in its storage; every worker opens one.
 
     Args:
-        folder: of the study.
-        name: of the study in the storage.
-        spec: settings; None takes those that the storage holds.
-        url: of `storage_url`.
+        folder: of the study, whose name is the study's.
+        spec: settings; None takes those of study.json, to read.
+        storage: Optuna's URL of a database; None takes a journal file in the folder.
         trials: how many to make.
 
     Raises:
-        RunError: a study of that name with other settings or another version of the code, or none where spec is None.
-        OptionError: a storage that cannot be opened, or a sampler that is not installed.
+        RunError: study.json has other settings, or is missing where the storage has the study.
+        OptionError: the storage cannot be opened.
     """
 
-    def __init__(self, folder: Path, name: str, spec: StudySpec | None, url: str, trials: int = 0) -> None:
+    def __init__(self, folder: Path, spec: StudySpec | None, storage: str | None = None, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.folder, self.name, self.url, self.trials = folder, name, url, trials
-        self._storage, self.hold = open_storage(url, name, folder)
+        self.folder, self.name, self.trials = folder, folder.name, trials
+        if spec is not None:
+            files.seal(folder)
         with self.hold():
-            self.spec = self._agreed(spec)
-            directions = (optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE)
-            self.study = optuna.create_study(
-                study_name=name,
-                storage=self._storage,
-                sampler=SeededSampler(self.spec),
-                pruner=pruner_of(self.spec),
-                directions=directions[: 1 if self.spec.minimise is None else 2],
-                load_if_exists=True,
-            )
-            if "negbench" not in self.study.user_attrs:
-                self.study.set_user_attr("negbench", self.spec.dump())
-        files.write_json(
-            folder / "study.json", {"name": name, "storage": without_secrets(url), "spec": self.spec.dump()}
-        )
+            self.spec, self.url = self._agreed(spec, storage)
+            self._storage = _opened(self.url)
+            note = folder / "study.json"
+            if not note.exists():
+                if self.name in optuna.get_all_study_names(self._storage):
+                    place = without_secrets(self.url)
+                    raise RunError(f"{place} has a study '{self.name}' of another runs folder: give another --name")
+                shown = without_secrets(storage) if storage else None
+                files.write_json(note, {"storage": shown, "spec": self.spec.dump()})
+            self.study = self._made(queue=spec is not None)
 
-    def _agreed(self, spec: StudySpec | None) -> StudySpec:
-        """This machine's settings, which must agree with the stored ones; those where none are given."""
-        place = without_secrets(self.url)
-        if self.name not in optuna.get_all_study_names(self._storage):
-            if spec is None:
-                raise RunError(f"there is no study '{self.name}' in {place}")
-            return spec
-        with self._records():
-            stored = optuna.load_study(study_name=self.name, storage=self._storage).user_attrs.get("negbench")
-        if stored is None:
-            raise RunError(f"study '{self.name}' in {place} is not negbench's: give another --name")
-        with self._records():
-            kept = StudySpec.load(stored)
+    def _agreed(self, spec: StudySpec | None, storage: str | None) -> tuple[StudySpec, str]:
+        """Settings and URL; those given must agree with study.json."""
+        note, journal = self.folder / "study.json", str(self.folder.absolute() / "optuna.journal")
+        if spec is not None and not note.exists():
+            return spec, storage or journal
+        noted = files.read_json(note)
+        with files.intact(note):
+            kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
         if spec is None:
-            return kept
+            return kept, shown or journal
         theirs, mine = kept.shared(), spec.shared()
-        if differing := [key for key in mine if mine[key] != theirs.get(key)]:
+        differing = [key for key in mine if mine[key] != theirs.get(key)]
+        if differing or shown != (without_secrets(storage) if storage else None):
             raise RunError(
-                f"study '{self.name}' was started with another {', '.join(differing)}, and its trials would not be "
-                "comparable: give another --name"
+                f"study '{self.name}' was started with another {', '.join(differing) or 'storage'}, and its trials "
+                "would not be comparable: give another --name"
             )
-        return spec
+        return spec, storage or journal
 
-    @contextlib.contextmanager
-    def _records(self) -> Iterator[None]:
-        """Read what the storage holds in this block; DamagedError where it is not as negbench writes it."""
-        try:
+    def _made(self, queue: bool) -> optuna.Study:
+        """The study in the storage; with `queue` its listed points, the default first, are waiting in it."""
+        directions = ("maximize", "minimize")[: 1 if self.spec.minimise is None else 2]
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=self._storage,
+            sampler=SeededSampler(self.spec),
+            pruner=pruner_of(self.spec),
+            directions=directions,
+            load_if_exists=True,
+        )
+        if queue:
+            for point in self.spec.listed[: self.trials]:
+                study.enqueue_trial(point, skip_if_exists=True)
+        return study
+
+    @contextmanager
+    def hold(self, name: str = ".", *, wait: bool = True) -> Iterator[None]:
+        """Lock a folder of the study; BlockingIOError where another worker has it and `wait` is False."""
+        with files.locked(self.folder / name / ".lock", wait=wait):
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            place, problem = without_secrets(self.url), f"{type(error).__name__}: {error}".split("\n")[0]
-            raise DamagedError(f"{place} is damaged ({problem}): put back a copy, or give another --name") from error
 
     def frozen(self) -> list[FrozenTrial]:
-        """All trials, in order of number.
-
-        Raises:
-            DamagedError: a finished trial without its values, or what is noted of a trial has another type.
-        """
+        """All trials, in order of number."""
         found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
-        objectives = len(self.study.directions)
-        with self._records():
-            for trial in found:
-                if trial.state == TrialState.COMPLETE and len(trial.values or ()) != objectives:
-                    raise ValueError(f"trial {trial.number} is finished and has no value")
-                for key, kind in _NOTED.items():
-                    if not isinstance(trial.user_attrs.get(key, kind()), kind):
-                        raise ValueError(f"'{key}' of trial {trial.number} is no {kind.__name__}")
         return found
 
     def counts(self) -> dict[str, int]:
@@ -162,41 +151,38 @@ class Book:
 
     def _next(self) -> int | Literal["wait"] | None:
         """Number of the next trial; "wait" while others compute the last ones, None when all is done."""
-        trials, points = self.frozen(), self.spec.space.points
+        trials = self.frozen()
         waiting = [trial.number for trial in trials if trial.state == TrialState.WAITING]
-        if waiting:
-            return waiting[0]
-        number = len(trials)
-        if number < min(self.trials, len(points) or self.trials):
-            if points or number == 0:
-                self.study.enqueue_trial(points[number] if points else self.spec.space.default)
-            return number
+        if waiting or len(trials) < self.trials:
+            return waiting[0] if waiting else len(trials)
         return "wait" if any(trial.state == TrialState.RUNNING for trial in trials) else None
 
     def _requeue_dead(self, report: Report) -> None:
         """Queue every trial whose worker is gone again. Under the study's lock."""
-        for trial in self.frozen():
-            if trial.state != TrialState.RUNNING or not self._is_dead(trial.number):
+        for seen in self.frozen():
+            if seen.state != TrialState.RUNNING:
+                continue
+            try:
+                with self.hold(trial_folder(seen.number), wait=False):
+                    trial = self.frozen()[seen.number]  # it may just have ended
+            except BlockingIOError:
+                continue
+            if trial.state != TrialState.RUNNING:
                 continue
             deaths = trial.user_attrs.get("deaths", 0) + 1
             self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
             if deaths < MAX_DEATHS:
-                self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+                self._queue(trial)
                 report(f"trial {trial.number}: its worker died; queued again")
             else:
                 self._storage.set_trial_user_attr(trial._trial_id, "error", f"its worker died {MAX_DEATHS} times")
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
-    def _is_dead(self, number: int) -> bool:
-        """Whether a trial is running and nobody holds it."""
-        try:
-            with self.hold(trial_folder(number), wait=False):
-                return self.frozen()[number].state == TrialState.RUNNING  # it may just have ended
-        except BlockingIOError:
-            return False
+    def _queue(self, trial: FrozenTrial) -> None:
+        self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
     def _compute(self, number: int, objective: Objective, turn: ExitStack, report: Report) -> None:
-        """Let Optuna compute one trial; `turn` is ended as soon as the trial is sampled and held."""
+        """Let Optuna compute one trial; `turn` is ended as soon as the trial is sampled and locked."""
 
         def held_objective(trial: optuna.Trial) -> Sequence[float]:
             held.enter_context(self.hold(trial_folder(number), wait=False))
@@ -212,24 +198,27 @@ class Book:
                 if number > 0:
                     raise
                 raise NegbenchError(f"trial 0, the default, failed: {error}") from error
-            except ValueError:  # Optuna's, about a trial that is finished
-                if self.frozen()[number].state not in (TrialState.COMPLETE, TrialState.PRUNED):
-                    raise
-                report(f"trial {number}: finished by another worker, because this one lost its connection")
-                return
             except BaseException as error:  # Ctrl-C, a signal
                 turn.close()
-                self._put_back(number)
+                if (trial := self.frozen()[number]).state == TrialState.RUNNING:
+                    self._queue(trial)
                 if isinstance(error.__cause__, KeyboardInterrupt):
                     raise error.__cause__ from None
                 raise
         report(f"trial {number}: {_told(self.frozen()[number])}")
 
-    def _put_back(self, number: int) -> None:
-        """Queue a trial again that this worker leaves."""
-        trials = self.frozen()
-        if number < len(trials) and trials[number].state == TrialState.RUNNING:
-            self._storage.set_trial_state_values(trials[number]._trial_id, TrialState.WAITING)
+
+def _opened(url: str) -> BaseStorage:
+    """The storage; the absolute path of a journal, whose lock is a link to it, or a database's URL."""
+    try:
+        if "://" not in url:
+            return JournalStorage(JournalFileBackend(url))
+        storage: Any = optuna.storages.get_storage(url)
+        return storage
+    except Exception as error:  # whatever the journal's reader and the database's driver raise
+        reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0])
+        place = without_secrets(url)
+        raise OptionError(f"the study's storage {place} cannot be opened ({type(error).__name__}: {reason})") from error
 
 
 def _evaluated(objective: Objective, trial: optuna.Trial) -> Sequence[float]:
@@ -240,8 +229,6 @@ def _evaluated(objective: Objective, trial: optuna.Trial) -> Sequence[float]:
         raise optuna.TrialPruned(str(error)) from error
     except KeyboardInterrupt as error:  # Optuna would take it for a failure of the trial
         raise Stopped(signal.SIGINT) from error
-    except UpdateFinishedTrialError:
-        raise
     except Exception as error:
         trial.set_user_attr(
             "error", str(error) if isinstance(error, NegbenchError) else f"{type(error).__name__}: {error}"
@@ -264,13 +251,9 @@ def open_book(runs: Path, name: str) -> Book:
     """A study of the runs folder, to read.
 
     Raises:
-        NegbenchError: no such study, or a database that cannot be reached.
+        NegbenchError: no such study, or a storage that cannot be opened.
     """
-    folder = runs / name
-    if not (folder / "study.json").exists():
+    if not (runs / name / "study.json").exists():
         known = sorted(path.parent.name for path in runs.glob("*/study.json"))
         raise RunError(f"there is no study '{name}' in {runs}: known are {', '.join(known) or 'none'}")
-    note = files.read_json(folder / "study.json")
-    with files.intact(folder / "study.json"):
-        title, storage = str(note["name"]), str(note["storage"])
-    return Book(folder, title, None, storage if "://" in storage else storage_url(folder, None))
+    return Book(runs / name, None)

@@ -1,4 +1,4 @@
-"""What a study found: the best trials, the importance of knobs, tables of listed points, the best on fresh seeds."""
+"""What a study found: the best trials, the importance of knobs, the best on fresh seeds."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ from negbench.tuning.book import Book
 
 _SEED = 0  # of the importance's forest: the same study gives the same tables
 _FEWEST = 4  # finished trials below which an importance says nothing
-
-
-@dataclass(frozen=True)
-class ListedPoint:
-    """A listed point that is finished: its values, mean with interval, and the test against the default."""
-
-    trial: int
-    point: dict[str, Any]
-    summary: Summary
-    test: Difference | None  # None for the default itself
 
 
 @dataclass(frozen=True)
@@ -109,18 +99,6 @@ def _tested(
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
     tested = differences({name: own[metric] for name, own in found.items()}, baseline)
     return tested.means, tested.against
-
-
-def listed_points(book: Book) -> list[ListedPoint]:
-    """The listed points that are finished, in the order listed, on the dev part; the default is the baseline."""
-    if not book.spec.space.points:
-        return []
-    done = sorted(finished(book), key=lambda trial: trial.number)
-    if not done:
-        return []
-    runs = {str(t.number): [RunFolder(book.folder / "cells" / run) for run in t.user_attrs["runs"]] for t in done}
-    means, tests = _tested(runs, "0" if "0" in runs else None)
-    return [ListedPoint(t.number, dict(t.params), means[str(t.number)], tests.get(str(t.number))) for t in done]
 
 
 # --- the best beside the default ---------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from negbench import files
 from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
-from negbench.errors import OptionError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome
 from negbench.grid.encoding import encode_run
@@ -51,29 +50,14 @@ def plan_study(asked: Study) -> StudyPlan:
     known = list(resolved(build_config([layer])).flat()) if asked.fix else []
     fixed = dict(fixed_layer(text, known) for text in asked.fix)
     base = build_config([layer, *fixed.values()])
-    if asked.points and (asked.search or fixed or "sampler" in asked.model_fields_set):
-        raise OptionError("study.points lists all that is computed: leave out --search, --fix and --sampler")
-    space = build_space(
-        base,
-        search=asked.search,
-        fix=list(fixed),
-        points=asked.points,
-        grid=asked.sampler == "grid",
-        force=asked.force,
-    )
+    grid = asked.sampler == "grid"
+    space = build_space(base, search=asked.search, fix=list(fixed), grid=grid, force=asked.force)
     spec = StudySpec.of(
-        base,
-        space,
-        seeds=asked.seeds,
-        minimise=asked.minimise,
-        sampler="grid" if asked.points else asked.sampler,
-        pruner=asked.pruner,
+        base, space, seeds=asked.seeds, minimise=asked.minimise, sampler=asked.sampler, pruner=asked.pruner
     )
-    final = asked.final_seeds
-    if final is None:
-        final = 0 if asked.points else _FINAL_SEEDS
-    listed = len(space.points)
-    trials = min(asked.trials or listed, listed) if listed else asked.trials or _TRIALS
+    size = len(spec.listed) if grid else _TRIALS
+    trials = min(asked.trials or size, size) if grid else asked.trials or size
+    final = _FINAL_SEEDS if asked.final_seeds is None else asked.final_seeds
     return StudyPlan(spec, trials, final, remarks)
 
 
@@ -134,6 +118,6 @@ def _header(book: Book, trials: int) -> list[str]:
         f"part of train ({100 * spec.base['eval']['dev_fraction']:.0f} %); val stays closed"
     ]
     lines += [f"  {knob.key} = {knob.text()}   (default {knob.default})" for knob in spec.space.knobs]
-    if clipped := [knob.key for knob in spec.space.knobs if not spec.space.points and knob.start != knob.default]:
+    if clipped := [knob.key for knob in spec.space.knobs if knob.start != knob.default]:
         lines.append(f"  trial 0 is not quite the default: the ranges of {', '.join(clipped)} leave it out")
     return [*lines, f"  sampler {spec.sampler}; pruner {spec.active_pruner}"]

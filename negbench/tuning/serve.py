@@ -1,39 +1,29 @@
-"""The workers of a study: one here, or several processes; more may join from other machines."""
+"""The workers of a study: one here, or several processes, also on other machines that share the runs folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from negbench import files
 from negbench.errors import NegbenchError
 from negbench.executors import Executor, Report
 from negbench.tracking import Tracker
 from negbench.tuning.book import Book
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.storage import storage_url
 from negbench.tuning.trials import Job, Trials
 
 
 def open_study(
-    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None, tracking_uri: str | None
+    runs: Path, name: str, spec: StudySpec, *, trials: int, storage: str | None = None, tracking_uri: str | None
 ) -> tuple[Book, Job]:
-    """The study, made or found again, and the job of its workers.
+    """The study, made if absent, and the job of its workers.
 
     Raises:
-        RunError, OptionError: see `Book` and `storage_url`.
+        RunError, OptionError: see `Book`.
     """
     folder = runs / name
-    url = storage_url(folder, storage)
-    book = Book(folder, name, spec, url, trials)
-    tracker, note = Tracker.open(runs, tracking_uri), folder / "mlflow.json"
-    with book.hold():
-        shared = None if tracker.uri.startswith("sqlite") else book.study.user_attrs.get("mlflow")
-        if shared and shared["uri"] == tracker.shown and not note.exists():
-            files.write_json(note, {**shared, "summaries": []})  # another machine has made the parent
-        parent = tracker.parent(note, name, {"negbench.kind": "study", "study": name})
-        if parent and not shared:
-            book.study.set_user_attr("mlflow", {"uri": tracker.shown, "run_id": parent})
-    return book, Job(runs, name, spec, url, trials, tracking_uri, parent, Trials)
+    book, tracker = Book(folder, spec, storage, trials), Tracker.open(runs, tracking_uri)
+    parent = tracker.parent(folder / "mlflow.json", name, {"negbench.kind": "study", "study": name})
+    return book, Job(folder, spec, storage, trials, tracking_uri, parent, Trials)
 
 
 def serve(job: Job, report: Report) -> int:
@@ -42,7 +32,7 @@ def serve(job: Job, report: Report) -> int:
 
     for path in job.spec.base["plugins"]:
         registry.add_file(Path(path))
-    return Book(job.folder, job.name, job.spec, job.url, job.trials).work(job.opens(job), report)
+    return Book(job.folder, job.spec, job.storage, job.trials).work(job.opens(job), report)
 
 
 def run_study(job: Job, executor: Executor, report: Report) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
@@ -90,22 +89,26 @@ class Space:
     Attributes:
         knobs: what is searched.
         band: how a width becomes a field; None where there is none.
-        points: listed values (a grid, a table); computed in this order instead of being sampled. The default is first.
     """
 
     knobs: tuple[Knob, ...]
     band: Band | None = None
-    points: tuple[dict[str, Any], ...] = ()
 
     @property
     def default(self) -> dict[str, Any]:
         """The point of trial 0."""
-        return dict(self.points[0]) if self.points else {knob.key: knob.start for knob in self.knobs}
+        return {knob.key: knob.start for knob in self.knobs}
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Every combination of the knobs' choices, the default first."""
+        keys = [knob.key for knob in self.knobs]
+        points = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(k.choices for k in self.knobs))]
+        return sorted(points, key=lambda point: point != self.default)
 
     def corners(self, base: RunConfig) -> list[RunConfig]:
-        """A run at every end of every range, the other knobs at their default; or one at every listed point."""
-        points = list(self.points) or [self.default]
-        for knob in () if self.points else self.knobs:
+        """A run at every end of every range, the other knobs at their default."""
+        points = [self.default]
+        for knob in self.knobs:
             points += [{**self.default, knob.key: value} for value in knob.choices or (knob.low, knob.high)]
         return [self.config(base, point, base.seed) for point in points]
 
@@ -149,7 +152,6 @@ def build_space(
     *,
     search: Sequence[str] = (),
     fix: Sequence[str] = (),
-    points: Sequence[Mapping[str, Any]] = (),
     grid: bool = False,
     force: bool = False,
 ) -> Space:
@@ -159,25 +161,19 @@ def build_space(
         base: configuration with the values of `fix` in it (see `fixed_layer`).
         search: 'KEY=low:high', 'KEY=low:high:log' or 'KEY=a|b|c', which change or add knobs.
         fix: keys that are not searched.
-        points: listed points (key -> value, the same keys in each); nothing else is searched then.
-        grid: list every combination of the knobs' choices as a point.
+        grid: search nothing but the choices of `search`.
         force: allow more than five knobs.
 
     Raises:
         OptionError: a key or value that cannot be searched, no knob at all, or too many of them.
     """
     full = resolved(base)
-    if points:
-        space = _listed(full, points)
-    else:
-        space = _searched(base, full, search, fix)
-        if grid:
-            space = _gridded(space)
+    space = _searched(base, full, search, fix, grid)
     if not space.knobs:
         raise OptionError(
             f"strategy '{base.strategy.name}' has nothing left to tune: --search KEY=low:high adds a knob"
         )
-    if len(space.knobs) > MAX_KNOBS and not (force or space.points):
+    if len(space.knobs) > MAX_KNOBS and not force:
         names = ", ".join(knob.key for knob in space.knobs)
         raise OptionError(
             f"{len(space.knobs)} knobs ({names}) are more than {MAX_KNOBS}, which is what a few dozen trials can tell "
@@ -188,8 +184,8 @@ def build_space(
     return space
 
 
-def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str]) -> Space:
-    """The strategy's knobs, without those of `fix` and with those of `search`."""
+def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix: Sequence[str], grid: bool) -> Space:
+    """The strategy's knobs, without those of `fix` and with those of `search`; only these in a grid."""
     knobs, band = own_knobs(base, full)
     for given in fix:
         known = [*full.flat(), *knobs]
@@ -201,10 +197,12 @@ def _searched(base: RunConfig, full: ResolvedConfig, search: Sequence[str], fix:
         knobs.pop(key, None)
         if band is not None and key == f"strategy.{band.end}":
             knobs.pop(band.key, None)
-    for text in search:
-        knob = parse_search(text, full, knobs, band)
-        knobs[knob.key] = knob
-    return Space(tuple(knobs.values()), band)
+    asked = [parse_search(text, full, knobs, band) for text in search]
+    if not grid:
+        return Space(tuple({**knobs, **{knob.key: knob for knob in asked}}.values()), band)
+    if ranges := [knob.key for knob in asked if not knob.choices]:
+        raise OptionError(f"a grid needs listed values for {', '.join(ranges)}: --search {ranges[0]}=a|b|c")
+    return Space(tuple(asked), band)
 
 
 def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], Band | None]:
@@ -288,14 +286,14 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], ban
     key = full_key(key.strip(), [*full.flat(), *knobs])
     default = _default_of(key, full, knobs, band)
     if "|" in given:
-        choices = tuple(_value(part, default, key, full, where) for part in given.split("|"))
+        choices = tuple(_value(part, default, where) for part in given.split("|"))
         if len(set(choices)) != len(choices):
             raise OptionError(f"{where}: names a value twice")
         return Knob(key, default, choices=choices)
     parts = given.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["log"]):
         raise OptionError(f"{where}: {_FORM}")
-    log, ends = len(parts) == 3, [_value(part, default, key, full, where) for part in parts[:2]]
+    log, ends = len(parts) == 3, [_value(part, default, where) for part in parts[:2]]
     if any(isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end) for end in ends):
         raise OptionError(f"{where}: a range needs two numbers; other values are listed as a|b|c")
     if any(isinstance(end, float) for end in ends):
@@ -321,16 +319,9 @@ def _default_of(key: str, full: ResolvedConfig, knobs: Mapping[str, Knob], band:
     return flat[key]
 
 
-def _value(given: Any, default: Any, key: str, full: ResolvedConfig, where: str) -> Any:
-    """One value in the type of the default; text as TOML, and a warm-up also as a fraction of the epochs ('1/12')."""
-    value = given
-    if isinstance(given, str) and key == "schedule.warmup" and "/" in given:
-        try:
-            value = max(1, round(Fraction(given.strip()) * full.train.epochs))
-        except (ValueError, ZeroDivisionError) as error:
-            raise OptionError(f"{where}: {given!r} is no fraction of the epochs") from error
-    elif isinstance(given, str):
-        value = parse_value(given.strip(), where)
+def _value(given: str, default: Any, where: str) -> Any:
+    """One value, written as in TOML, in the type of the default."""
+    value = parse_value(given.strip(), where)
     if not (value is None or isinstance(value, bool | int | float | str)):
         raise OptionError(f"{where}: want a number, a text, true or false, got {quoted(value)}")
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
@@ -356,35 +347,3 @@ def full_key(key: str, known: Sequence[str]) -> str:
 def _unknown(key: str, known: Sequence[str], where: str) -> UnknownNameError:
     """Suggests bare names to who wrote one."""
     return UnknownNameError("key", key, known if "." in key else {k.split(".")[-1] for k in known}, where=where)
-
-
-# --- listed points -----------------------------------------------------------------------------------------------
-
-
-def _listed(full: ResolvedConfig, points: Sequence[Mapping[str, Any]]) -> Space:
-    """A table's points: every key becomes a knob with the values that occur, and the default is put first."""
-    keys = list(points[0])
-    for point in points:
-        if list(point) != keys:
-            raise OptionError(f"study.points: every point needs the same keys ({', '.join(keys)}), got {point}")
-    default = {key: _default_of(key, full, {}, None) for key in keys}
-    rows = [
-        {key: _value(value, default[key], key, full, f"study.points {key}") for key, value in point.items()}
-        for point in points
-    ]
-    if any(row in rows[:index] for index, row in enumerate(rows)):
-        raise OptionError(f"study.points: a point is listed twice, at {full.train.epochs} epochs: {rows}")
-    ordered = [default, *(row for row in rows if row != default)]
-    knobs = [Knob(key, default[key], choices=tuple(dict.fromkeys(row[key] for row in ordered))) for key in keys]
-    return Space(tuple(knobs), None, tuple(ordered))
-
-
-def _gridded(space: Space) -> Space:
-    """Every combination of the knobs' choices as a point, the default first."""
-    ranges = [knob.key for knob in space.knobs if not knob.choices]
-    if ranges:
-        names = ", ".join(ranges)
-        raise OptionError(f"a grid needs listed values for {names}: --search {ranges[0]}=a|b|c, or --fix {names}")
-    keys = [knob.key for knob in space.knobs]
-    rows = [dict(zip(keys, row, strict=True)) for row in itertools.product(*(knob.choices for knob in space.knobs))]
-    return replace(space, points=(space.default, *(row for row in rows if row != space.default)))

@@ -98,8 +98,13 @@ class StudySpec:
 
     @property
     def active_pruner(self) -> Pruner:
-        """None with two objectives, which cannot be pruned, and with listed points: a table needs every cell."""
-        return "none" if self.minimise is not None or self.space.points else self.pruner
+        """None with two objectives, which cannot be pruned, and for a grid: a table needs every cell."""
+        return "none" if self.minimise is not None or self.sampler == "grid" else self.pruner
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """Points that are queued, not sampled: the default as trial 0, and the others of a grid."""
+        return self.space.grid() if self.sampler == "grid" else [self.space.default]
 
     def dump(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -150,7 +155,7 @@ _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "gp": partial(optuna.samplers.GPSampler, n_startup_trials=_STARTUP, deterministic_objective=False),
     "cmaes": partial(optuna.samplers.CmaEsSampler, n_startup_trials=_STARTUP, consider_pruned_trials=False),
     "random": optuna.samplers.RandomSampler,
-    "grid": optuna.samplers.RandomSampler,  # its points are listed, and none is sampled
+    "grid": optuna.samplers.RandomSampler,  # all its points are queued, and none is sampled
 }
 
 

@@ -29,33 +29,27 @@ class Job:
     """What a worker process needs to know; picklable.
 
     Args:
-        runs: runs folder.
-        name: of the study, of its folder there, and of its MLflow experiment.
+        folder: of the study; its name is the MLflow experiment's too.
         spec: its settings on this machine.
-        url: of the storage.
+        storage: Optuna's URL of a database, or None for the journal in the folder.
         trials: how many to make.
         uri: MLflow store of the trials' copies.
         parent: MLflow run that they hang under.
         opens: makes the objective in the worker; importable by name. `Trials` but in tests.
     """
 
-    runs: Path
-    name: str
+    folder: Path
     spec: StudySpec
-    url: str
+    storage: str | None
     trials: int
     uri: str | None
     parent: str | None
     opens: Callable[[Job], Objective]
 
-    @property
-    def folder(self) -> Path:
-        """Of the study."""
-        return self.runs / self.name
-
     def tags(self, trial: int) -> dict[str, str]:
         """Tags of a trial's MLflow copy."""
-        tags = {"experiment": self.name, "study": self.name, "negbench.kind": "trial", "trial": str(trial)}
+        name = self.folder.name
+        tags = {"experiment": name, "study": name, "negbench.kind": "trial", "trial": str(trial)}
         tags["strategy"] = str(self.spec.base["strategy"]["name"])
         return tags | ({"mlflow.parentRunId": self.parent} if self.parent else {})
 
@@ -65,7 +59,7 @@ class Trials:
 
     def __init__(self, job: Job) -> None:
         self._job, self._spec = job, job.spec
-        self._tracker = Tracker.open(job.runs, job.uri)
+        self._tracker = Tracker.open(job.folder.parent, job.uri)
         cells = job.folder / "cells"
         self._bench = Bench(cells, Tracker.open(cells, "none"), SCENES)  # MLflow shows the trial, not its cells
 

@@ -110,9 +110,7 @@ def tune(
     for place, each in enumerate(found):
         if each.spec is not None:
             title = checked_name(f"{name}-tune-{each.configs[0].strategy.name}-{each.spec.digest}", "the study's name")
-            books[place], job = open_study(
-                runs, title, each.spec, trials=trials, storage=None, tracking_uri=tracking_uri
-            )
+            books[place], job = open_study(runs, title, each.spec, trials=trials, tracking_uri=tracking_uri)
             jobs.append(job)
             places.append(place)
     several = -(-executor.workers // len(jobs)) if jobs else 0  # of a study, so that no process is idle

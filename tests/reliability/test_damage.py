@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
 import torch
 from kills import many
@@ -30,7 +29,6 @@ from negbench.mining.curves import Curves
 from negbench.mining.pool_file import opened
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tuning.storage import open_storage
 
 TIMES = many(6, 50)
 
@@ -258,37 +256,6 @@ def test_a_shard_that_changed_within_a_tick_is_read_again(toy_root: Path, tmp_pa
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (shard.stat().st_ino, shard.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert store_of(backbone, root=tmp_path).missing(images) == list(images)
-
-
-# --- a study ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    journal = tmp_path / "study" / "optuna.journal"
-
-    def opened() -> optuna.Study:
-        storage, _ = open_storage(str(journal), "s", journal.parent)
-        return optuna.create_study(study_name="s", storage=storage, load_if_exists=True)
-
-    opened().optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
-    want = [trial.value for trial in opened().get_trials()]
-    for _ in damaged(journal):
-        with pytest.raises(DamagedError, match=r"optuna.journal is damaged .* put back a copy"):
-            opened()
-    assert [trial.value for trial in opened().get_trials()] == want
-    sums = journal.with_name(".optuna.journal.sums")
-    content = sums.read_bytes()
-    for wrong in damages(content, 5):
-        sums.write_bytes(wrong)
-        try:
-            assert [trial.value for trial in opened().get_trials()] == want
-        except DamagedError:
-            continue
-    with journal.open("ab") as file:
-        file.write(b'{"torn')
-    sums.write_bytes(content)
-    assert [trial.value for trial in opened().get_trials()] == want
 
 
 # --- malice -----------------------------------------------------------------------------------------------------------

@@ -38,10 +38,8 @@ from negbench.loop.runs import Bench, run_config
 from negbench.registry import KINDS, registry
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tuning.book import open_book
-from negbench.tuning.final import finished
 
-KINDS_OF_INPUT = 8
+KINDS_OF_INPUT = 7
 CASES = int(os.environ.get("NEGBENCH_FUZZ", "500"))
 TRIED: Counter[str] = Counter()
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -518,37 +516,5 @@ def test_ranks(vector_sets: list[str], sets: list[str], tmp_path: Path) -> None:
             outcome("ranks", "run", "--strategy", "qure", *sets, *guided, *place)
         else:
             outcome("ranks", "evaluate", "--ranks", file, "--dataset", data_file)
-
-    trial()
-
-
-def test_journals(sets: list[str], tmp_path: Path) -> None:
-    """Of a study without its list of hashes: read as a report reads it."""
-    place = ["--runs-dir", tmp_path / "runs", "--tracking-uri", "none"]
-    study = ["study", "--strategy", "top-k", "--trials", "2", "--seeds", "1", "--final-seeds", "0", "--name", "s"]
-    outcome("journals", *study, *sets, *place)
-    folder = tmp_path / "runs" / "s"
-    journal, note = folder / "optuna.journal", folder / "study.json"
-    records = [json.loads(line) for line in journal.read_bytes().splitlines()]
-    contents = {path: path.read_bytes() for path in (journal, note)}
-
-    @fuzzed(st.data())
-    def trial(data: st.DataObject) -> None:
-        TRIED["journals"] += 1
-        for name in (".optuna.journal.sums", SUMS):
-            (folder / name).unlink(missing_ok=True)
-        for path, content in contents.items():
-            path.write_bytes(content)
-        if data.draw(st.booleans()):
-            told = data.draw(changed(records, JSONS))
-            told = told if isinstance(told, list) else [told]
-            journal.write_bytes("".join(json.dumps(record) + "\n" for record in told).encode())
-        else:
-            path = data.draw(st.sampled_from((journal, note)))
-            path.write_bytes(data.draw(spoilt(contents[path])))
-        with contextlib.suppress(NegbenchError):
-            book = open_book(tmp_path / "runs", "s")
-            book.counts()
-            finished(book)
 
     trial()

@@ -198,10 +198,9 @@ def test_the_report_answers_on_the_first_screen_without_network(
         assert box is not None
         assert head is not None
         assert head["x"] + head["width"] <= box["x"] + box["width"]  # seen without scrolling
-    assert report.locator("#training details").get_attribute("open") is None
-    report.locator("nav a[href='#training']").click()
-    report.locator("#figure-training img").first.wait_for()
-    report.evaluate(UNFOLD)
+    assert report.locator("#chapter-details > details").get_attribute("open") is None
+    report.evaluate("location.hash = '#tests'")  # a link into the details unfolds them
+    report.locator("#tests table").first.wait_for()
     assert report.evaluate("document.documentElement.scrollWidth") == 1920
     shown = """[...document.querySelectorAll('.thumb svg')].every(s => s.getBoundingClientRect().width === 84)"""
     assert report.evaluate(shown)
@@ -274,9 +273,9 @@ def test_the_report_by_keyboard_alone(browser: Browser, runs: Path) -> None:
     assert report.evaluate(f"{focused}.getBoundingClientRect().left") >= 0  # seen while it has the focus
     report.keyboard.press("Enter")
     assert report.evaluate("location.hash") == "#main"
-    report.locator("#training summary").first.focus()
+    report.locator("#chapter-details summary").first.focus()
     report.keyboard.press("Enter")
-    report.locator("#figure-training img").first.wait_for()
+    report.locator("#tests table").first.wait_for()
     wide = report.locator("#table-leader .scroll")
     wide.focus()  # what scrolls takes the focus, so that arrows move it
     assert report.evaluate(f"{focused}.className") == "scroll"
@@ -287,13 +286,16 @@ def test_printed_the_report_is_whole(browser: Browser, runs: Path) -> None:
     context = browser.new_context(offline=True, color_scheme="dark")
     report = context.new_page()
     report.goto((runs / NAME / "report" / "index.html").as_uri())
-    assert report.locator("details:not([open])").count() > 3
+    assert report.locator("details:not([open])").count() == 1
     printed = report.pdf(format="A4")
     assert printed.startswith(b"%PDF")
     assert report.locator("details:not([open])").count() == 0
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) > 3
     report.emulate_media(media="print", color_scheme="dark")
     assert not report.locator("nav").is_visible()
+    report.set_viewport_size({"width": 720, "height": 1000})  # of the paper, at 96 dots
+    wide = "[...document.querySelectorAll('table, img, .thumbs')].map(e => e.getBoundingClientRect().right)"
+    assert max(report.evaluate(wide)) <= 720  # nothing is clipped at the right
     assert report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert report.evaluate("getComputedStyle(document.querySelector('.small')).color") == "rgb(92, 104, 115)"
     context.close()

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,14 @@ from PIL import Image
 
 from negbench.analysis.findings import stored
 from negbench.analysis.leader import leader_tables, ordered
+from negbench.analysis.words import percent
 from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
 from negbench.errors import RunError
 from negbench.files import write_json
 from negbench.report import figures
 from negbench.report.build import write_report
+from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
 from negbench.report.page import _prose, sort_key
 from negbench.runfolder import RunFolder
@@ -33,7 +36,7 @@ from negbench.runfolder import RunFolder
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-VOID = {"meta", "link", "img", "br", "wbr", "hr", "input"}
+VOID = {"meta", "link", "source", "img", "br", "wbr", "hr", "input"}
 
 
 class Parsed(HTMLParser):
@@ -106,11 +109,14 @@ def unwrapped(text: str) -> str:
 
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader behaviour regime tests training false-negatives trade-offs heat-map pools loss scores"
-    want = [*text.split(), "gallery", "negatives", "cells", "facts"]
+    text = "leader false-negatives trade-offs training pools scores behaviour regime gallery negatives tests cells"
+    want = text.split()
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
     assert [h for h in links if h[1:] in want] == [f"#{key}" for key in want]
+    assert [h for h in links if "chapter" in h] == [
+        f"#chapter-{name}" for name in ("result", "why", "examples", "details")
+    ]
     assert len(set(page.ids)) == len(page.ids)
     assert {h[1:] for h in page.hrefs if h.startswith("#")} <= set(page.ids)
 
@@ -124,7 +130,30 @@ def test_the_answer_comes_first_and_detail_is_folded(page: Parsed, compared: Pat
     assert [line.split(":")[0] for line in lines[:2]] == ["bradley-terry", "info-nce"]
     assert all("average recall with 1 negative per query and step: " in line for line in lines[:2])
     assert text.index('id="figure-forest"') < text.index('id="table-leader"') < text.index("<details")
-    assert all(page.folded[i] for i in (0, 1))  # behaviour and cost, tests
+    assert text.index("<details") > text.index('id="gallery"')
+    assert page.folded == [True]  # the details, and nothing else
+    head = re.search(r'<p class="header">(.*?)</p>', text)
+    assert head is not None
+    date = datetime.fromtimestamp((compared / "small" / "comparison.json").stat().st_mtime, tz=UTC)
+    words = re.sub("<[^>]*>", " ", head[1])
+    assert [word in words for word in ("synthetic@", "2 seeds", "4 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
+        True
+    ] * 5
+
+
+def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
+    text = text_of(compared)
+    table = text[text.index('id="table-leader"') :]
+    bold = re.findall("<b>([^<]*)</b>", table[: table.index("</table>")])
+    frame = pd.read_csv(compared / "small" / "report" / "tables" / "leader.csv", dtype=str)
+    means = frame[["recall", "R@10", "R@50", "mAP@10"]].map(lambda cell: float(cell.split()[0]))
+    want = [
+        frame[name][row]
+        for row in frame.index
+        for name in means
+        if means[name][row] == means[name].max() != means[name].min()
+    ]
+    assert bold == want
     assert page.tables["table-leader"][0][:4] == ["strategy", "loss", "verdict", "difference"]
 
 
@@ -172,7 +201,7 @@ def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared:
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
     assert shown == written | {"scores-info-nce"}  # of score curves, those under the first loss are files
-    assert {"forest", "training", "pools", "heat-map", "trade-offs", "scores-bradley-terry"} <= shown
+    assert {"forest", "training", "pools", "trade-offs", "scores-bradley-terry"} <= shown
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
@@ -220,27 +249,37 @@ def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: 
     runs = runs_of(compared)
     chart = figures.forest(runs)
     assert chart is not None
-    assert [panel.title for panel in chart.panels] == ["bradley-terry", "info-nce"]
-    for panel in chart.panels:
-        axes = drawn(panel)
-        rows = {r.strategy: r for r in runs.rows if r.main and r.loss == panel.title}
-        heights = dict(zip([t.get_text() for t in axes.get_yticklabels()], axes.get_yticks(), strict=True))
-        assert heights.keys() == {"qure", "top-k", "in-batch (baseline)"}
-        for strategy in ("qure", "top-k"):
-            row, y = rows[strategy], heights[strategy]
-            bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
-            assert list(bar.get_xdata()) == [100 * row.diff_low, 100 * row.diff_high]
-            assert list(point.get_xdata()) == [100 * row.difference]
-            assert (point.get_color(), point.get_marker()) == figures.VERDICTS[row.verdict]
-        rates = [text.get_text() for text in axes.texts if text.get_text().endswith(" %")]
-        assert len(rates) == 3
+    (panel,) = chart.panels
+    axes = drawn(panel)
+    losses = {t.get_position()[1]: t.get_text().removeprefix("under ") for t in axes.texts if "under" in t.get_text()}
+    assert list(losses.values()) == ["bradley-terry", "info-nce"]
+    places = list(zip([t.get_text() for t in axes.get_yticklabels()], axes.get_yticks(), strict=True))
+    assert [name for name, _ in places] == 2 * ["top-k", "qure", "in-batch (baseline)"]
+    words = {(t.xyann[0], t.xy[1]): t.get_text() for t in axes.texts if hasattr(t, "xyann")}
+    columns = {text: x for (x, y), text in words.items() if y == -1}
+    assert list(columns) == ["recall %", "difference", "negatives", "FN %"]
+    for name, y in places:
+        loss = losses[max(height for height in losses if height < y)]
+        row = next(r for r in runs.rows if r.main and r.loss == loss and r.strategy == name.split()[0])
+        cells = {title: words[x, y] for title, x in columns.items()}
+        assert (cells["recall %"], cells["negatives"]) == (percent(row.mean, 1), f"{row.negatives:.3g}")
+        group = next(g for g in runs.groups if (g.labels["strategy"], g.labels["loss"]) == (row.strategy, loss))
+        rates = [result["behaviour"]["false_negative_rate_draws"] for result in group.results]
+        assert cells["FN %"] == f"{100 * sum(rates) / 2:.2f}"
+        if not row.compared:
+            continue
+        bar, point = (line for line in axes.lines if len(line.get_ydata()) and set(line.get_ydata()) == {y})
+        assert list(bar.get_xdata()) == [100 * row.diff_low, 100 * row.diff_high]
+        assert list(point.get_xdata()) == [100 * row.difference]
+        assert (point.get_color(), point.get_marker()) == figures.VERDICTS[row.verdict]
     assert any(word in chart.text for word in figures.VERDICTS)
+    assert figures.VERDICTS["undecided"][0] == GREY
 
 
 def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
     runs = runs_of(compared)
     seen: dict[str, set[str]] = {}
-    for chart in (figures.training(runs), figures.loss_curve(runs), figures.pools(runs), figures.trade_offs(runs)):
+    for chart in (figures.training(runs), figures.pools(runs), figures.trade_offs(runs)):
         assert chart is not None
         for panel in chart.panels:
             axes = drawn(panel)
@@ -260,7 +299,7 @@ def test_galleries_show_what_was_drawn(page: Parsed, compared: Path) -> None:
     mined = pd.read_parquet(run / "mining-00.parquet")
     shown = re.search(r"query (\S+)-train-(\d+) of train", text)
     assert shown is not None
-    assert len(re.findall("<h3>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two strategies that mine
+    assert len(re.findall("<h4>[^<]*negatives drawn", text)) == 3 * 2  # best, worst, random; two strategies that mine
     row = next(
         index for index, query in enumerate(_train_queries(run)) if query == f"{shown.group(1)}-train-{shown.group(2)}"
     )
@@ -288,8 +327,8 @@ def test_a_single_run(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = write_report(compared, run.name, 1)
     page = Parsed(written[0].read_text(encoding="utf-8"))
     assert written[0] == run / "report" / "index.html"
-    assert {"metrics", "training", "pools", "scores", "gallery", "negatives", "settings"} <= set(page.ids)
-    assert not {"heat-map", "trade-offs", "leader", "published", "figure-forest"} & set(page.ids)
+    assert {"metrics", "training", "pools", "scores", "gallery", "notes", "settings"} <= set(page.ids)
+    assert not {"negatives", "trade-offs", "leader", "published", "figure-forest"} & set(page.ids)  # none is empty
     head, *rows = page.tables["table-metrics"]
     result = RunFolder(run).result
     values = {row[0]: row[head.index("in-batch")] for row in rows}
@@ -309,7 +348,7 @@ def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) ->
     text = write_report(runs, "small", 1)[0].read_text(encoding="utf-8")
     page = Parsed(text)
     assert "statistics.json</code> is absent" in text
-    assert "kept no score curves" in text
+    assert "scores" not in page.ids
     assert "no weights" in text
     assert "1 of 12 cells are not finished" in text
     assert "the &lt;b&gt;loss&lt;/b&gt; is nan" in text

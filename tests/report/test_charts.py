@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
+import pytest
 from PIL import Image
 
 from negbench.analysis.words import label_of, latex, listed, markdown, number, percent, signed, spread
-from negbench.report.charts import PALETTE, Chart, Panel, heat, line_style, saved
+from negbench.report.charts import PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
 
 
 def lines(axes: Any) -> None:
@@ -28,12 +30,28 @@ CHART = Chart(
 def test_a_chart_is_one_picture_of_all_panels_with_one_legend() -> None:
     root = ElementTree.fromstring(saved(CHART, "svg"))
     words = [e.text for e in root.iter() if e.tag.endswith("text")]
-    assert {"Title", "one", "two", "x", "y (%)"} <= set(words)  # words stay words
+    assert {"one", "two", "x", "y (%)"} <= set(words)  # words stay words
+    assert "Title" not in words  # it stands above the picture
     assert [words.count(name) for name in ("up", "a", "b")] == [1, 1, 1]
     with Image.open(io.BytesIO(saved(CHART, "png"))) as opened:
         assert opened.size[0] == 2 * 429  # two panels of 3.9 inches at 110 dots
         colours = {colour for _, colour in opened.convert("RGB").getcolors(1 << 20) or []}
-    assert {(0x3B, 0x7D, 0xD8), (0xE0, 0x7B, 0x39)} <= colours
+    assert {(0x00, 0x72, 0xB2), (0xC8, 0x52, 0x00)} <= colours
+
+
+def test_names_at_the_ends_of_lines_are_in_order_and_apart() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    axes.plot([0, 1], [0, 100])
+    label_ends(axes, [(50.0, "b", "C0"), (50.1, "c", "C1"), (0.0, "a", "C2"), (100.0, "e", "C3"), (99.9, "d", "C4")])
+    heights = {label.get_text(): label.xy[1] for label in axes.texts}
+    places = [heights[name] for name in "abcde"]
+    gap = 0.15 / tall_enough(5)
+    assert all(above - below >= gap - 1e-9 for below, above in itertools.pairwise(places))
+    assert max(places) <= 1
+    assert heights["b"] == pytest.approx(0.5, abs=0.01)  # the lowest of those that meet stays
+    assert all(tall_enough(count) >= 0.15 * count for count in (1, 20, 40))
 
 
 def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_as_it_was() -> None:

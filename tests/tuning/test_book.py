@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import multiprocessing
 import os
-import pwd
-import shutil
 import signal
-import socket
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy
-from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from negbench.config import resolved
 from negbench.errors import NegbenchError, OptionError, RunError
-from negbench.files import DamagedError, read_json
+from negbench.files import DamagedError, write_json
 from negbench.systems.system import load_config
 from negbench.tracking import Pruned
 from negbench.tuning.book import Book, trial_folder
 from negbench.tuning.final import finished, importance
 from negbench.tuning.serve import serve
-from negbench.tuning.space import Knob, Space, build_space
+from negbench.tuning.space import Knob, Space
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.storage import open_storage, storage_url
 from negbench.tuning.trials import Job
 
 BASE = load_config(flags={"strategy": {"name": "dqe"}})
 ALPHA, DRAWN, SCALE = "strategy.alpha", "train.num_negatives", "strategy.scale"
 SPACE = Space((Knob(ALPHA, 0.2, 0.0, 0.4), Knob(DRAWN, 1, 1, 5)))
-_LISTED = (Knob(ALPHA, 0.2, choices=(0.2, 0.1, 0.3, 0.4)), Knob(DRAWN, 1, choices=(1, 2, 3, 4, 5)))
-_ROWS = itertools.product(*(knob.choices for knob in _LISTED))
-GRID = Space(_LISTED, None, tuple({ALPHA: alpha, DRAWN: drawn} for alpha, drawn in _ROWS))
+GRID = Space((Knob(ALPHA, 0.2, choices=(0.1, 0.2, 0.3, 0.4)), Knob(DRAWN, 1, choices=(1, 2, 3, 4, 5))))
 
 
 def toy_spec(sampler: Any = "tpe", **changed: Any) -> StudySpec:
@@ -116,92 +104,49 @@ def silent(text: str) -> None:
 
 
 def toy_book(folder: Path, trials: int = 10, spec: StudySpec | None = None) -> Book:
-    return Book(folder, "toy", spec or toy_spec(), storage_url(folder, None), trials)
+    return Book(folder, spec or toy_spec(), None, trials)
 
 
-def toy_job(folder: Path, url: str, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
-    """Of the study in `folder`, which is called toy."""
-    return Job(folder.parent, "toy", spec or toy_spec(), url, trials, "none", None, opens)
+def toy_job(folder: Path, trials: int, opens: Any, spec: StudySpec | None = None) -> Job:
+    return Job(folder, spec or toy_spec(), None, trials, "none", None, opens)
 
 
 def points(book: Book) -> list[dict[str, Any]]:
     return [trial.params for trial in book.frozen()]
 
 
-# --- settings and records --------------------------------------------------------------------------------------------
-
-
-def test_settings_and_notes_of_another_form_are_damage(tmp_path: Path) -> None:
-    changes: list[dict[str, Any]] = [
-        {"first_refresh": {}},
-        {"epochs": "4"},
-        {"base": []},
-        {"space": {"knobs": 3}},
-        {"sampler": "best"},
-        {"base": {"seed": -math.inf}},
-    ]
-    for index, changed in enumerate(changes):
-        folder = tmp_path / f"settings-{index}"
-        toy_book(folder).study.set_user_attr("negbench", toy_spec().dump() | changed)
-        with pytest.raises(DamagedError, match="is damaged"):
-            Book(folder, "toy", None, storage_url(folder, None))
-    notes: list[tuple[str, Any]] = [("runs", "a"), ("seconds", "1"), ("config", []), ("deaths", None), ("error", 3)]
-    for key, value in notes:
-        book = toy_book(tmp_path / key, 1)
-        book.work(at_once, silent)
-        book.study.enqueue_trial({}, user_attrs={key: value})
-        with pytest.raises(DamagedError, match=f"'{key}' of trial 1 is no "):
-            book.counts()
-
-
-def test_a_finished_trial_without_its_value_is_damage(tmp_path: Path) -> None:
-    book = toy_book(tmp_path)
-    assert book.work(at_once, silent) == 10
-    journal = tmp_path / "optuna.journal"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    for line in lines:
-        if line.get("state") == TrialState.COMPLETE:
-            line["values"] = None
-    (tmp_path / ".optuna.journal.sums").unlink()
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(DamagedError, match="trial 0 is finished and has no value"):
-        toy_book(tmp_path).counts()
-
-
-def test_a_line_too_deep_to_be_read_is_damage(tmp_path: Path) -> None:
-    toy_book(tmp_path)
-    (tmp_path / ".optuna.journal.sums").unlink()
-    (tmp_path / "optuna.journal").write_text("[" * 100_000 + "\n")
-    with pytest.raises(DamagedError, match="a line of it is no record"):
-        toy_book(tmp_path)
-
-
-def test_a_torn_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 5)
-    book.work(at_once, silent)
-    journal = tmp_path / "optuna.journal"
-    whole = journal.read_bytes()
-    journal.write_bytes(whole + b'{"op_code":4,"wor')
-    assert toy_book(tmp_path, 8).work(at_once, silent) == 3
-    assert toy_book(tmp_path, 9).work(at_once, silent) == 1
-    assert journal.read_bytes().startswith(whole)
-
-
-def test_a_study_keeps_its_settings(tmp_path: Path) -> None:
-    toy_book(tmp_path)
+def test_a_study_keeps_its_settings_and_its_storage(tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    toy_book(folder)
     with pytest.raises(RunError, match="was started with another sampler, seed, and its trials"):
-        toy_book(tmp_path, spec=toy_spec("random", seed=3))
+        toy_book(folder, spec=toy_spec("random", seed=3))
+    with pytest.raises(RunError, match="was started with another storage"):
+        Book(folder, toy_spec(), f"sqlite:///{tmp_path}/s.db")
     base = {**toy_spec().base, "compute": {"device": "cpu", "threads": 4}}
-    toy_book(tmp_path, spec=toy_spec(base=base))  # another machine may compute in its own way
-    with pytest.raises(RunError, match="there is no study 'other'"):
-        Book(tmp_path, "other", None, storage_url(tmp_path, None))
+    toy_book(folder, spec=toy_spec(base=base))  # another machine may compute in its own way
+    write_json(folder / "study.json", {"storage": None, "spec": toy_spec().dump() | {"epochs": "4"}})
+    with pytest.raises(DamagedError, match=r"study\.json is damaged"):
+        Book(folder, None)
 
 
-def test_storages(tmp_path: Path) -> None:
-    for given in ("mysql://a/b", "sqlite:///s.db", "file.db"):
-        with pytest.raises(OptionError, match=r"want postgresql://.*, or nothing for a journal file"):
-            storage_url(tmp_path, given)
-    assert storage_url(tmp_path, "postgres://u:p@h/d") == "postgresql+psycopg://u:p@h/d"
+def test_a_storage_by_url_serves_one_runs_folder(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    book = Book(tmp_path / "toy", toy_spec(), url, 3)
+    assert book.work(at_once, silent) == 3
+    assert points(Book(tmp_path / "toy", None)) == points(book)
+    with pytest.raises(RunError, match="has a study 'toy' of another runs folder"):
+        Book(tmp_path / "b" / "toy", toy_spec(), url, 3)
+
+
+def test_a_storage_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    toy_book(tmp_path / "toy")
+    (tmp_path / "toy" / "optuna.journal").write_text("[1\n{}\n")
+    with pytest.raises(OptionError, match=r"optuna\.journal cannot be opened"):
+        Book(tmp_path / "toy", None)
+    with pytest.raises(OptionError, match="cannot be opened") as error:
+        Book(tmp_path / "other", toy_spec(), "postgresql+psycopg://u:secret@127.0.0.1:9/d")
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 # --- trials ----------------------------------------------------------------------------------------------------------
@@ -231,15 +176,6 @@ def test_a_trial_draws_like_optunas_sampler_with_the_trials_seed(tmp_path: Path)
     for knob in SPACE.knobs:
         knob.suggest(trial)
     assert points(book)[3] == trial.params
-
-
-def test_ranges_are_the_same_in_every_trial(tmp_path: Path) -> None:
-    book = toy_book(tmp_path, 25, toy_spec(space=build_space(BASE)))
-    book.work(lambda trial: [sum(float(v) for v in trial.params.values())], silent)
-    assert len({json.dumps({k: str(d) for k, d in t.distributions.items()}) for t in book.frozen()}) == 1
-    for point in points(book):
-        options = resolved(book.spec.space.config(BASE, point, 0)).strategy.options
-        assert 0 <= options["alpha"] < options["beta"] <= 1
 
 
 def test_a_failing_trial_counts_and_is_not_queued_again(tmp_path: Path) -> None:
@@ -300,24 +236,6 @@ def test_a_trial_is_held_until_its_end(tmp_path: Path) -> None:
 
     assert book.work(objective, silent) == 2
     assert other.work(objective, silent) == 0
-    assert not book._is_dead(0)  # nobody holds it, but it has ended
-
-
-def test_a_trial_that_another_worker_finished_is_left_alone(tmp_path: Path) -> None:
-    """Its lock was lost, as with a connection that breaks."""
-    book, said = toy_book(tmp_path, 3), list[str]()
-
-    def objective(trial: optuna.Trial) -> Sequence[float]:
-        if trial.number == 1:
-            (tmp_path / trial_folder(1) / ".lock").unlink()
-            assert toy_book(tmp_path, 2).work(lambda trial: [7.0], silent) == 1
-            trial.report(1.0, 0)
-        return at_once(trial)
-
-    book.work(objective, said.append)
-    assert [t.state.name for t in book.frozen()] == ["COMPLETE"] * 3
-    assert book.frozen()[1].values == [7.0]
-    assert "finished by another worker" in said[1]
 
 
 def test_importance_knows_the_knob_that_matters(tmp_path: Path) -> None:
@@ -387,7 +305,7 @@ def test_a_killed_study_tries_the_same_points(
     monkeypatch.setattr(Knob, "suggest", suggest)
     toy_book(folder, 20, spec)
     opens = partial(deadly, at=(0, 3, 4, 13, 19), objective=objective)
-    job = toy_job(folder, storage_url(folder, None), 20, opens, spec)
+    job = toy_job(folder, 20, opens, spec)
     pruned = {t.number for t in straight.frozen() if t.state == TrialState.PRUNED}
     assert rerun(job) == 2 + len({0, 3, 4, 13, 19} - pruned)
     killed = toy_book(folder, 20, spec)
@@ -401,7 +319,7 @@ def test_a_killed_study_tries_the_same_points(
 def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path: Path) -> None:
     folder = tmp_path / "toy"
     book = toy_book(folder, 3)
-    assert rerun(toy_job(folder, storage_url(folder, None), 3, partial(deadly, at=(1,), times=9))) == 5
+    assert rerun(toy_job(folder, 3, partial(deadly, at=(1,), times=9))) == 5
     assert [t.user_attrs.get("error") for t in book.frozen()] == [None, "its worker died 5 times", None]
     assert book.counts() == {"finished": 2, "pruned": 0, "failed": 1, "running": 0, "waiting": 0}
 
@@ -434,8 +352,8 @@ def none_lost_none_twice(book: Book, trials: int, hit: set[int]) -> None:
 def test_workers_of_a_journal_of_which_one_is_killed(sampler: str, tmp_path: Path) -> None:
     """With random and grid, whose points depend on no other trial, the points are those of one worker."""
     folder, spec = tmp_path / "toy", toy_spec(sampler)
-    book, url = toy_book(folder, 16, spec), storage_url(folder, None)
-    workers = start([toy_job(folder, url, 16, partial(slow, together=3), spec)] * 3)
+    book = toy_book(folder, 16, spec)
+    workers = start([toy_job(folder, 16, partial(slow, together=3), spec)] * 3)
     hit = {kill_within_a_trial(workers, folder)}
     for worker in workers:
         worker.join()
@@ -445,112 +363,3 @@ def test_workers_of_a_journal_of_which_one_is_killed(sampler: str, tmp_path: Pat
     straight.work(at_once, silent)
     if sampler != "tpe":
         assert points(book) == points(straight)
-
-
-# --- PostgreSQL ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    """URL of a private server, started for these tests and stopped after them."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
-    programs = found[-1].parent if found else None
-    if programs is None:
-        pytest.skip("no PostgreSQL server program (`make system` installs it)")
-    if os.getuid() == 0 and shutil.which("runuser") is None:
-        pytest.skip("PostgreSQL does not run as root, and there is no runuser")
-    home = Path(tempfile.mkdtemp(prefix="negbench-postgresql-"))  # pytest's folders are closed to other users
-    user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-    prefix = ["runuser", "-u", user, "--"] if os.getuid() == 0 else []
-    if os.getuid() == 0:
-        shutil.chown(home, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def call(program: str, *arguments: str) -> None:
-        subprocess.run(
-            [*prefix, str(programs / program), *arguments], cwd=home, check=True, stdout=subprocess.DEVNULL, timeout=60
-        )
-
-    call("initdb", "-D", str(home / "data"), "-U", "negbench", "--auth=trust", "--no-sync")
-    options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c fsync=off"
-    call("pg_ctl", "-D", str(home / "data"), "-l", str(home / "log"), "-w", "-o", options, "start")
-    try:
-        yield f"postgresql://negbench@127.0.0.1:{port}/postgres"
-    finally:
-        call("pg_ctl", "-D", str(home / "data"), "-m", "immediate", "stop")
-        shutil.rmtree(home)
-
-
-@pytest.mark.postgresql
-@pytest.mark.slow
-def test_four_workers_on_postgresql_two_of_them_killed(postgresql: str, tmp_path: Path) -> None:
-    folder, spec = tmp_path / "toy", toy_spec("random")
-    folder.mkdir()
-    url = storage_url(folder, postgresql)
-    workers = start([toy_job(folder, url, 16, partial(slow, together=4), spec)] * 4)  # at once, on an empty database
-    until(lambda: len(list(folder.glob("ended-*"))) >= 4)
-    assert len({path.read_text() for path in folder.glob("working-*")}) >= 3
-    hit = {kill_within_a_trial(workers, folder), kill_within_a_trial(workers, folder)}
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    book, straight = Book(folder, "toy", None, url, 16), toy_book(tmp_path / "straight", 16, spec)
-    none_lost_none_twice(book, 16, hit)
-    straight.work(at_once, silent)
-    assert points(book) == points(straight)
-
-
-@pytest.mark.postgresql
-def test_a_trial_whose_connection_broke_is_taken_over(postgresql: str, tmp_path: Path) -> None:
-    url, said = storage_url(tmp_path, postgresql), list[str]()
-    book, other = (Book(tmp_path, "held", toy_spec(), url, trials) for trials in (2, 1))
-    holds = "from pg_locks where locktype = 'advisory'"
-
-    def objective(trial: optuna.Trial) -> Sequence[float]:
-        if trial.number == 0:
-            with sqlalchemy.create_engine(url).connect() as connection:
-                broken = f"select pg_terminate_backend(pid) {holds}"
-                assert connection.execute(sqlalchemy.text(broken)).scalar()
-                count = sqlalchemy.text(f"select count(*) {holds}")
-                until(lambda: connection.execute(count).scalar() == 0, 5.0)
-            assert other.work(lambda trial: [7.0], silent) == 1
-        return at_once(trial)
-
-    book.work(objective, said.append)
-    assert [t.state.name for t in book.frozen()] == ["COMPLETE", "COMPLETE"]
-    assert book.frozen()[0].values == [7.0]
-    assert "finished by another worker" in said[0]
-    assert (tmp_path / "study.json").read_text().count("postgresql+psycopg") == 1
-
-
-@pytest.mark.postgresql
-def test_a_hold_in_a_database_keeps_no_transaction_open(postgresql: str, tmp_path: Path) -> None:
-    storage, hold = open_storage(storage_url(tmp_path, postgresql), "idle", tmp_path)
-    assert isinstance(storage, RDBStorage)
-    with hold("trial"), sqlalchemy.create_engine(storage.url).connect() as connection:
-        told = "select state from pg_stat_activity where pid in (select pid from pg_locks where locktype = 'advisory')"
-        assert connection.execute(sqlalchemy.text(told)).scalars().all() == ["idle"]
-        alive = "select count(*) from pg_locks where locktype = 'advisory'"
-        assert connection.execute(sqlalchemy.text(alive)).scalar() == 1
-        with pytest.raises(BlockingIOError), hold("trial", wait=False):
-            pytest.fail("two hold it")
-
-
-@pytest.mark.postgresql
-def test_a_study_remembers_its_database_without_the_password(postgresql: str, tmp_path: Path) -> None:
-    """The server of these tests trusts everybody, so that any password will do."""
-    url = storage_url(tmp_path, postgresql.replace("negbench@", "negbench:hunter2@"))
-    assert "hunter2" in url
-    Book(tmp_path, "secret", toy_spec(), url, 2)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
-    reopened = read_json(tmp_path / "study.json")["storage"]
-    assert Book(tmp_path, "secret", None, reopened).spec == toy_spec()
-
-
-def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cannot be opened") as error:
-        Book(tmp_path, "toy", toy_spec(), storage_url(tmp_path, "postgresql://u:secret@127.0.0.1:9/d"), 3)
-    assert "secret" not in str(error.value)
-    assert "\n" not in str(error.value)

@@ -129,7 +129,7 @@ def test_every_strategys_own_range_makes_strategies() -> None:
 def test_ranges_from_the_command_line() -> None:
     space = build_space(
         base_of("dqe"),
-        search=["strategy.alpha=0:0.5", "schedule.warmup=1/12|1/6", "train.lr=1e-4:1e-2:log"],
+        search=["strategy.alpha=0:0.5", "schedule.warmup=1|2", "train.lr=1e-4:1e-2:log"],
         fix=["schedule.n_def"],
     )
     found = knobs_of(space)
@@ -207,20 +207,22 @@ def test_a_range_without_the_default_starts_at_its_nearest_end() -> None:
 
 def test_a_grid_lists_every_combination_once_and_the_default_first() -> None:
     base = base_of("qure")
-    space = build_space(base, search=["train.num_negatives=1|3"], fix=["schedule.n_def", "schedule.warmup"], grid=True)
-    assert space.points[0] == {"strategy.variant": "paper", "train.num_negatives": 1}
-    assert len(space.points) == 4
-    assert len({json.dumps(point) for point in space.points}) == 4
+    space = build_space(base, search=["variant=release|paper", "train.num_negatives=1|3"], grid=True)
+    points = space.grid()
+    assert points[0] == {"strategy.variant": "paper", "train.num_negatives": 1}
+    assert len(points) == len({json.dumps(point) for point in points}) == 4
     with pytest.raises(OptionError, match=r"a grid needs listed values for strategy\.alpha"):
-        build_space(base_of("dqe"), grid=True)
+        build_space(base_of("dqe"), search=["alpha=0:1"], grid=True)
+    with pytest.raises(OptionError, match="nothing left to tune"):
+        build_space(base, grid=True)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_spec_survives_json() -> None:
-    base, points = base_of("dqe"), [{"strategy.alpha": a, "strategy.beta": 1 - a} for a in (0.2, 0.3)]
-    for space in (build_space(base), build_space(base, points=points)):
+    base = base_of("dqe")
+    for space in (build_space(base), build_space(base, search=["alpha=0.2|0.3"], grid=True)):
         spec = StudySpec.of(base, space, seeds=2)
         read = StudySpec.load(json.loads(json.dumps(spec.dump())))
         assert read == spec
@@ -241,11 +243,9 @@ def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
     assert (plan.trials, plan.spec.seeds, plan.final_seeds) == (9, (0, 1, 2), 3)
     assert plan.spec.config.schedule.n_def == 3
     assert plan.spec.config.eval.dev_fraction == 0.2
-    text = '[strategy]\nname = "qure"\n[study]\npoints = [{"schedule.n_def" = 3}, {"schedule.n_def" = 6}]\n'
+    text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'
     plan = plan_study(Study(recipe=recipe_of(tmp_path, text)))
-    assert (plan.trials, plan.spec.sampler, plan.final_seeds) == (2, "grid", 0)
-    with pytest.raises(OptionError, match="lists all that is computed"):
-        plan_study(Study(recipe=recipe, search=("strategy.alpha=0:1",)))
+    assert (plan.trials, plan.spec.sampler, plan.spec.active_pruner) == (2, "grid", "none")
 
 
 def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,8 +259,6 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         "[study]\nsearch = 'strategy.alpha=0:1'": "study.search 'strategy.alpha=0:1': input should be a valid tuple",
         "[study]\nfix = [3]": "study.fix 3: input should be a valid string",
         "[study]\ntrials = 0": "study.trials 0: input should be greater than or equal to 1",
-        "[study]\npoints = [[1]]": "study.points [1]: input should be a valid dictionary",
-        "[study]\npoints = [{'strategy.alpha' = [1]}]": "want a number, a text, true or false, got [1]",
     }
     for text, message in recipes.items():
         assert negbench(["study", "--strategy", "dqe", "--recipe", str(recipe_of(tmp_path, text))]) == 2
@@ -270,7 +268,7 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         "--search=train.min_lr_ratio=1|[1]": "want a number, a text, true or false, got [1]",
         "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
         "--minimise=seconds": "--minimise 'seconds': input should be 'mining-seconds'",
-        "--storage=mysql://u:p@h/d": "--storage mysql://u@h/d: want postgresql://",
+        "--storage=nosql://u:p@h/d": "nosql://u@h/d cannot be opened",
         "--name=../s": "--name '../s': want a plain name",
     }
     for flag, message in flags.items():
@@ -281,27 +279,6 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         plan_study(Study(strategy="dqe", sampler="cmaes", minimise="mining-seconds"))
     with pytest.raises(OptionError, match="is a batch strategy and mines nothing"):
         plan_study(Study(strategy="hycole", search=("train.lr=1e-4:1e-2",), minimise="mining-seconds"))
-
-
-RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "epochs", "expected"),
-    [
-        ("band-table", 12, [(0.2, 0.8), (0.3, 0.7), (0.25, 0.75), (0.15, 0.85), (0.1, 0.9)]),
-        ("n-def-table", 12, [(6,), (3,), (12,)]),
-        ("warm-up-table", 12, [(2,), (1,)]),
-        ("warm-up-table", 36, [(6,), (3,)]),
-        ("negatives-table", 12, [(1,), (3,), (5,)]),
-    ],
-)
-def test_the_tables_hold_the_published_rows(recipe: str, epochs: int, expected: list[Any]) -> None:
-    spec = plan_study(Study(recipe=RECIPES / f"{recipe}.toml", sets=(f"train.epochs={epochs}",))).spec
-    assert [tuple(point.values()) for point in spec.space.points] == expected
-    assert spec.seeds == (0, 1, 2)
-    for point in spec.space.points:
-        resolved(spec.space.config(spec.config, point, 0))
 
 
 def test_a_closed_val_cannot_be_selected_on() -> None:

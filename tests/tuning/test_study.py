@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from mlflow.tracking import MlflowClient
 from optuna.trial import Trial, TrialState
@@ -29,13 +28,12 @@ from negbench.report.page import write_page
 from negbench.report.study import study_page
 from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
-from negbench.tracking import Pruned, SummaryRun, Tracker, default_uri
+from negbench.tracking import Pruned, default_uri
 from negbench.tuning.book import Book, open_book
-from negbench.tuning.final import finished, front, listed_points
+from negbench.tuning.final import finished, front
 from negbench.tuning.serve import open_study, run_study
 from negbench.tuning.space import build_space
 from negbench.tuning.spec import StudySpec, first_refresh
-from negbench.tuning.storage import storage_url
 from negbench.tuning.trials import Trials
 
 # --- trials of the engine --------------------------------------------------------------------------------------------
@@ -59,7 +57,7 @@ def silent(text: str) -> None:
 
 def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "none", **changed: Any) -> Book:
     spec = spec_of(base_of("dqe", *toy_sets, *DEV), **changed)
-    book, job = open_study(runs, "s", spec, trials=trials, storage=None, tracking_uri=uri)
+    book, job = open_study(runs, "s", spec, trials=trials, tracking_uri=uri)
     run_study(job, Here(), silent)
     return book
 
@@ -177,7 +175,7 @@ def test_a_finished_cell_is_read_where_its_worker_died_before_it_said_so(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, values = spec_of(base_of("dqe", *toy_sets, *DEV)), list[float]()
-    book, job = open_study(tmp_path, "s", spec, trials=1, storage=None, tracking_uri=None)
+    book, job = open_study(tmp_path, "s", spec, trials=1, tracking_uri=None)
 
     def dying(trial: Trial) -> list[float]:
         values.extend(Trials(job)(trial))
@@ -209,24 +207,6 @@ def test_two_objectives_give_a_front_and_prune_nothing(toy_sets: list[str], tmp_
         (run,) = trial.user_attrs["runs"]
         details = RunFolder(tmp_path / "s" / "cells" / run).result
         assert trial.values[1] == details["behaviour"]["false_negative_rate_draws"]
-
-
-def test_listed_points_are_tested_against_the_default(toy_sets: list[str], tmp_path: Path) -> None:
-    base = base_of("dqe", *toy_sets, *DEV)
-    points = [{"strategy.alpha": a, "strategy.beta": b} for a, b in ((0.3, 0.7), (0.2, 0.8), (0.0, 0.3))]
-    space = build_space(base, points=points)
-    book = toy_study(toy_sets, tmp_path, trials=3, seeds=2, space=space)
-    assert [t.params["strategy.alpha"] for t in book.frozen()] == [0.2, 0.3, 0.0]  # the default first
-    rows = listed_points(book)
-    assert [row.test is None for row in rows] == [True, False, False]
-    for row in rows:
-        assert row.summary.mean == pytest.approx(book.frozen()[row.trial].values[0])
-        assert row.summary.interval.low <= row.summary.mean <= row.summary.interval.high
-        assert row.summary.seeds == 2
-    for row in rows[1:]:
-        assert row.test is not None
-        assert row.test.value == pytest.approx(row.summary.mean - rows[0].summary.mean)
-    assert listed_points(book) == rows
 
 
 def mlflow_runs(runs: Path, name: str) -> list[Any]:
@@ -333,20 +313,15 @@ def test_the_command_from_start_to_test(
 
 
 def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
-    book = Book(tmp_path, "toy", spec_of(base_of("dqe"), pruner="none"), storage_url(tmp_path, None), 16)
+    book = Book(tmp_path / "toy", spec_of(base_of("dqe"), pruner="none"), None, 16)
     book.work(lambda trial: [0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2], silent)
     page = study_page(book)
-    parts = {part.key: part for section in page.sections for part in section.parts if hasattr(part, "key")}
-    assert {"history", "importance", "plane", "trials"} <= set(parts)
+    parts = {part.key: part for sections in page.chapters.values() for section in sections for part in section.parts if hasattr(part, "key")}
+    assert {"history", "importance", "trials"} <= set(parts)
     history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
     best = list(history["best so far"].get_ydata())
     assert best == sorted(best)
     assert best[-1] == max(history["finished"].get_ydata())
-    quarters = drawn(parts["plane"].panels[0])
-    assert (quarters.get_xlabel(), quarters.get_ylabel()) == ("strategy.alpha", "strategy.beta-alpha")
-    best_quarter = {line.get_label(): line for line in quarters.lines}["best quarter"]
-    assert list(best_quarter.get_xdata()) == [t.params["strategy.alpha"] for t in finished(book)[:4]]
-    assert sum(len(line.get_xdata()) for line in quarters.lines) == 16
     assert page.answer[0].startswith("The best of 16 finished trials: ")
     assert write_page(tmp_path / "report", page)[0].exists()
 
@@ -380,32 +355,6 @@ def test_kill_of_the_command_loses_the_running_trials_only(
     assert {t.number: t.values for t in frozen if t.number in before} == before
     assert [t.number for t in frozen if "deaths" in t.user_attrs] == running
     assert book.counts()["finished"] == len(frozen) == 5
-
-
-RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
-
-
-def test_a_table_is_printed_and_logged(
-    toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logged: dict[str, SummaryRun] = {}
-
-    def close(self: Tracker, note: Path, name: str, summaries: Any, artifacts: Any, shown: Any) -> None:
-        logged.update({summary.tags["trial"]: summary for summary in summaries})
-
-    monkeypatch.setattr(Tracker, "close_parent", close)
-    sets = [part for text in (*toy_sets, *DEV) for part in ("--set", text)]
-    recipe = ["--recipe", str(RECIPES / "negatives-table.toml"), "--seeds", "2", "--name", "t"]
-    assert negbench(["study", *recipe, *sets, "--runs-dir", str(tmp_path), "--tracking-uri", "none"]) == 0
-    assert "95 % interval" in capsys.readouterr().out
-    book = open_book(tmp_path, "t")
-    rows = listed_points(book)
-    assert [row.point["train.num_negatives"] for row in rows] == [1, 3, 5]
-    written = pd.read_csv(tmp_path / "t" / "report" / "tables" / "points.csv")
-    assert written["recall %"].tolist() == [round(100 * row.summary.mean, 2) for row in rows]
-    for row in rows:
-        assert logged[str(row.trial)].metrics["interval/low"] == row.summary.interval.low
-        assert logged[str(row.trial)].metrics["mean/recall"] == row.summary.mean
 
 
 def test_pruned_is_not_an_error_of_a_run(toy_sets: list[str], tmp_path: Path) -> None:
