@@ -26,6 +26,7 @@ Function = Callable[[Any, Report], Any]
 _RUNS = ("accelerate", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
 _PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.serve": _RUNS}
 
+APART = {"PYTHONSAFEPATH": "1"}  # of a Python that we start: it imports nothing from the current folder
 GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30
 _STARTING = 600  # seconds for a worker to import what it needs
 
@@ -105,7 +106,6 @@ class Processes:
     def prepare(self, function: Function) -> None:
         """Let the server of workers import what `function` needs, while this process goes on; `run` then finds it."""
         _context(function)
-        forkserver.ensure_running()
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
@@ -205,8 +205,14 @@ class _Worker:
 
 
 def _context(function: Function) -> multiprocessing.context.ForkServerContext:
+    """Start the server that workers are forks of, unless it runs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
+    added = APART.keys() - os.environ.keys()
+    os.environ.update(APART)
+    forkserver.ensure_running()
+    for name in added:
+        del os.environ[name]
     return context
 
 
