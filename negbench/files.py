@@ -142,9 +142,14 @@ def seal(folder: Path) -> None:
         file.writelines(_sum_line(path.name, path) for path in there)
 
 
+def sha256_of(path: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _sum_line(name: str, source: Path) -> str:
-    with source.open("rb") as file:
-        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n"
+    return f"{sha256_of(source)}  {name}\n"
 
 
 def _note_sum(path: Path, source: Path) -> None:

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -91,7 +92,7 @@ class Book:
         with self._records():
             kept = StudySpec.load(stored)
         if spec is None:
-            return kept
+            return replace(kept, base={**kept.base, "plugins": []})  # what is stored never chooses code
         theirs, mine = kept.shared(), spec.shared()
         if differing := [key for key in mine if mine[key] != theirs.get(key)]:
             raise RunError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import itertools
-import json
 import os
 import signal
 import socket
@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
 
 STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn", "accelerate")
 WORKERS = """
@@ -91,6 +94,68 @@ def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alo
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
+
+
+@pytest.fixture
+def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
+    """A run of somebody else's, which says that it needs a file of plug-ins; the file leaves a mark when it is run."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
+    plugin = tmp_path / "theirs.py"
+    plugin.write_text(f"import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n{PLUGIN}", encoding="utf-8")
+    manifest = folder.manifest
+    manifest["config"]["plugins"] = [str(plugin)]
+    folder.write_manifest({**manifest, "plugins": {str(plugin): hashlib.sha256(plugin.read_bytes()).hexdigest()}})
+    return folder, plugin
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from negbench import Strategy
+@dataclass(frozen=True)
+class Theirs(Strategy):
+    "All images."
+    def pool(self, view):
+        return view.allowed
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+def test_a_stored_run_executes_no_file_that_is_not_named(
+    command: str, received: tuple[RunFolder, Path], own_registry: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, plugin = received
+    if "resume" in command:
+        (folder.path / "result.json").unlink()
+    arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
+    assert negbench(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--plugin {plugin}" in line
+    assert ran(plugin.parent) == []
+    other = plugin.with_name("other.py")
+    other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
+    assert negbench([*arguments, "--plugin", str(other)]) == 2
+    assert f"--plugin {plugin}" in capsys.readouterr().err
+    assert ran(plugin.parent) == ["other.ran"]  # that one was named
+
+
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+def test_a_named_file_of_the_same_content_is_taken_wherever_it_lies(
+    command: str, received: tuple[RunFolder, Path], own_registry: None, tmp_path: Path
+) -> None:
+    folder, plugin = received
+    if "resume" in command:
+        (folder.path / "result.json").unlink()
+    mine = plugin.rename(tmp_path / "mine.py")
+    arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent), "--plugin", str(mine)]
+    assert negbench(arguments) == 0
+    assert ran(tmp_path) == ["mine.ran"]
+
+
+def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:
+    folder, plugin = received
+    assert negbench(["report", folder.run_id, "--runs-dir", str(folder.path.parent)]) == 0
+    assert ran(plugin.parent) == []
 
 
 def status(port: int, host: str) -> int | None:
