@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from negbench.errors import NegbenchError, OptionError, quoted
 from negbench.executors import GRACE, Event, Function, death, outcome_of
 from negbench.files import locked
-from negbench.signals import Stopped
+from negbench.signals import Stopped, check_stopped
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
@@ -110,6 +110,7 @@ class Ray:
         with self._place() as place, _mailbox() as mailbox:
             try:
                 while pending or active:
+                    check_stopped()
                     while pending and (self.most is None or len(active) < self.most):
                         index, task = pending.popleft()
                         active[work.remote(function, index, task, place, mailbox)] = index

@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
 
-from negbench.signals import Stopped, stop_on_signals
+from negbench.signals import Stopped, check_stopped, stop_on_signals
 
 Report = Callable[[str], None]
 Function = Callable[[Any, Report], Any]
@@ -121,6 +121,7 @@ class Processes:
             for _ in range(min(self.workers, len(pending))):
                 start()
             while active:
+                check_stopped()
                 before = time.monotonic()
                 ready = wait(list(active), timeout=1.0)
                 passed = min(1.0, time.monotonic() - before)  # less where this process itself was stopped
@@ -261,7 +262,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends us
     os.environ.clear()  # the server's are of the moment it started
     os.environ.update(environment)
-    stop_on_signals()
+    stop_on_signals(once=GRACE)  # then the parent kills
     talking = threading.Lock()
 
     def send(event: Event) -> None:
@@ -274,6 +275,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
         while (message := pipe.recv()) is not None:
             index, task = message
             send(outcome_of(function, index, task, send))
+            check_stopped()
     except Stopped as stopped:
         raise SystemExit(stopped.code) from None
     except (EOFError, OSError):  # the parent is gone

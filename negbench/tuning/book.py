@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from negbench import files
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import DamagedError
-from negbench.signals import Stopped
+from negbench.signals import Stopped, check_stopped
 from negbench.tracking import Pruned
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 from negbench.tuning.storage import open_storage, storage_url
@@ -149,6 +149,7 @@ class Book:
         """
         made = 0
         while True:
+            check_stopped()
             with ExitStack() as turn:
                 turn.enter_context(self.hold())
                 self._requeue_dead(report)
