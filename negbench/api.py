@@ -19,7 +19,7 @@ from negbench.config import by_run
 from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
 from negbench.errors import NegbenchError, OptionError
-from negbench.layers import Named, flag_layer
+from negbench.layers import Named, flag_layer, plugin_layer
 from negbench.options import Compare, Run, SettingsOptions
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
@@ -211,6 +211,7 @@ def run(
         above if options is None else options.model_copy(update={k: getattr(above, k) for k in above.model_fields_set})
     )
     _check_resume(asked)
+    plugin_layer(asked.plugin)
     config = None
     if asked.resume is None:
         flags = {**flag_layer(_plain(asked)), "system": asked.system}
@@ -227,8 +228,8 @@ def run(
 
 
 def _check_resume(asked: Run) -> None:
-    """`--resume` goes with no option but where the run lies."""
-    others = sorted(asked.model_fields_set - {"resume", "runs_dir", "tracking_uri"})
+    """`--resume` goes with no option but where the run and its plug-ins lie."""
+    others = sorted(asked.model_fields_set - {"resume", "plugin", "runs_dir", "tracking_uri"})
     if asked.resume is not None and others:
         raise OptionError(f"--resume takes the run's own configuration: leave out {', '.join(others)}")
 

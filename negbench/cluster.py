@@ -7,10 +7,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 from negbench.errors import NegbenchError, OptionError, quoted
 from negbench.executors import GRACE, Event, Function, death, outcome_of
 from negbench.files import locked
-from negbench.signals import Stopped
+from negbench.signals import Stopped, check_stopped
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
@@ -109,6 +110,7 @@ class Ray:
         with self._place() as place, _mailbox() as mailbox:
             try:
                 while pending or active:
+                    check_stopped()
                     while pending and (self.most is None or len(active) < self.most):
                         index, task = pending.popleft()
                         active[work.remote(function, index, task, place, mailbox)] = index
@@ -257,7 +259,8 @@ def _connect(address: str) -> None:
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
+        with chdir(sys.prefix):  # workers can import from where this is called
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OptionError(

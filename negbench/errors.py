@@ -6,8 +6,11 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 MOVES_SCORES = False  # messages
+
+Caused = TypeVar("Caused", bound=BaseException)
 
 
 def quoted(value: object) -> str:
@@ -78,6 +81,17 @@ class WeightsError(NegbenchError):
 
 class RunError(NegbenchError):
     """A run that cannot be found, resumed or reused."""
+
+
+def cause_among(error: BaseException | None, kinds: tuple[type[Caused], ...]) -> Caused | None:
+    """An error of these kinds: itself, or what it arose from; None for any other.
+
+    Libraries raise errors of their own in the place of another: torch's zip writer, where a file cannot be written or
+    a signal comes in between.
+    """
+    while error is not None and not isinstance(error, kinds):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def out_of_memory(error: BaseException, mend: str = "lower train.batch_size or what else is large") -> str | None:

@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar, Protocol
 
-from negbench.signals import Stopped, stop_on_signals
+from negbench.signals import Stopped, check_stopped, stop_on_signals
 
 Report = Callable[[str], None]
 Function = Callable[[Any, Report], Any]
@@ -26,6 +26,7 @@ Function = Callable[[Any, Report], Any]
 _RUNS = ("accelerate", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "pandas", "pyarrow.parquet")
 _PRELOADED = {"negbench.grid.cells": _RUNS, "negbench.tuning.serve": _RUNS}
 
+APART = {"PYTHONSAFEPATH": "1"}  # of a Python that we start: it imports nothing from the current folder
 GRACE = 15.0  # seconds for tasks to end in order: on a busy machine an MLflow run takes some; Slurm kills after 30
 _STARTING = 600  # seconds for a worker to import what it needs
 
@@ -105,7 +106,6 @@ class Processes:
     def prepare(self, function: Function) -> None:
         """Let the server of workers import what `function` needs, while this process goes on; `run` then finds it."""
         _context(function)
-        forkserver.ensure_running()
 
     def run(self, function: Function, tasks: Sequence[Any]) -> Iterator[Event]:
         """See `Executor`; tasks start in the order given."""
@@ -121,6 +121,7 @@ class Processes:
             for _ in range(min(self.workers, len(pending))):
                 start()
             while active:
+                check_stopped()
                 before = time.monotonic()
                 ready = wait(list(active), timeout=1.0)
                 passed = min(1.0, time.monotonic() - before)  # less where this process itself was stopped
@@ -205,8 +206,14 @@ class _Worker:
 
 
 def _context(function: Function) -> multiprocessing.context.ForkServerContext:
+    """Start the server that workers are forks of, unless it runs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__, *_PRELOADED.get(function.__module__, ())])
+    added = APART.keys() - os.environ.keys()
+    os.environ.update(APART)
+    forkserver.ensure_running()
+    for name in added:
+        del os.environ[name]
     return context
 
 
@@ -255,7 +262,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it ends us
     os.environ.clear()  # the server's are of the moment it started
     os.environ.update(environment)
-    stop_on_signals()
+    stop_on_signals(once=GRACE)  # then the parent kills
     talking = threading.Lock()
 
     def send(event: Event) -> None:
@@ -268,6 +275,7 @@ def _serve(function: Function, pipe: Connection, environment: dict[str, str]) ->
         while (message := pipe.recv()) is not None:
             index, task = message
             send(outcome_of(function, index, task, send))
+            check_stopped()
     except Stopped as stopped:
         raise SystemExit(stopped.code) from None
     except (EOFError, OSError):  # the parent is gone

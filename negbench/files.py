@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from negbench.errors import NegbenchError, quoted
+from negbench.errors import NegbenchError, cause_among, quoted
 
 MOVES_SCORES = False  # where things lie, not what they hold
 
@@ -66,8 +66,12 @@ def atomic_write(path: Path, mode: Literal["w", "wb", "w+b"] = "w") -> Iterator[
                 _note_sum(path, temporary)
             temporary.replace(path)  # within the block: closing the file lets go of its lock
         _sync_folder(path.parent)
-    except OSError as error:
-        raise NegbenchError(f"cannot write {path}: {error.strerror or error}") from error
+    except NegbenchError:
+        raise
+    except Exception as error:
+        if (refused := cause_among(error, (OSError,))) is None:
+            raise
+        raise NegbenchError(f"cannot write {path}: {refused.strerror or refused}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -142,9 +146,14 @@ def seal(folder: Path) -> None:
         file.writelines(_sum_line(path.name, path) for path in there)
 
 
+def sha256_of(path: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _sum_line(name: str, source: Path) -> str:
-    with source.open("rb") as file:
-        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n"
+    return f"{sha256_of(source)}  {name}\n"
 
 
 def _note_sum(path: Path, source: Path) -> None:

@@ -350,7 +350,7 @@ class Compare(SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, Tra
 # --- inspect -------------------------------------------------------------------------------------------------------
 
 
-class Report(RunsOptions):
+class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
     name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)

@@ -26,7 +26,7 @@ from typing import Any
 
 from negbench import syntax
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, missing_package, quoted
-from negbench.files import checked_name
+from negbench.files import checked_name, sha256_of
 
 MOVES_SCORES = False  # finds plug-ins; the one that a run names counts by itself
 
@@ -159,6 +159,18 @@ class Registry:
         for kind in KINDS:
             self.plugins(kind)  # raises where a name was taken before
         return names
+
+    def own_file(self, file: str, sha256: str | None) -> Path | None:
+        """The file given by `--plugin` that a run knows as `file`; None where the user has given no such file.
+
+        Args:
+            file: its path when the run was made.
+            sha256: of its content then; None where the run did not keep it, and the file's name decides.
+        """
+        for path in {plugin.path for plugin in self._files.values() if plugin.path is not None}:
+            if path.name == Path(file).name if sha256 is None else sha256_of(path) == sha256:
+                return path
+        return None
 
     def describe(self, kind: str) -> list[Description]:
         """What `negbench list` prints, without importing any plug-in."""

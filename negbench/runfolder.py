@@ -25,6 +25,7 @@ import torch
 from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, write_json
+from negbench.registry import registry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,10 +89,23 @@ class RunFolder:
 
     @property
     def config(self) -> RunConfig:
-        """The resolved configuration."""
+        """The resolved configuration.
+
+        What is stored never chooses code: `plugins` are the files that the user has given, of those the run was made
+        with (see `check_plugins`).
+        """
         manifest = self.manifest
         with self._intact("config.json"):
-            return RunConfig.model_validate(manifest["config"])
+            config = RunConfig.model_validate(manifest["config"])
+            own = [registry.own_file(file, sha256) for file, sha256 in _plugins(manifest).items()]
+        return config.model_copy(update={"plugins": tuple(str(path) for path in own if path is not None)})
+
+    def check_plugins(self) -> None:
+        """Raise RunError where the user has not given each file of plug-ins that the run was made with."""
+        for file, sha256 in _plugins(self.manifest).items():
+            if registry.own_file(file, sha256) is None:
+                content = f" (want the content of then, SHA-256 {sha256[:12]}...)" if sha256 else ""
+                raise RunError(f"run {self.run_id} was made with a file of plug-ins: give --plugin {file}{content}")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Metrics, behaviour and cost; marks the run finished and drops its checkpoint."""
@@ -303,6 +317,12 @@ def new_folder(runs: Path, name: str) -> RunFolder:
         seal(path)
         return RunFolder(path)
     raise RunError(f"10,000 runs named {name} in {runs}: clear some away")
+
+
+def _plugins(manifest: Mapping[str, Any]) -> dict[str, str | None]:
+    """File of plug-ins that a run was made with -> SHA-256 of its content, None where that was not kept."""
+    kept = manifest.get("plugins", {})
+    return {str(file): kept.get(file) for file in manifest["config"]["plugins"]}
 
 
 def final_values(details: Mapping[str, Any]) -> dict[str, float]:

@@ -155,6 +155,15 @@ def start_command(forked: Callable[[Callable[[], object]], Forked]) -> Callable[
 
 
 @pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers, it alone knows."""
+    from negbench.registry import registry
+
+    for held in ("_files", "_classes"):
+        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
+
+
+@pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
     """What negbench logs during the test, from INFO on."""
     records, logger = list[logging.LogRecord](), logging.getLogger("negbench")

@@ -20,7 +20,6 @@ from negbench import ScoreView, Strategy
 from negbench.cli.main import run as command
 from negbench.errors import NegbenchError
 from negbench.executors import Event, Function, Here
-from negbench.registry import registry
 
 PLUGIN = '''"""The lowest-scored images."""
 from dataclasses import dataclass
@@ -48,13 +47,6 @@ class Lowest(Strategy):
 class Unwritten(Strategy):
     def pool(self, view: ScoreView) -> Tensor:
         return view.allowed
-
-
-@pytest.fixture
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers, it alone knows."""
-    for held in ("_files", "_classes"):
-        monkeypatch.setattr(registry, held, dict(getattr(registry, held)))
 
 
 def test_the_examples_of_the_docstrings_hold() -> None:

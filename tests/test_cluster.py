@@ -57,6 +57,7 @@ def two_nodes(start_command: Callable[[list[str] | None], Any]) -> Iterator[Any]
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a longer path is too long for its sockets
     environment = pytest.MonkeyPatch()
     environment.setenv("RAY_AUTH_MODE", "disabled")  # where a token of the user's lies, Ray would ask for it
+    environment.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # of the tasks of these tests
     environment.setenv("RAY_TMPDIR", folder)  # where the cluster's address is written, into a folder that must be there
     (Path(folder) / "ray").mkdir()
     command = start_command(None)

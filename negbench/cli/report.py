@@ -26,9 +26,11 @@ def register(app: typer.Typer) -> None:
 def report(given: Mapping[str, Any]) -> None:
     """Build the page and print where it lies."""
     from negbench import files
+    from negbench.layers import plugin_layer
     from negbench.report.build import write_report
 
     asked = Report.parsed(given)
+    plugin_layer(asked.plugin)
     page, *others = write_report(files.runs_dir(asked.runs_dir), asked.name, asked.galleries)
     typer.echo(str(page))
     for folder, what in (("tables", "md, tex, csv"), ("figures", "png")):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +13,8 @@ import typer
 
 from negbench.cli import command
 from negbench.command_options import Ui
+
+_HOSTS = "127.0.0.1,127.0.0.1:*,localhost,localhost:*"  # MLflow's own list has every private address, too
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +34,7 @@ def ui(given: Mapping[str, Any]) -> None:
     """Replace this process by MLflow's server."""
     from negbench import files
     from negbench.errors import RunError
+    from negbench.executors import APART
     from negbench.tracking import Tracker
 
     asked = Ui.parsed(given)
@@ -41,9 +46,11 @@ def ui(given: Mapping[str, Any]) -> None:
         typer.echo(f"copied {copied} run{'s' * (copied > 1)} that the store lacked")
     typer.echo(f"http://127.0.0.1:{asked.port}{tracker.address(asked.name)}\n({tracker.shown}; stop it with Ctrl-C)")
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1"]
-    arguments += ["--port", str(asked.port), "--workers", str(asked.workers)]
+    arguments += ["--port", str(asked.port), "--workers", str(asked.workers), "--allowed-hosts", _HOSTS]
+    # uvicorn puts the current folder first, whatever Python was told
+    arguments += ["--uvicorn-opts", f"--app-dir {shlex.quote(sysconfig.get_path('purelib'))}"]
     store = {"MLFLOW_BACKEND_STORE_URI": tracker.uri}  # may hold a password, which a list of processes must not show
     sys.stdout.flush()
     # MLflow's job runner starts processes of its own, for evaluations by language models; its pages report their use
     off = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    os.execve(sys.executable, arguments, os.environ | store | off)
+    os.execve(sys.executable, arguments, os.environ | store | off | APART)

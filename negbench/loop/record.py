@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from negbench.datasets.dataset import QueryRanks
+from negbench.files import sha256_of
 from negbench.identity import code_version
 from negbench.loop.remarks import remarks_of
 from negbench.loop.snapshot import Snapshot
@@ -33,6 +35,7 @@ def manifest(run: OpenRun) -> dict[str, Any]:
         "config": run.config.model_dump(mode="json"),
         "hash": run.hash,
         "code": code_version(run.config),
+        "plugins": {path: sha256_of(Path(path)) for path in run.config.plugins},
         "dataset": {
             "train": train.identity,
             "val": val.identity,

@@ -155,6 +155,7 @@ def resume(name: str, bench: Bench, *, watch: Watch | None = None) -> RunResult:
     folder = find_run(bench.runs, name)
     if folder.status == "finished":
         raise RunError(f"run {folder.run_id} is finished: there is nothing to resume")
+    folder.check_plugins()
     run = open_run(folder.config, bench.display, bench.scenes)
     check_room(run, bench.runs)
     if run.hash != folder.manifest["hash"]:

@@ -32,6 +32,7 @@ from negbench.loop.types import Log, OpenRun, State
 from negbench.mining.planes import offline_planes, planes_read
 from negbench.registry import registry
 from negbench.runfolder import RunFolder
+from negbench.signals import check_stopped
 
 
 def train(run: OpenRun, folder: RunFolder, log: Log) -> dict[str, Any]:
@@ -146,6 +147,7 @@ def train_epoch(
     steps, note = math.ceil(len(run.scene.train.dataset.queries) / size), f"epoch {state.epoch + 1}/{epochs}"
     with run.display.stage("train", total=steps, note=note) as advance:
         for batch in batches:
+            check_stopped()
             result = _step(run, moving, batch)
             losses.append(result.loss.detach())
             state.step += 1

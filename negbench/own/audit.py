@@ -120,6 +120,8 @@ def configured(
     recipe.pop("seed", None)  # that of its runs
     layers = [recipe, *flags, {} if judge is None else {"mining": {"judge": judge}}]
     folder = None if asked.run is None else find_run(runs_dir(asked.runs_dir), asked.run)
+    if folder is not None:
+        folder.check_plugins()
     base: list[Any] = [{"seed": asked.seed}] if folder is None else [folder.config.model_dump(mode="json")]
     given: list[Any] = [{}]
     if strategies is not None or folder is None:

@@ -134,6 +134,7 @@ def _mined(folder: RunFolder) -> pd.DataFrame | None:
 
 def _view(label: str, folder: RunFolder, scenes: Scenes, val: Pick, train: Pick | None) -> tuple[View, Scene]:
     """Rebuild the run's model and look at the picked queries; also returns its scene."""
+    folder.check_plugins()
     config = resolved(folder.config)
     device = device_of(config)
     backbone = scenes.backbone(config).to(device)

@@ -31,7 +31,6 @@ from negbench.display import Display
 from negbench.errors import NegbenchError, WeightsError
 from negbench.files import atomic_write
 from negbench.metrics.scorer_relevance import cirqrs_at_k, cirqrs_table
-from negbench.registry import registry
 from negbench.runfolder import RunFolder
 from negbench.scoring import evaluation
 from negbench.scoring.result import Scores, judged
@@ -115,9 +114,8 @@ def encode_run(
         WeightsError: its weights are not those of the backbone that its configuration names.
         NegbenchError: a wrong option, or data that are not there.
     """
+    folder.check_plugins()
     config = _config(folder.config, layers)
-    for path in config.plugins:
-        registry.add_file(Path(path))
     with threads(config.compute.threads):
         backbone = load_backbone(config.backbone, config.seed)
         load_weights(backbone, folder)

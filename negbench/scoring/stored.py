@@ -33,7 +33,7 @@ def check_sections(layers: Layers, known: tuple[str, ...]) -> None:
     """Raise OptionError where the layers set more than these sections."""
     for layer in layers:
         for section, value in layer.items():
-            if section not in known:
+            if section not in (*known, "plugins"):  # files that `--plugin` has registered
                 raise OptionError(f"--set {section}...: only {' and '.join(known)} can be set when scoring again")
             for key in _BY_RUN:
                 if section == "dataset" and isinstance(value, Mapping) and key in value:
@@ -100,8 +100,9 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[
         RunError: stored ranks of other queries.
     """
     config, metrics = runs[0].config, list(metrics)
-    for path in config.plugins:
-        registry.add_file(Path(path))
+    known = registry.plugins("datasets").get(config.dataset.name)
+    if known is None or known.path is not None:
+        runs[0].check_plugins()
     data: Any = registry.get("datasets", config.dataset.name)
     read: list[dict[str, PerQuery]] = []
     for run in runs:

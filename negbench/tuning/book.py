@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
-from negbench.signals import Stopped
+from negbench.signals import Stopped, check_stopped
 from negbench.tracking import Pruned
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
 
@@ -78,7 +79,8 @@ class Book:
         with files.intact(note):
             kept, shown = StudySpec.load(noted["spec"]), noted["storage"]
         if spec is None:
-            return kept, shown or journal
+            unplugged = replace(kept, base={**kept.base, "plugins": []})  # what is stored never chooses code
+            return unplugged, shown or journal
         theirs, mine = kept.shared(), spec.shared()
         differing = [key for key in mine if mine[key] != theirs.get(key)]
         if differing or shown != (without_secrets(storage) if storage else None):
@@ -137,6 +139,7 @@ class Book:
         """
         made = 0
         while True:
+            check_stopped()
             with ExitStack() as turn:
                 turn.enter_context(self.hold())
                 self._requeue_dead(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from negbench.datasets.image_files import EXTENSIONS
 from negbench.errors import NegbenchError
 from negbench.loop.runs import Bench, run_config
 from negbench.registry import registry
+from negbench.runfolder import RunFolder
 from negbench.systems.system import load_config
 from negbench.tracking import Tracker
 
@@ -56,6 +58,22 @@ def empty(disk: Path) -> None:
 
 def leftovers(disk: Path) -> list[Path]:
     return list(disk.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("room", [0, 100, 1000, 5000, 12_000, 20_000, 100_000, 800_000, 812_000, 813_000])
+def test_a_checkpoint_for_which_there_is_no_room(room: int, tmp_path: Path) -> None:
+    """One line wherever its writer stops; a file may have so many bytes, which needs no disk of its own."""
+    state = {"a": torch.zeros(3000), "b": {"x": torch.zeros(200_000)}, "c": "text"}
+    folder, limits = RunFolder(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder.write_checkpoint({"a": 1})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(NegbenchError, match=r"^cannot write .*checkpoint.pt: File too large$"):
+            folder.write_checkpoint(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert leftovers(tmp_path) == []
+    assert folder.checkpoint() == {"a": 1}
 
 
 def test_features(toy_root: Path, disk: Path) -> None:

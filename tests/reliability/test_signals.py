@@ -11,16 +11,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from negbench.cli.main import run as negbench
+from negbench.executors import GRACE, Processes, Report
 from negbench.loop.runs import Bench, run_config
 from negbench.runfolder import RunFolder
-from negbench.signals import Stopped
+from negbench.signals import Stopped, stop_on_signals
 from negbench.systems.system import load_config
 from negbench.tracking import Tracker
 
@@ -115,6 +116,106 @@ def test_exit_codes_and_a_second_signal(
     assert (code, out) == (FIRST[number], "closed\n")
     (line,) = told.splitlines()
     assert line.startswith(f"negbench: stopped by {number.name}; what was finished is kept: ")
+
+
+class Deaf:
+    """A signal that arrives in here is lost: Python ignores what a destructor raises."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """This process hears signals as a command does, for as long as the test runs."""
+    kept = {number: signal.signal(number, signal.SIG_DFL) for number in FIRST}
+    stop_on_signals()
+    yield
+    stop_on_signals()  # forgets the test's
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_got_lost_ends_a_run_at_its_next_step(
+    listening: None, vector_sets: list[str], tmp_path: Path
+) -> None:
+    told = list[int]()
+
+    def watch(epoch: int, values: object, new: bool) -> None:
+        told.append(epoch)
+        if epoch == 1:
+            Deaf()
+
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "train.epochs=50"])
+    with pytest.raises(Stopped):
+        run_config(config, Bench.open(tmp_path), watch=watch)
+    assert max(told) == 1
+    assert statuses(tmp_path) == {"KILLED": 1}
+
+
+def asleep(seconds: float, report: Report) -> None:
+    report("asleep")
+    time.sleep(seconds)
+
+
+def heard_late(task: None, report: Report) -> None:
+    Deaf()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_got_lost_ends_the_executor(listening: None) -> None:
+    events = Processes(1).run(asleep, [600])
+    assert next(events).value == "asleep"
+    Deaf()
+    begun = time.monotonic()
+    with pytest.raises(Stopped):
+        next(events)
+    assert time.monotonic() - begun < GRACE
+
+
+def test_a_worker_that_lost_a_signal_ends_after_its_task() -> None:
+    events = list(Processes(1, retries=0).run(heard_late, [None, None]))
+    assert [event.kind for event in events] == ["done", "failed"]
+    assert events[-1].value == "its worker process died (exit code 143)"
+
+
+DEAF = """
+import sys, time
+import negbench.cli.main as main
+class Deaf:
+    def __del__(self):
+        print("ready", flush=True)
+        time.sleep(600)
+def command(**given):
+    Deaf()
+    print("lost", flush=True)
+    try:
+        while True:
+            time.sleep(600)
+    finally:
+        time.sleep(600)
+main.app = command
+main.main([])
+"""
+
+
+def test_a_later_signal_ends_the_process_whatever_it_does() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DEAF],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=hears_all,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "lost\n"
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
 
 
 def test_a_signal_ends_a_run_in_order(start: Callable[..., Any], tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""Neither the current folder nor a runs folder of somebody else's can make a process of ours run its code."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.loop.runs import Bench, run_config
+from negbench.runfolder import RunFolder
+from negbench.systems.system import load_config
+
+STRANGERS = ("mlflow", "torch", "numpy", "pandas", "negbench", "selectors", "uvicorn", "accelerate")
+WORKERS = """
+import sys
+from negbench.executors import Processes
+
+def path(task, report):
+    import torch, numpy
+    return sys.path
+
+if __name__ == "__main__":
+    (event,) = Processes(1).run(path, [0])
+    print(event)
+"""
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A folder with modules that bear the names of libraries; each leaves a mark beside it when it is imported."""
+    folder = tmp_path / "strange"
+    folder.mkdir()
+    for name in STRANGERS:
+        mark = f"import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\nraise SystemExit('{name} ran')\n"
+        (folder / f"{name}.py").write_text(mark, encoding="utf-8")
+    return folder
+
+
+def ran(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.ran"))
+
+
+def test_workers_import_nothing_from_the_current_folder(strange: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WORKERS, encoding="utf-8")
+    told = subprocess.run([sys.executable, str(program)], cwd=strange, capture_output=True, text=True, timeout=200)
+    assert ran(strange) == []
+    assert "kind='done'" in told.stdout, told.stderr
+    assert str(strange) not in told.stdout
+
+
+def test_python_m_negbench_leaves_the_current_folder_to_nobody(strange: Path) -> None:
+    (strange / "negbench.py").unlink()  # Python itself takes that one
+    told = subprocess.run(
+        [sys.executable, "-m", "negbench", "list", "losses"], cwd=strange, capture_output=True, text=True, timeout=200
+    )
+    assert (told.returncode, ran(strange)) == (0, []), told.stderr
+
+
+@pytest.mark.slow
+def test_the_pages_import_nothing_from_it_and_answer_to_this_machine_s_names_alone(
+    strange: Path, vector_sets: list[str], tmp_path: Path
+) -> None:
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    runs = ["--runs-dir", str(tmp_path / "runs")]
+    assert negbench(["run", "--strategy", "qure", *sets, *runs]) == 0
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("negbench")), "ui", *runs, "--port", str(port), "--workers", "1"]
+    with (tmp_path / "told").open("w") as told:
+        server = subprocess.Popen(command, cwd=strange, stdout=told, stderr=told, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while status(port, f"127.0.0.1:{port}") != 200:
+            assert server.poll() is None, (tmp_path / "told").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "told").read_text()
+            time.sleep(0.5)
+        assert ran(strange) == []
+        assert status(port, "localhost") == 200
+        for host in ("10.0.0.1", "192.168.1.7:5000", "172.16.0.1", "[fc00::1]", "127.0.0.1.example.com", "example.com"):
+            assert status(port, host) == 403, host
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+@pytest.fixture
+def received(vector_sets: list[str], tmp_path: Path) -> tuple[RunFolder, Path]:
+    """A run of somebody else's, which says that it needs a file of plug-ins; the file leaves a mark when it is run."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=vector_sets)
+    folder = run_config(config, Bench.open(tmp_path / "runs", "none")).folder
+    plugin = tmp_path / "theirs.py"
+    plugin.write_text(f"import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n{PLUGIN}", encoding="utf-8")
+    manifest = folder.manifest
+    manifest["config"]["plugins"] = [str(plugin)]
+    folder.write_manifest({**manifest, "plugins": {str(plugin): hashlib.sha256(plugin.read_bytes()).hexdigest()}})
+    return folder, plugin
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from negbench import Strategy
+@dataclass(frozen=True)
+class Theirs(Strategy):
+    "All images."
+    def pool(self, view):
+        return view.allowed
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+def test_a_stored_run_executes_no_file_that_is_not_named(
+    command: str, received: tuple[RunFolder, Path], own_registry: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, plugin = received
+    if "resume" in command:
+        (folder.path / "result.json").unlink()
+    arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent)]
+    assert negbench(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--plugin {plugin}" in line
+    assert ran(plugin.parent) == []
+    other = plugin.with_name("other.py")
+    other.write_text(plugin.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
+    assert negbench([*arguments, "--plugin", str(other)]) == 2
+    assert f"--plugin {plugin}" in capsys.readouterr().err
+    assert ran(plugin.parent) == ["other.ran"]  # that one was named
+
+
+@pytest.mark.parametrize("command", ["evaluate", "audit --queries 5 --strategy qure --run", "run --resume"])
+def test_a_named_file_of_the_same_content_is_taken_wherever_it_lies(
+    command: str, received: tuple[RunFolder, Path], own_registry: None, tmp_path: Path
+) -> None:
+    folder, plugin = received
+    if "resume" in command:
+        (folder.path / "result.json").unlink()
+    mine = plugin.rename(tmp_path / "mine.py")
+    arguments = [*command.split(), folder.run_id, "--runs-dir", str(folder.path.parent), "--plugin", str(mine)]
+    assert negbench(arguments) == 0
+    assert ran(tmp_path) == ["mine.ran"]
+
+
+def test_a_report_of_it_executes_nothing(received: tuple[RunFolder, Path], own_registry: None) -> None:
+    folder, plugin = received
+    assert negbench(["report", folder.run_id, "--runs-dir", str(folder.path.parent)]) == 0
+    assert ran(plugin.parent) == []
+
+
+def status(port: int, host: str) -> int | None:
+    """Of MLflow's first page, asked for under this name."""
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        asked.request("GET", "/", headers={"Host": host})
+        return asked.getresponse().status
+    except OSError:
+        return None
+    finally:
+        asked.close()
