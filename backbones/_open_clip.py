@@ -132,9 +132,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
     mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
     file = fetch(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
-    return Blueprint(
-        name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known)
-    )
+    return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
 
 
 def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from negbench.config import PluginConfig
@@ -125,6 +124,7 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[
 
 def read_ranks(path: Path) -> QueryRanks:
     """Per-query ranks from a parquet file. Raises NegbenchError where it is none."""
+    import pandas as pd
     from pyarrow import ArrowException
 
     try:
