@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -37,8 +37,16 @@ from negbench.backbones._lavis import (
     sizes_of_pretrained,
 )
 from negbench.backbones._preprocess import Preprocess
-from negbench.backbones._weights import Advice, Source, fetch, parse_weights, read_pretrained, vocabulary_source
-from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, check_option
+from negbench.backbones._weights import (
+    Advice,
+    Source,
+    files_of,
+    local,
+    parse_weights,
+    read_pretrained,
+    vocabulary_source,
+)
+from negbench.contracts import DEFAULT_TEMPERATURE, BackboneIdentity, Outline, check_option
 from negbench.errors import OptionError, WeightsError
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -160,24 +168,44 @@ class BlipFamily(Composed):
 
         Args: those of `load`, all but the ones named here in `options`.
         """
-        check_choice("backbone.init", init, Init)
-        check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
-        given = config or {}
-        if init == "random":
-            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+        given, source = config or {}, cls._source(weights, config, init, size)
+        if source is None:
             backbone = cls(configured(cls.random_sizes[size], given, told=""), options)
             randomise(backbone, options.seed)
             origin = Origin(f"random:{options.seed}", "", details={"size": size})
+        elif source.kind == "lavis":
+            backbone, origin = cls._from_lavis(source, given, options)
         else:
-            source = parse_weights(str(weights or cls.advice.hub_id), cls.advice)
-            if source.kind == "lavis":
-                backbone, origin = cls._from_lavis(source, given, options)
-            elif given:
-                raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
-            else:
-                backbone, origin = cls._from_transformers(source, options)
+            backbone, origin = cls._from_transformers(source, options)
         backbone._complete(tokenizer, origin)
         return backbone
+
+    @classmethod
+    def outline(cls, options: Mapping[str, Any]) -> Outline:
+        """See `Outlines`; weights that do not fit are found when they are loaded."""
+        own = BlipOptions(**{each.name: options[each.name] for each in fields(BlipOptions) if each.name in options})
+        source = cls._source(options["weights"], options["config"], options["init"], options["size"])
+        frozen = bool(options.get("freeze_images", True))
+        settings = {"backbone": cls.advice.backbone, "target_ratio": own.target_ratio, "precision": own.precision}
+        if source is None:
+            settings |= {key: options[key] for key in ("size", "config", "seed")}
+            return Outline(cls, cls.advice.backbone, frozen, settings=settings)
+        weights = files_of(source, cls.advice)
+        vocabulary = vocabulary_file(vocabulary_source(options["tokenizer"], weights[0].parent, cls.advice))
+        return Outline(cls, cls.advice.backbone, frozen, files=(*weights, vocabulary), settings=settings)
+
+    @classmethod
+    def _source(cls, weights: str | None, config: Mapping[str, Any] | None, init: Init, size: str) -> Source | None:
+        """Where the weights are; None of random ones."""
+        check_choice("backbone.init", init, Init)
+        check_option("backbone.size", size, size in cls.random_sizes, " or ".join(cls.random_sizes))
+        if init == "random":
+            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+            return None
+        source = parse_weights(str(weights or cls.advice.hub_id), cls.advice)
+        if config and source.kind != "lavis":
+            raise OptionError("backbone.config is for lavis: weights; a folder or hub id has its own config.json")
+        return source
 
     @classmethod
     def _from_lavis(cls, source: Source, config: Mapping[str, Any], options: BlipOptions) -> tuple[Self, Origin]:
@@ -193,12 +221,7 @@ class BlipFamily(Composed):
     def _from_transformers(cls, source: Source, options: BlipOptions) -> tuple[Self, Origin]:
         import transformers
 
-        path = source.path
-        if path is None:
-            beside = ("*.json", "*.txt")
-            path = fetch(
-                source.hub_id, ["*.safetensors"], cls.advice.mend, beside=beside, revision=source.revision
-            ).parent
+        path = local(source, cls.advice)
         config, state = read_pretrained(getattr(transformers, cls.their_class), path)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
         for name, tensor in state.items():

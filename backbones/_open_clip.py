@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -52,7 +52,7 @@ class Blueprint:
         config: of open_clip's model, `quick_gelu` resolved.
         label: hub id, file name or "random:SEED".
         revision: of the hub, "local" or "".
-        state: tensors by name; None for random weights.
+        file: of the weights, which `read_state` reads; None for random weights.
         pixels: `mean`, `std` and `interpolation` of the preprocessing, where they are not CLIP's.
         details: for the identity.
         resize: of open_clip's own preprocessing: "shortest", "squash" or "longest".
@@ -62,7 +62,7 @@ class Blueprint:
     config: dict[str, Any]
     label: str
     revision: str
-    state: dict[str, Tensor] | None = None
+    file: Path | None = None
     pixels: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     resize: str = "shortest"
@@ -132,9 +132,7 @@ def _of_tag(model: str, tag: str, activation: Activation) -> Blueprint:
     told = f"backbone.model={name} backbone.activation={'quick_gelu' if quick else 'gelu'}"
     mend = f"`hf download {hub_id} {names[0]}`, or put the file anywhere and give backbone.weights=FILE {told}"
     file = fetch(hub_id, names, f"{mend}; {WITHOUT_WEIGHTS}")
-    return Blueprint(
-        name, config, hub_id, file.parent.name, read_state(file), _pixels(known), {"tag": tag}, _resize(known)
-    )
+    return Blueprint(name, config, hub_id, file.parent.name, file, _pixels(known), {"tag": tag}, _resize(known))
 
 
 def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint:
@@ -146,14 +144,13 @@ def _of_file(model: str | None, path: Path, activation: Activation) -> Blueprint
     if model is None:
         raise OptionError(f"backbone.weights {path}: name its architecture, e.g. backbone.model=ViT-B/32")
     name, config = architecture(model)
-    state = read_state(path)
     quick: bool | None = bool(config.get("quick_gelu"))
-    if _from_openai(state):
+    if _from_openai(_names(path)):
         quick = True
     elif _has_twin(name):
         quick = None
     config["quick_gelu"] = _resolved(activation, quick, str(path))
-    return Blueprint(name, config, path.name, "local", state)
+    return Blueprint(name, config, path.name, "local", path)
 
 
 def _of_folder(model: str | None, folder: Path, activation: Activation, label: str, revision: str) -> Blueprint:
@@ -189,7 +186,7 @@ def _configured(config_file: Path, weights: Path, activation: Activation, label:
             f"{config_file} is no configuration of open_clip: {type(error).__name__}: {error}"
         ) from error
     config["quick_gelu"] = _resolved(activation, bool(config.get("quick_gelu")), label)
-    return Blueprint(label, config, label, revision, read_state(weights), pixels, resize=resize)
+    return Blueprint(label, config, label, revision, weights, pixels, resize=resize)
 
 
 def _pixels(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,8 +245,21 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _from_openai(state: Mapping[str, Tensor]) -> bool:
-    return all(key in state for key in _OPENAI_KEYS)
+def _names(path: Path) -> Iterable[str]:
+    """Of a checkpoint's tensors; nothing else of a safetensors file is read. Raises WeightsError."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.suffix != ".safetensors":
+        return read_state(path)
+    try:
+        with safe_open(path, "pt") as file:
+            return list(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} cannot be read as a checkpoint: {error}") from error
+
+
+def _from_openai(names: Iterable[str]) -> bool:
+    return {*_OPENAI_KEYS} <= {*names}
 
 
 def build(config: dict[str, Any], seed: int) -> nn.Module:

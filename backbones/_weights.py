@@ -97,6 +97,29 @@ def parse_weights(spec: str, advice: Advice) -> Source:
     return Source("hub", hub_id=hub[0], revision=hub[1])
 
 
+def local(source: Source, advice: Advice) -> Path:
+    """File or folder of the weights; those of the hub are fetched unless the cache has them. Raises WeightsError."""
+    if source.path is not None:
+        return source.path
+    beside = ("*.json", "*.txt")
+    return fetch(source.hub_id, ["*.safetensors"], advice.mend, beside=beside, revision=source.revision).parent
+
+
+def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
+    """All files that make the weights what they are, none of them read; raises WeightsError."""
+    path = local(source, advice)
+    if source.kind == "lavis":
+        return (path, *([source.tower] if source.tower else []))
+    folder = path if path.is_dir() else path.parent
+    tensors = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    for file in (folder / "config.json", *tensors):
+        if not file.is_file():
+            raise WeightsError(f"{folder} has no {file.name}: put the one that was saved with the weights there")
+    if not tensors:
+        raise WeightsError(f"{folder} has no safetensors: put the weights there; {advice.mend}")
+    return (folder / "config.json", *tensors)
+
+
 def hub_name(spec: str) -> tuple[str, str | None] | None:
     """(id, revision) of ORG/NAME[@REVISION]; None where `spec` is no name of a hub."""
     hub = None if spec.startswith((".", "/", "~")) else _HUB_ID.fullmatch(spec)

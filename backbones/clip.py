@@ -10,7 +10,7 @@ encoders train too, with a learning rate that is `gamma` times the others' (HyCo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -30,10 +30,11 @@ from negbench.backbones._open_clip import (
     load_into,
     make_tokenizer,
     random_blueprint,
+    read_state,
     side_of,
 )
 from negbench.backbones._preprocess import Pad, Preprocess
-from negbench.contracts import BackboneIdentity, check_option
+from negbench.contracts import BackboneIdentity, Outline, check_option
 from negbench.errors import OptionError
 
 PAPER = (
@@ -187,24 +188,29 @@ class Clip(TwoTowers):
             OptionError: an option out of range, or one that the others leave no use for.
             UnknownNameError: a model, tag or fusion that does not exist.
         """
-        check_choice("backbone.init", init, Init)
-        check_choice("backbone.size", size, Size)
-        check_choice("backbone.activation", activation, Activation)
         options = ClipOptions(
             fusion, fusion_init, projection, frozen, gamma, grad_checkpointing, attribute_weights, seed
         )
-        if init == "random":
-            check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
-            blueprint = random_blueprint(model, size == "toy", activation, seed)
-        else:
-            check_option("backbone.size", size, size == "model", "left out without backbone.init=random")
-            blueprint = find(model, weights or "openai", activation)
+        blueprint = _blueprint(model, weights, activation, init, size, seed)
         tokenizer = make_tokenizer(blueprint)
         clip = build(blueprint.config, seed)
-        if blueprint.state is not None:
-            load_into(clip, blueprint.state, blueprint.label)
+        if blueprint.file is not None:
+            load_into(clip, read_state(blueprint.file), blueprint.label)
         transform = Preprocess(pad, target_ratio, side_of(clip), **blueprint.pixels)
         return cls(clip, tokenizer, blueprint, transform, options)
+
+    @classmethod
+    def outline(cls, options: Mapping[str, Any]) -> Outline:
+        """See `Outlines`; weights that do not fit are found when they are loaded."""
+        own = ClipOptions(**{each.name: options[each.name] for each in fields(ClipOptions)})
+        keys = ("model", "weights", "activation", "init", "size", "seed")
+        blueprint = _blueprint(*(options[key] for key in keys))
+        make_tokenizer(blueprint)  # raises
+        settings = {key: options[key] for key in ("model", "activation", "size", "pad", "target_ratio")}
+        if blueprint.file is None:
+            return Outline(cls, "clip", own.frozen, settings={**settings, "seed": own.seed})
+        told = {"config": blueprint.config, "pixels": dict(blueprint.pixels)}
+        return Outline(cls, "clip", own.frozen, files=(blueprint.file,), settings={**settings, **told})
 
     def _choose_trained(self) -> None:
         """Which parameters train: the fusion and the temperature always, the encoders when fine-tuned."""
@@ -285,3 +291,16 @@ class Clip(TwoTowers):
     def _rate(self, name: str) -> float:
         """Encoders at gamma; the temperature is CLIP's too, and learns as the new layers do."""
         return self.options.ratio if name.startswith("clip.") and name != "clip.logit_scale" else 1.0
+
+
+def _blueprint(
+    model: str | None, weights: str | None, activation: Activation, init: Init, size: Size, seed: int
+) -> Blueprint:
+    check_choice("backbone.init", init, Init)
+    check_choice("backbone.size", size, Size)
+    check_choice("backbone.activation", activation, Activation)
+    if init == "random":
+        check_option("backbone.weights", weights, weights is None, "left out with backbone.init=random")
+        return random_blueprint(model, size == "toy", activation, seed)
+    check_option("backbone.size", size, size == "model", "left out without backbone.init=random")
+    return find(model, weights or "openai", activation)

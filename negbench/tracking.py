@@ -312,6 +312,12 @@ class Tracker:
 
     # --- the run that others hang under ---------------------------------------------------------------------------
 
+    def knows(self, note: Path) -> bool:
+        """Whether this store has the run that a file of `parent` remembers, or keeps no copy; asks no server."""
+        kept = _noted(note)
+        there = self.uri != default_uri(self.root) or (self.root / "mlflow.db").exists()
+        return not self.enabled or (there and kept is not None and kept["uri"] == self.shown)
+
     def parent(self, note: Path, name: str, tags: Mapping[str, str]) -> str | None:
         """MLflow run that others hang under, in the experiment `name`.
 

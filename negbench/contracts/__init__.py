@@ -15,6 +15,8 @@ from negbench.contracts.optional import CrossesQueries as CrossesQueries
 from negbench.contracts.optional import FreezesTexts as FreezesTexts
 from negbench.contracts.optional import HasSubQueries as HasSubQueries
 from negbench.contracts.optional import HoldsFeatures as HoldsFeatures
+from negbench.contracts.optional import Outline as Outline
+from negbench.contracts.optional import Outlines as Outlines
 from negbench.contracts.optional import SubQuery as SubQuery
 from negbench.contracts.optional import cross_queries as cross_queries
 from negbench.contracts.query import Query as Query

@@ -5,14 +5,71 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from negbench.contracts.backbone import Backbone, TextBatch
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What planning asks of a backbone. Neither its weights nor a library of models need be loaded for it.
+
+    Args:
+        kind: its class, whose methods say what it can do.
+        name: registry key.
+        frozen_images, learned_from: as in `Backbone`.
+        files: whose contents are its weights.
+        settings: plain values of all else that determines `image_features`.
+        weights: hash of all its weights, where `files` do not say what they are.
+    """
+
+    kind: type
+    name: str
+    frozen_images: bool = True
+    learned_from: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: str = ""
+
+    @classmethod
+    def of(cls, backbone: Backbone | Outline) -> Outline:
+        """That of a backbone that is loaded; an outline as it is."""
+        if isinstance(backbone, Outline):
+            return backbone
+        return cls(
+            kind=type(backbone),
+            name=backbone.identity.name,
+            frozen_images=backbone.frozen_images,
+            learned_from=backbone.learned_from,
+            settings={"features": backbone.feature_key},
+            weights=backbone.identity.sha256,
+        )
+
+    @property
+    def key(self) -> str:
+        """SHA-256 (hex) of `settings`."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+
+
+@runtime_checkable
+class Outlines(Protocol):
+    """Its weights are large: it says what planning asks without reading them. The others are loaded for it."""
+
+    @classmethod
+    def outline(cls, options: Mapping[str, Any]) -> Outline:
+        """That of what `load` makes of these options, all of them given.
+
+        Raises:
+            NegbenchError: options out of range, or files that are not there.
+        """
 
 
 @runtime_checkable

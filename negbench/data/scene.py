@@ -12,16 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from negbench.config import MiningConfig, PluginConfig, ResolvedConfig, RunConfig
-from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Slot
+from negbench.contracts import Backbone, FreezesTexts, HoldsFeatures, Outline, Outlines, Slot
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError
+from negbench.files import cache_dir
 from negbench.layers import plugin_section
 from negbench.metrics.ragged import Ragged
 from negbench.registry import checked_options, constructor_of, option_defaults, registry
@@ -342,11 +343,12 @@ class Scenes:
         self._datasets: dict[str, Dataset] = {}
         self._carved: dict[str, tuple[Dataset, Dataset]] = {}
         self._backbones: dict[str, tuple[Backbone, dict[str, Tensor]]] = {}
+        self._outlines: dict[str, Outline] = {}
         self._scene: tuple[str, Scene] | None = None
 
     def clear(self) -> None:
         """Let go of everything."""
-        for kept in (self._datasets, self._carved, self._backbones):
+        for kept in (self._datasets, self._carved, self._backbones, self._outlines):
             kept.clear()
         self._scene = None
 
@@ -357,13 +359,32 @@ class Scenes:
             self._datasets[key] = load_split(section, split, images=images)
         return self._datasets[key]
 
-    def splits(self, config: ResolvedConfig, backbone: Backbone) -> Splits:
+    def outline(self, config: RunConfig) -> Outline:
+        """What planning asks of the backbone; it is loaded only where its class offers no `outline`.
+
+        Raises:
+            NegbenchError: options out of range, or weights that are not there.
+        """
+        key = _key_of(config)
+        if key not in self._outlines:
+            cls, options = _backbone_options(config.backbone, config.seed)
+            if not issubclass(cls, Outlines):
+                return Outline.of(self.backbone(config))
+            from negbench.data.contents import content_hashes
+
+            found = cls.outline({**option_defaults(constructor_of("backbones", cls)), **options})
+            hashes = content_hashes({str(file): file for file in found.files}, cache_dir())
+            files = [content.hex() for content in hashes.values()]
+            self._outlines[key] = replace(found, files=(), settings={**found.settings, "files": files})
+        return self._outlines[key]
+
+    def splits(self, config: ResolvedConfig, backbone: Backbone | Outline) -> Splits:
         """Train, dev and val as a run of this configuration has them.
 
         Raises:
             DataError: missing files, or a train split without targets.
         """
-        images = not isinstance(backbone, HoldsFeatures)
+        images = not issubclass(Outline.of(backbone).kind, HoldsFeatures)
         train = self.dataset(config.dataset, "train", images=images)
         if any(query.target is None for query in train.queries):
             raise DataError(f"{train.identity}: split train has queries without a target: nothing to train on")
@@ -382,7 +403,7 @@ class Scenes:
 
     def backbone(self, config: RunConfig) -> Backbone:
         """The backbone with the initial weights of the run's seed; see the class for how long it keeps them."""
-        key = f"{config.backbone.model_dump_json()} {config.seed}"
+        key = _key_of(config)
         if key not in self._backbones:
             while sum(map(_bytes_of, self._backbones.values())) > _KEPT_BYTES:
                 del self._backbones[next(iter(self._backbones))]
@@ -413,16 +434,23 @@ def _bytes_of(kept: tuple[Backbone, dict[str, Tensor]]) -> int:
 
 def load_backbone(config: PluginConfig, seed: int) -> Backbone:
     """Backbone with the initial weights of `seed` (where it has any that are not loaded)."""
-    cls = registry.get("backbones", config.name)
-    constructor = constructor_of("backbones", cls)
-    options = checked_options("backbones", config.name, constructor, config.options)
-    if "seed" in option_defaults(constructor):
-        options["seed"] = seed
-    backbone: Backbone = constructor(**options)
+    cls, options = _backbone_options(config, seed)
+    backbone: Backbone = constructor_of("backbones", cls)(**options)
     return backbone
 
 
-def unfamiliar(config: RunConfig, backbone: Backbone) -> list[str]:
+def _backbone_options(config: PluginConfig, seed: int) -> tuple[type, dict[str, Any]]:
+    cls = registry.get("backbones", config.name)
+    constructor = constructor_of("backbones", cls)
+    options = checked_options("backbones", config.name, constructor, config.options)
+    return cls, options | ({"seed": seed} if "seed" in option_defaults(constructor) else {})
+
+
+def _key_of(config: RunConfig) -> str:
+    return f"{config.backbone.model_dump_json()} {config.seed}"
+
+
+def unfamiliar(config: RunConfig, backbone: Backbone | Outline) -> list[str]:
     """A line where the backbone's weights know no images like those of the data set; else nothing."""
     known, data = backbone.learned_from, config.dataset.name
     if not known or data in known:

@@ -38,12 +38,21 @@ class ComparisonFolder:
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """comparison.json: which run holds which cell, and `about`."""
-        rows = [
+        files.write_json(self.path / "comparison.json", self._document(outcomes))
+
+    def says(self, outcomes: Iterable[Outcome]) -> bool:
+        """Whether comparison.json says so already."""
+        path = self.path / "comparison.json"
+        wanted = json.loads(json.dumps(self._document(outcomes)))  # tuples as JSON has them
+        return path.exists() and bool(files.read_json(path) == wanted)
+
+    def _document(self, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = [
             {**o.cell.labels, "seed": o.cell.seed, "hash": o.cell.hash, "run": o.run_id, "error": o.error}
             for o in outcomes
         ]
         rows.sort(key=lambda row: [str(row.get(k, "")) for k in AXES] + [f"{row['seed']:09d}"])
-        files.write_json(self.path / "comparison.json", {"kind": "comparison", "cells": rows, **self.about})
+        return {"kind": "comparison", "cells": rows, **self.about}
 
     def compute(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from negbench.grid.estimate import estimate
 from negbench.layers import parse_plugin
 from negbench.runfolder import Overwrite, RunFolder
 from negbench.signals import Stopped
+from negbench.tracking import Tracker
 
 
 def computed(
@@ -48,6 +50,10 @@ def computed(
     runs = folder.path.parent
     distinct = {cell.hash: cell for cell in cells}.values()
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
+    finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs, overwrite) == "reuse"]
+    if len(finished) == len(cells) and folder.says([*before, *finished]):
+        if Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json") or not os.access(folder.path, os.W_OK):
+            return finished  # nothing to compute, and nothing to write
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):
         executor.prepare(compute_task)  # it takes as long as all that comes before the first cell

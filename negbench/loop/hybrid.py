@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from negbench.config import HybridConfig
-from negbench.contracts import Backbone, ComposesTexts, Loss, Slot, Strategy, relevance
+from negbench.contracts import Backbone, ComposesTexts, Loss, Outline, Slot, Strategy, relevance
 from negbench.data.scene import Tokens, allowed_triples, frozen_texts
 from negbench.datasets.dataset import Dataset
 from negbench.errors import DataError, NegbenchError, OptionError
@@ -37,7 +37,7 @@ from negbench.mining.composite import slots_of
 MIN_TEMPERATURE = 0.01  # CLIP's bound
 
 
-def check_hybrid(config: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+def check_hybrid(config: HybridConfig, backbone: Backbone | Outline, dataset: Dataset) -> None:
     """What can be known before any image is encoded.
 
     Raises:
@@ -52,9 +52,10 @@ def check_hybrid(config: HybridConfig, backbone: Backbone, dataset: Dataset) -> 
             f"{dataset.split} has none (FashionIQ: add its asin2attr.CATEGORY.train.json files): "
             "add them, or set both to 0"
         )
-    if config.alpha > 0 and not isinstance(backbone, ComposesTexts):
+    outline = Outline.of(backbone)
+    if config.alpha > 0 and not issubclass(outline.kind, ComposesTexts):
         raise NegbenchError(
-            f"backbone '{backbone.identity.name}' has no text composition: set hybrid.alpha=0, or take clip or tiny"
+            f"backbone '{outline.name}' has no text composition: set hybrid.alpha=0, or take clip or tiny"
         )
 
 

@@ -18,6 +18,7 @@ from negbench.contracts import (
     BatchStrategy,
     HasSubQueries,
     Loss,
+    Outline,
     Slot,
     Strategy,
     SubQuery,
@@ -102,7 +103,9 @@ class _Queries:
     subs: dict[str, SubQuery]
 
 
-def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone, dataset: Dataset) -> None:
+def check_objective(
+    strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbone: Backbone | Outline, dataset: Dataset
+) -> None:
     """What can be known of a run's objective before any image is encoded.
 
     Raises:
@@ -110,7 +113,8 @@ def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbo
             terms beside a bank.
         DataError, NegbenchError: as `check_hybrid`.
     """
-    check_hybrid(hybrid, backbone, dataset)
+    outline = Outline.of(backbone)
+    check_hybrid(hybrid, outline, dataset)
     Temperatures.of(hybrid, loss)
     banks = [rule for rule in batch_rules(strategy) if isinstance(rule, BankStrategy)]
     if hybrid.active and banks:
@@ -119,11 +123,11 @@ def check_objective(strategy: Strategy, loss: Loss, hybrid: HybridConfig, backbo
             f"{type(strategy).__name__} has none: set both to 0"
         )
     corpus_bank = any(not bank.queue for bank in banks)
-    if (loss.candidate_set == "corpus" or corpus_bank) and not backbone.frozen_images:
+    if (loss.candidate_set == "corpus" or corpus_bank) and not outline.frozen_images:
         who = f"the bank of {type(strategy).__name__}" if corpus_bank else "loss.kl_over = 'corpus'"
         raise OptionError(
             f"{who} scores the whole corpus in every step, which needs stored image features, and "
-            f"backbone '{backbone.identity.name}' trains its image encoder: freeze it, or take "
+            f"backbone '{outline.name}' trains its image encoder: freeze it, or take "
             + ("a strategy with a queue" if corpus_bank else "'batch'")
         )
 

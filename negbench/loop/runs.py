@@ -34,27 +34,27 @@ from negbench.tracking import Pruned, RunLog, Tracker
 
 
 def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
-    """Resolve a configuration, and say what its run is made of.
+    """Resolve a configuration, and say what its run is made of; the weights of a large backbone are not loaded.
 
     Raises:
         NegbenchError: a configuration that cannot run here, or data that are not there.
     """
     full = resolved(config)
-    backbone = scenes.backbone(full)
+    backbone = scenes.outline(full)
     splits = scenes.splits(full, backbone)
     loss = registry.make("losses", full.loss.name, **full.loss.options)
     strategy = registry.make("strategies", full.strategy.name, **full.strategy.options)
     check_objective(strategy, loss, full.hybrid, backbone, splits.train)
     planes_read(strategy, full.mining)
-    data = " ".join([splits.identity, backbone.feature_key, *_others(full, scenes)])
+    data = " ".join([splits.identity, backbone.key, *_others(full, scenes)])
     return PlannedRun(full, splits, data, tuple(unfamiliar(full, backbone)))
 
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
     """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
-    named = [scenes.backbone(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
+    named = [scenes.outline(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
     files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
-    return [f"{other.feature_key} {other.identity.sha256}" for other in named] + [_digest(Path(file)) for file in files]
+    return [f"{other.key} {other.weights}" for other in named] + [_digest(Path(file)) for file in files]
 
 
 def _digest(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,20 +15,26 @@ from rich.console import Console
 from negbench.analysis.columns import NEGATIVES, constant, logged
 from negbench.analysis.crossings import crossings_frame, points_frame
 from negbench.analysis.decomposition import READ_SIGNS, corners_frame, matrix_frame, parts_frame
-from negbench.analysis.findings import Findings, judged
+from negbench.analysis.findings import FILE, Findings, judged, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, measured, row_line
 from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import Rules, VerdictRow
 from negbench.analysis.words import label_of, latex, markdown
-from negbench.display import Grid
+from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, Group
-from negbench.report.build import write_report
-from negbench.report.page import write_text
+from negbench.report.unchanged import inputs_of, keep, unchanged, writable
 from negbench.report.views import shown
 from negbench.runfolder import final_values
 from negbench.tracking import SummaryRun, Tracker
 
 _WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "overtakes", "found")
+
+# tables that -v prints; all are files and on the page
+_IN_DETAIL = {"behaviour", "regime", "cost", "crossings", "corners", "decomposition"}
+
+
+def _verbose() -> bool:
+    return log.isEnabledFor(logging.DEBUG)
 
 
 def finish(
@@ -49,28 +56,56 @@ def finish(
         rules: how strategies are compared; default: the defaults.
         report: whether to write the HTML page, which is also an artifact of the comparison's MLflow run.
     """
-    found, folder = judged(runs, name, rules or Rules()), runs / name
+    folder, rules = runs / name, rules or Rules()
+    inputs = inputs_of(folder, rules, report, tracking_uri)
+    same = unchanged(folder, inputs)
+    found = stored(runs, name) if same else judged(runs, name, rules)
     leaders, answer = leader_tables(found.groups, found.rows), found.answer()
     for title, frame, file in _axis_tables(found):
+        if file in _IN_DETAIL and not _verbose():
+            continue
         console.print(Grid(frame, f"{name}: {title}", rest=str(folder / f"{file}.csv"), words=_WORDS))
     for dataset, table in leaders.items() if not (found.dials.axes or found.systems) else ():
         _print(console, name, table, [row for row in found.rows if row.dataset == dataset], folder)
     for line in [f"note: {note}" for note in found.notes()]:
         console.print(line, highlight=False, markup=False)
-    written = _write_all(folder, found, leaders, answer)
-    pages = write_report(runs, name) if report else []
-    written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
-    seen = shown(found.groups, found.rows, "\n\n".join(answer))
-    summaries = [_summary(group, found.rows) for group in found.groups]
-    Tracker.open(runs, tracking_uri).close_parent(folder / "mlflow.json", name, summaries, written, seen)
+    page, kept = folder / "report" / "index.html", True
+    if not same:
+        kept = writable(folder)
+        if kept:
+            _renew(runs, name, tracking_uri, found, leaders, report=report)
+            keep(folder, inputs, [folder / FILE, *([page] if report else [])])
     console.print("\nanswer", style="bold", highlight=False)
     for line in answer:
         console.print(line, highlight=False, markup=False)
-    console.print(f"\nstored {folder}", highlight=False, soft_wrap=True)
-    if pages:
-        console.print(f"report {pages[0]}", highlight=False, soft_wrap=True)
+    where = f"stored {folder}" if kept else f"{folder} cannot be written: nothing was stored"
+    console.print(f"\n{where}", highlight=False, soft_wrap=True)
+    if report and page.exists():
+        console.print(f"report {page}", highlight=False, soft_wrap=True)
     if tracking_uri != "none":
         console.print(f"look   negbench ui {name} --runs-dir {runs}", highlight=False, soft_wrap=True)
+
+
+def _renew(
+    runs: Path,
+    name: str,
+    tracking_uri: str | None,
+    found: Findings,
+    leaders: Mapping[str, LeaderTable],
+    *,
+    report: bool,
+) -> None:
+    """Write the tables, the page, and the summary runs."""
+    answer = found.answer()
+    written = _write_all(runs / name, found, leaders, answer)
+    if report:
+        from negbench.report.build import write_report
+
+        pages = write_report(runs, name)
+        written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
+    seen = shown(found.groups, found.rows, "\n\n".join(answer))
+    summaries = [_summary(group, found.rows) for group in found.groups]
+    Tracker.open(runs, tracking_uri).close_parent(runs / name / "mlflow.json", name, summaries, written, seen)
 
 
 def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
@@ -94,6 +129,8 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
 
 def _write_all(folder: Path, found: Findings, leaders: Mapping[str, LeaderTable], answer: Sequence[str]) -> list[Path]:
     """One table for each data set in table.md and table.tex; CSV and JSON hold all rows, with the data set's name."""
+    from negbench.report.page import write_text  # with charts, which a page that stays does not need
+
     texts = {
         "answer.md": "\n\n".join(answer) + "\n",
         "table.md": _by_dataset(leaders, lambda table: markdown(table.quality), "### {}\n\n"),
@@ -125,7 +162,7 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
     where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
     named = {"table": (table.quality, title), "behaviour": (table.behaviour, did), "regime": (table.regime, where)}
     for file, (frame, text) in (named | {"cost": (table.cost, "cost: means over seeds")}).items():
-        if len(frame):
+        if len(frame) and (file not in _IN_DETAIL or _verbose()):
             console.print(_grid(frame, text, folder / f"{file}.csv"))
 
 

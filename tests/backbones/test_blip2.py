@@ -20,11 +20,15 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from negbench.backbones import _lavis
 from negbench.backbones._lavis import Blip2Sizes
 from negbench.backbones._weights import fetch
 from negbench.backbones.blip2 import Blip2
-from negbench.contracts import paired_relevance, relevance
+from negbench.config import RunConfig, build_config
+from negbench.contracts import ComposesTexts, Outline, paired_relevance, relevance
+from negbench.data.scene import Scenes
 from negbench.errors import OptionError, UnknownNameError, WeightsError
+from negbench.loop.runs import plan_run
 
 TOWERS = ("eva_clip_g", "clip_vit_L")
 
@@ -440,6 +444,60 @@ def test_feature_key_depends_on_tower_preprocessing_and_precision(lavis: Any, si
     assert len(set(keys.values())) == 4
     same = load(lavis, sizes, {**state, "query_tokens": state["query_tokens"] + 1}, pooling="text", seed=7)
     assert same.feature_key == keys["as is"]
+
+
+def outline(weights: str | None, **options: Any) -> Outline:
+    """What planning is told of BLIP-2, with its key."""
+    given = {name: value for name, value in {"weights": weights, **options}.items() if value is not None}
+    return Scenes().outline(asked(given))
+
+
+def asked(options: dict[str, Any], seed: int = 0) -> RunConfig:
+    """A run of BLIP-2."""
+    sections = {"strategy": {"name": "qure"}, "backbone": {"name": "blip2", **options}}
+    return build_config([sections, {"dataset": {"name": "synthetic"}, "loss": {"name": "info-nce"}, "seed": seed}])
+
+
+def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    sizes = lavis.Sizes()
+    state = lavis.blip2_state(sizes)
+    path = lavis.save(state)
+    weights, config = f"lavis:{path}", lavis.config(sizes)
+    tokenizer = str(path.parent)
+
+    def refuse(*args: Any, **more: Any) -> Any:
+        raise AssertionError("weights are read")
+
+    for name in ("read_checkpoint", "load_state", "assign"):
+        monkeypatch.setattr(_lavis, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(Blip2, "loaded", refuse)
+    found = outline(weights, config=config)
+    assert (found.kind, found.name, found.frozen_images) == (Blip2, "blip2", True)
+    assert not issubclass(found.kind, ComposesTexts)
+    keys = {
+        "as is": found.key,
+        "ratio": outline(weights, config=config, target_ratio=1.5).key,
+        "precision": outline(weights, config=config, precision="bf16").key,
+    }
+    assert outline(weights, config=config, pooling="text", tokenizer=tokenizer).key == found.key  # no tower of its own
+    path.write_bytes(path.read_bytes() + b" ")
+    keys["content"] = outline(weights, config=config).key
+    assert len(set(keys.values())) == 4
+    with pytest.raises(WeightsError, match=r"there is no file absent\.pth; fetch"):
+        outline("lavis:absent.pth")
+    with pytest.raises(OptionError, match="target_ratio"):
+        outline(weights, config=config, target_ratio=0.5)
+    assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
+
+
+def test_planning_a_run_of_random_vit_g_takes_no_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Blip2, "loaded", lambda *args: pytest.fail("weights are made"))
+    options = {"init": "random", "size": "vit_g"}
+    planned, other = (plan_run(asked(options, seed), Scenes()) for seed in (0, 1))
+    assert planned.data != other.data
+    assert planned.hash == plan_run(planned.config, Scenes()).hash
 
 
 def test_attribute_weights(lavis: Any, sizes: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from rich.console import Console
 
+from negbench.analysis import findings
 from negbench.analysis.leader import leader_table
 from negbench.analysis.words import markdown, spread
 from negbench.cli.main import run as negbench
@@ -32,6 +34,7 @@ from negbench.loop import train as loop
 from negbench.options import Compare, parse_negatives, parse_seeds
 from negbench.own.audit import audit_cells
 from negbench.registry import registry
+from negbench.report import finish as finish_of
 from negbench.report.finish import finish
 from negbench.runfolder import RunFolder, step_of
 from negbench.tracking import Tracker, default_uri
@@ -199,7 +202,7 @@ def test_workers_are_prepared_where_there_is_something_for_them_to_do(
     monkeypatch.setattr(Processes, "prepare", lambda self, function: told.append(function.__name__))
     monkeypatch.setattr(Processes, "run", lambda self, function, tasks: Here().run(function, tasks))
     monkeypatch.setattr(grid_compute, "encode_cells", lambda *given: told.append("encoded"))
-    for found in (["compute_task", "encoded"], ["encoded"]):
+    for found in (["compute_task", "encoded"], []):
         told.clear()
         cells = planned(axes_of(vector_sets, "in-batch", seeds=1), tmp_path)
         folder = ComparisonFolder(tmp_path / "c")
@@ -293,7 +296,6 @@ def test_the_command_ends_with_tables_and_summary_runs(
     out = told.out
     assert "4 cells" in out
     assert "R@10" in out
-    assert "FN pool %" in out
     assert "difference of R@10 to in-batch in points" in " ".join(out.split())
     assert "3 more to compute: about" in told.err
     for name in (*FILES, "cost.csv", "comparison.json"):
@@ -333,6 +335,61 @@ def test_the_command_ends_with_tables_and_summary_runs(
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
     sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
     return ["compare", "--strategies", "qure,in-batch", "--seeds", "1", "--runs-dir", str(runs), *sets, *more]
+
+
+def held(runs: Path) -> dict[str, tuple[int, int]]:
+    """Every file below, with its inode and the time of its last change."""
+    stats = {path: path.stat() for path in sorted(runs.rglob("*")) if path.is_file()}
+    return {str(path): (found.st_ino, found.st_mtime_ns) for path, found in stats.items()}
+
+
+def test_a_finished_comparison_is_read_and_printed(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written and nothing judged or drawn again, but where what it was made from is no longer the same."""
+    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit")
+    assert negbench(command) == 0
+    first, before = capsys.readouterr().out, held(tmp_path)
+    judged = []
+    monkeypatch.setattr(finish_of, "judged", lambda *given: judged.append(1) or findings.judged(*given))
+    assert negbench(command) == 0
+    again = capsys.readouterr().out
+    assert held(tmp_path) == before
+    assert not judged
+    assert first.replace("0 of them finished", "2 of them finished") == again
+    assert [word in again for word in ("R@10", "stored", "index.html", "FN pool %", "cost: ")] == [True] * 3 + [
+        False
+    ] * 2
+    (tmp_path / "c" / "report" / "index.html").unlink()
+    assert negbench(command) == 0
+    assert (tmp_path / "c" / "report" / "index.html").exists()
+    assert negbench([*command, "--margin", "30"]) == 0
+    assert read_json(tmp_path / "c" / "statistics.json")["rows"][0]["margin"] == 0.3
+    assert len(judged) == 2
+    run = next(tmp_path.glob("*/result.json")).parent
+    RunFolder(run).write_result({**RunFolder(run).result, "seconds": {"train": 1234.5}})
+    assert negbench([*command, "--margin", "30", "-v"]) == 0
+    assert "1,234" in capsys.readouterr().out.replace("1234", "1,234")  # of the table of costs
+    assert len(judged) == 3
+    assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # one cell less
+    assert len(read_json(tmp_path / "c" / "comparison.json")["cells"]) == 1
+
+
+def test_a_finished_comparison_in_a_read_only_folder_is_printed(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = command_of(vector_sets, tmp_path, "--name", "c", "--no-audit", "--no-report")
+    assert negbench(command) == 0
+    before = held(tmp_path)
+    real = os.access  # this process may write everywhere
+    monkeypatch.setattr("os.access", lambda path, mode, **more: mode != os.W_OK and real(path, mode, **more))
+    capsys.readouterr()
+    for more in ([], ["--margin", "30"], ["--tracking-uri", "none"]):
+        assert negbench([*command, *more]) == 0
+        out = capsys.readouterr().out
+        assert "R@10" in out
+        assert ("cannot be written: nothing was stored" in out) == bool(more)
+    assert held(tmp_path) == before
 
 
 def test_a_dry_run_stops_after_the_plan(
