@@ -58,13 +58,13 @@ class VectorOptions:
     fusion: FusionKind
     fusion_init: FusionInit
     attribute_weights: bool | float
-    encoder_seed: int
+    world: int
     seed: int
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         for name, low, high, shown in (
-            ("encoder_seed", 0, 2**32 - 1, "0..2^32-1"),
+            ("world", 0, 2**63 - 1, "0..2^63-1"),
             ("dim", 8, 1024, "8..1024"),
             ("tokens", 1, MAX_TOKENS, f"1..{MAX_TOKENS}"),
             ("noise", 0, 10, "0..10"),
@@ -89,19 +89,19 @@ class Vectors(GivenFeatures):
     }
 
     def __init__(self, options: VectorOptions) -> None:
-        dim, hidden, seed = options.dim, options.hidden, options.encoder_seed
+        dim, hidden, world = options.dim, options.hidden, options.world
         generator = torch.Generator().manual_seed(options.seed)
         super().__init__((dim, dim), dim, options.fusion, options.fusion_init, generator, hidden)
         self.attributes = make_attributes(options.attribute_weights, dim, dim, generator)
         self.options = options
-        self._values, table = _encoders(dim, options.decay, options.alignment, torch.Generator().manual_seed(seed))
+        self._values, table = _encoders(dim, options.decay, options.alignment, torch.Generator().manual_seed(world))
         self.text_table: Tensor
         self.register_buffer("text_table", table, persistent=False)
-        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "decay", "encoder_seed")}
+        frozen = {name: getattr(options, name) for name in ("dim", "tokens", "noise", "decay", "world")}
         self._feature_key = key_sha256({"backbone": "vectors", **frozen})
         self._identity = BackboneIdentity(
             name="vectors",
-            weights=f"random:{seed}",
+            weights=f"random:{world}",
             revision="",
             embedding_dim=dim,
             tokens_per_image=options.tokens,
@@ -125,7 +125,7 @@ class Vectors(GivenFeatures):
         fusion: FusionKind = "gated",
         fusion_init: FusionInit = "sum",
         attribute_weights: bool | float = False,
-        encoder_seed: int = 0,
+        world: int | None = None,
         seed: int = 0,
     ) -> Self:
         """Draw the frozen part and the initial weights.
@@ -146,7 +146,8 @@ class Vectors(GivenFeatures):
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.
-            encoder_seed: of the frozen part, >= 0: every vector of a value, a phrase and an image.
+            world: draws the frozen part, every vector of a value, a phrase and an image, >= 0; None: 0, and in a run
+                the world of its data set.
             seed: of the initial weights of all that is trained, >= 0.
 
         Raises:
@@ -155,7 +156,7 @@ class Vectors(GivenFeatures):
         """
         return cls(
             VectorOptions(
-                dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, encoder_seed, seed
+                dim, tokens, noise, decay, alignment, hidden, fusion, fusion_init, attribute_weights, world or 0, seed
             )
         )
 
@@ -176,7 +177,7 @@ class Vectors(GivenFeatures):
         return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * drawn
 
     def _generator(self, image: str) -> torch.Generator:
-        digest = hashlib.sha256(f"{self.options.encoder_seed} {image}".encode()).digest()
+        digest = hashlib.sha256(f"{self.options.world} {image}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -63,12 +63,12 @@ class SynthesizeData(Options):
     """Options of `negbench data synthesize`."""
 
     out: Path = option(..., "New folder, in FashionIQ's layout with relevance.json.")
-    seed: int = option(0, "Fixes every pixel and word.", ge=0)
+    world: int = option(0, "Fixes every pixel and word.", ge=0)
     twins: float = option(4.5, "Mean number of relevant images per query.")
     train_images: int = option(1000, "Per category.")
     train_queries: int = option(1000, "Per category.")
     val_images: int = option(600, "Per category.")
-    val_queries: int = option(400, "Per category.")
+    val_queries: int = option(700, "Per category.")
     near_misses: float | None = option(
         None, "Mean number of images per query that miss one attribute [default: by chance]."
     )

@@ -208,6 +208,10 @@ class ResolvedConfig(RunConfig):
     schedule: ResolvedSchedule
     eval: ResolvedEval
 
+    def beside(self, section: str, plugin: PluginConfig) -> PluginConfig:
+        """Another data set or backbone that the run reads (`eval.also`, `mining.guide`), in the run's world."""
+        return PluginConfig(**_resolved_plugin(section, plugin, self.dataset.options.get("world")))
+
     def identity(self) -> dict[str, Any]:
         """What determines the outcome: not where it is computed, nor how the schedule's epochs came about.
 
@@ -321,7 +325,9 @@ def resolved(config: RunConfig) -> ResolvedConfig:
     """
     for path in config.plugins:
         registry.add_file(Path(path))
-    sections = {section: _resolved_plugin(section, getattr(config, section)) for section in SECTIONS}
+    sections = {"dataset": _resolved_plugin("dataset", config.dataset, config.seed)}
+    world = sections["dataset"].get("world")
+    sections |= {name: _resolved_plugin(name, getattr(config, name), world) for name in SECTIONS if name != "dataset"}
     for other in config.mining.backbones:
         _resolved_plugin("backbone", other)
     if not config.eval.reported and config.eval.select == "val":
@@ -345,8 +351,8 @@ def by_run(section: str) -> frozenset[str]:
     return {"backbone": frozenset({"seed"}), "dataset": frozenset({"split", "images"})}.get(section, frozenset())
 
 
-def _resolved_plugin(section: str, plugin: PluginConfig) -> dict[str, Any]:
-    """A plug-in's section with all its options, checked."""
+def _resolved_plugin(section: str, plugin: PluginConfig, world: int | None = None) -> dict[str, Any]:
+    """A plug-in's section with all its options, checked; its option `world`, where nothing pins it, is `world`."""
     kind = SECTIONS[section]
     constructor = constructor_of(kind, registry.get(kind, plugin.name))
     options = checked_options(kind, plugin.name, constructor, plugin.options)
@@ -359,7 +365,10 @@ def _resolved_plugin(section: str, plugin: PluginConfig) -> dict[str, Any]:
         raise OptionError(f"{section} '{plugin.name}' needs {section}.{missing[0]}: --set {section}.{missing[0]}=...")
     if kind in ("strategies", "losses"):
         constructor(**options)  # its own validation, now rather than after encoding
-    return {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    found = {"name": plugin.name, **json.loads(json.dumps({**known, **options}, default=_plain))}
+    if "world" in found and found["world"] is None and found.get("root") is None:  # a folder holds a world of its own
+        found["world"] = world
+    return found
 
 
 def _plain(value: Any) -> Any:

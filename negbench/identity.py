@@ -89,6 +89,8 @@ def _file(module: str) -> Path:
 def config_hash(config: ResolvedConfig, *, data: str) -> str:
     """Hash of a resolved configuration, the code of its run, and the data's identity."""
     identity = {**config.identity(), "code": code_version(config), "data": data}
-    # the data's identity stands for the places it was read from
-    identity["dataset"] = {k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery")}
+    # the data's identity stands for the places it was read from, and for the world that was drawn
+    identity["dataset"] = {
+        k: v for k, v in identity["dataset"].items() if k not in ("root", "file", "gallery", "world")
+    }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

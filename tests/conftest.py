@@ -191,7 +191,7 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from negbench.datasets._synthesis import Spec, synthesize
 
     out = tmp_path_factory.mktemp("toy") / "synthetic"
-    synthesize(out, Spec(seed=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12))
+    synthesize(out, Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12))
     return out
 
 

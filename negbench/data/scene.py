@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 EMBED_BATCH = 512  # texts, queries or images embedded at a time
 _KEPT_BYTES = 2**30  # of backbones that are not in use; of a split's texts
+_KEPT_SPLITS = 64  # of generated data sets, every seed has two
 
 Tokens = dict[str, Tensor]
 FeatureSource = Callable[[Tensor], Tensor]  # int64 rows -> [len, L, C] features (or pixels where nothing is stored)
@@ -334,9 +335,9 @@ def files_of(parts: Sequence[Dataset]) -> dict[str, Path]:
 class Scenes:
     """Data sets, backbones and scenes of this process: each loaded once, however many runs use it.
 
-    All data sets are kept, the backbones as long as they fit into a gibibyte (the last one always), and of the scenes
-    the last one. A backbone is one object for all runs that name it with their seed: `backbone` sets it back to its
-    initial weights, so the run before must be done with it.
+    The last 64 splits are kept, the backbones as long as they fit into a gibibyte (the last one always), and of the
+    scenes the last one. A backbone is one object for all runs that name it with their seed: `backbone` sets it back to
+    its initial weights, so the run before must be done with it.
     """
 
     def __init__(self) -> None:
@@ -356,6 +357,8 @@ class Scenes:
         """One split of a data set; annotations alone without `images`."""
         key = f"{section.model_dump_json()} {split} {images}"
         if key not in self._datasets:
+            while len(self._datasets) >= _KEPT_SPLITS:
+                del self._datasets[next(iter(self._datasets))]
             self._datasets[key] = load_split(section, split, images=images)
         return self._datasets[key]
 
@@ -393,11 +396,15 @@ class Scenes:
             seed = config.eval.dev_seed
             key = f"{config.dataset.model_dump_json()} {images} {config.eval.dev_fraction} {seed}"
             if key not in self._carved:
+                while len(self._carved) >= _KEPT_SPLITS:
+                    del self._carved[next(iter(self._carved))]
                 self._carved[key] = train.split_dev(config.eval.dev_fraction, seed)
             train, dev = self._carved[key]
         if not config.eval.reported and dev is not None:
             return Splits(train, dev, dev)
-        asked = [PluginConfig(**plugin_section("datasets", text)) for text in config.eval.also]
+        asked = [
+            config.beside("dataset", PluginConfig(**plugin_section("datasets", text))) for text in config.eval.also
+        ]
         also = {section.name: self.dataset(section, "val", images=images) for section in asked}
         return Splits(train, dev, self.dataset(config.dataset, "val", images=images), also)
 

@@ -32,6 +32,7 @@ class DatasetCard:
         text_template: how the modification text is made from the annotation.
         metrics: names as `Dataset.summarise` returns them.
         main: the one of `metrics` that selection and tables use.
+        world: which of the generated worlds of this protocol; empty for data that exist once.
         expected: split -> group -> published counts; empty where nothing is published.
     """
 
@@ -46,6 +47,7 @@ class DatasetCard:
     text_template: str
     metrics: tuple[str, ...]
     main: str
+    world: str = ""
     expected: Mapping[str, Mapping[str, Counts]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -132,6 +132,11 @@ class Dataset(Galleries, ABC):
         return self.card.identity(self.content, self.split, self.part, *sorted(self.missing))
 
     @property
+    def kind(self) -> str:
+        """The identity in which every generated world of a protocol is equal; of data that exist once, `identity`."""
+        return self.card.identity("", self.split, self.part) if self.card.world else self.identity
+
+    @property
     def partial(self) -> bool:
         """Whether images are missing, so that results are not those of the published benchmark."""
         return bool(self.missing)

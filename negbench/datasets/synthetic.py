@@ -48,7 +48,7 @@ class Synthetic(FashionIQFormat):
         caption_mode: CaptionMode = "joined",
         corpus: Corpus = "images",
         categories: tuple[str, ...] = CATEGORIES,
-        seed: int | None = None,
+        world: int | None = None,
         twins: float | None = None,
         train_images: int | None = None,
         train_queries: int | None = None,
@@ -69,7 +69,7 @@ class Synthetic(FashionIQFormat):
             caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
             categories: which of dress, shirt and toptee to read.
-            seed: of everything.
+            world: which one is drawn; None: 0, and in a run without `root` the run's seed.
             twins: mean number of relevant images per query.
             train_images: of each category.
             train_queries: of each category.
@@ -85,7 +85,7 @@ class Synthetic(FashionIQFormat):
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
         options = FashionIQOptions(split, images, allow_missing, "original", caption_mode, corpus, categories)
         wishes = {
-            "seed": seed,
+            "world": world,
             "twins": twins,
             "train_images": train_images,
             "train_queries": train_queries,
@@ -113,7 +113,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
     precisions = tuple(f"{name}/map_at_{_CUTOFF}" for name in (*options.categories, "average"))
     return DatasetCard(
         name="synthetic",
-        protocol=f"twins{spec.twins:g}-seed{spec.seed}{marks}",
+        protocol=f"twins{spec.twins:g}{marks}",
         version=str(GENERATOR),
         source="negbench data synthesize",
         licence="Apache-2.0",
@@ -123,6 +123,7 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
         text_template=TEMPLATES[options.mode],
         metrics=(*options.metrics, *precisions),
         main="average/recall",
+        world=str(spec.world),
     )
 
 

@@ -68,21 +68,21 @@ class VectorWorld(Dataset):
         split: str = "val",
         images: bool = False,
         allow_missing: bool = False,
-        seed: int = 0,
+        world: int | None = None,
         twins: float = 4.5,
         near_misses: float | None = None,
         label_noise: float = 0.0,
         train_images: int = 1000,
         train_queries: int = 500,
         val_images: int = 1000,
-        val_queries: int = 500,
+        val_queries: int = 2000,
     ) -> Self:
         """Make one split; nothing is read or written, so `root` and `images` must be left out.
 
         Args:
             root, images, allow_missing: of data sets with files; left out here.
             split: train or val.
-            seed: of everything, >= 0.
+            world: which one is drawn, >= 0; None: 0, and in a run the run's seed.
             twins: mean number of relevant images per query, the target included; 1 .. a quarter of the images. They are
                 alike but for their noise (see the backbone's `noise`).
             near_misses: mean number of images per query that miss exactly one of the target's six attributes, >= 0;
@@ -107,9 +107,9 @@ class VectorWorld(Dataset):
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
         for name, count in (("train_images", train_images), ("val_images", val_images)):
             check_option(name, count, count <= LARGEST, f"in 8..{LARGEST}")
-        spec = Spec(seed, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
+        spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
         part = plan(spec, split, GROUP)
-        names = [_id(split, seed, number, attributes) for number, attributes in enumerate(part.attributes)]
+        names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
         queries = _queries(replace(part, images=names))
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
@@ -126,7 +126,7 @@ def card(spec: Spec) -> DatasetCard:
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     return DatasetCard(
         name="vectors",
-        protocol=f"twins{spec.twins:g}-seed{spec.seed}-{'x'.join(map(str, sizes))}{spec.marks}",
+        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{spec.marks}",
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",
@@ -136,11 +136,12 @@ def card(spec: Spec) -> DatasetCard:
         text_template=TEMPLATES["joined"],
         metrics=tuple(_METRICS),
         main="recall_at_10",
+        world=str(spec.world),
     )
 
 
-def _id(split: str, seed: int, number: int, attributes: Attributes) -> str:
-    return f"{GROUP}-{split}-{seed}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
+def _id(split: str, world: int, number: int, attributes: Attributes) -> str:
+    return f"{GROUP}-{split}-{world}-{''.join(_DIGITS[code] for code in codes_of(attributes))}-{number:05}"
 
 
 def _queries(part: WorldPart) -> list[Query]:

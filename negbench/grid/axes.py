@@ -174,12 +174,13 @@ def _cut(label: str, parts: int) -> str:
 
 
 def labels_of(config: ResolvedConfig) -> dict[str, str]:
-    """Strategy, loss and backbone as tables print them."""
-    found = {}
+    """Strategy, loss and backbone as tables print them, without the world that a backbone shares with the data set."""
+    found, world = {}, config.dataset.options.get("world")
     for section, kind in (("strategy", "strategies"), ("loss", "losses"), ("backbone", "backbones")):
         plugin = getattr(config, section)
         defaults = option_defaults(constructor_of(kind, registry.get(kind, plugin.name)))
-        found[section] = label({"name": plugin.name, **plugin.options}, defaults)
+        options = {key: value for key, value in plugin.options.items() if key != "world" or value != world}
+        found[section] = label({"name": plugin.name, **options}, defaults)
     return found
 
 

@@ -70,7 +70,8 @@ def plan(
     with display.stage("prepare", total=len(configs)) as advance:
         for config, own in zip(configs, labels or [{}] * len(configs), strict=True):
             planned = plan_run(config, scenes)
-            named = {**labels_of(planned.config), **own, "dataset": planned.splits.val.identity}
+            val, pinned = planned.splits.val, config.dataset.options.get("world") is not None
+            named = {**labels_of(planned.config), **own, "dataset": val.identity if pinned else val.kind}
             place = (planned.hash, str(sorted(own.items())))
             if place in seen:
                 raise OptionError(f"strategy {named['strategy']} with seed {config.seed} is named twice: name it once")

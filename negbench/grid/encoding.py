@@ -92,8 +92,12 @@ def encode_cells(cells: Sequence[Cell], executor: Executor, display: Display, sc
     Raises:
         NegbenchError: images that cannot be read, a full disk.
     """
-    for data in dict.fromkeys(cell.data for cell in cells):
-        encode_run(next(cell for cell in cells if cell.data == data).config, executor, display, scenes)
+    first: dict[str, Cell] = {}
+    for cell in cells:  # one that brings its features stores none: it is tried with one world of each kind
+        brings = issubclass(registry.get("backbones", cell.config.backbone.name), HoldsFeatures)
+        first.setdefault(f"{cell.labels['backbone']} {cell.labels['dataset']}" if brings else cell.data, cell)
+    for cell in first.values():
+        encode_run(cell.config, executor, display, scenes)
 
 
 def encode_run(config: RunConfig, executor: Executor, display: Display, scenes: Scenes) -> None:

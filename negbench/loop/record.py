@@ -39,6 +39,8 @@ def manifest(run: OpenRun) -> dict[str, Any]:
         "dataset": {
             "train": train.identity,
             "val": val.identity,
+            "kind": val.kind,
+            "world": val.card.world or None,
             "scored": run.scene.scored,
             "split": val.split,
             "gallery": {name: len(columns) for name, columns in val.groups.items()},

@@ -52,7 +52,8 @@ def plan_run(config: RunConfig, scenes: Scenes) -> PlannedRun:
 
 def _others(config: ResolvedConfig, scenes: Scenes) -> list[str]:
     """What identifies the guide and the judge of a run: the weights of a backbone, the content of a file."""
-    named = [scenes.outline(config.model_copy(update={"backbone": other})) for other in config.mining.backbones]
+    beside = [config.beside("backbone", other) for other in config.mining.backbones]
+    named = [scenes.outline(config.model_copy(update={"backbone": other})) for other in beside]
     files = [text for text in (config.mining.guide, config.mining.judge) if text and is_score_file(text)]
     return [f"{other.key} {other.weights}" for other in named] + [_digest(Path(file)) for file in files]
 

@@ -199,7 +199,8 @@ def _given(text: str, config: ResolvedConfig, scene: Scene, display: Display, *,
     device, dataset = device_of(config), scene.train.dataset
     if is_score_file(text):
         return _table(Path(text), dataset, device)
-    other = load_backbone(PluginConfig(**plugin_section("backbones", text)), config.seed).to(device)
+    named = config.beside("backbone", PluginConfig(**plugin_section("backbones", text)))
+    other = load_backbone(named, config.seed).to(device)
     with display.stage("prepare"):
         own = open_scene(config, Splits(dataset, None, dataset), other, device, display)
     with display.stage("evaluate", note="judge" if judges else "guide"):

@@ -367,13 +367,14 @@ def _facts(groups: Sequence[Group]) -> tuple[tuple[str, str], ...]:
     """What identifies the page's runs; where they differ, each value once."""
     configs = [config for group in groups for config in group.configs]
     manifests = [manifest for group in groups for manifest in group.manifests]
-    datasets = {m["dataset"]["val"]: m["dataset"] for m in manifests}
+    datasets = {m["dataset"].get("kind", m["dataset"]["val"]): m["dataset"] for m in manifests}
+    worlds = dict.fromkeys(m["dataset"].get("world") or "" for m in manifests)
     backbones: dict[str, set[str]] = {}
     for manifest in manifests:
         backbones.setdefault(_backbone(manifest["backbone"]), set()).add(manifest["backbone"]["sha256"][:12])
     rows = [
         ("runs", f"{len(configs)} finished; seeds {', '.join(map(str, sorted({c.seed for c in configs})))}"),
-        ("data set", _joined(datasets)),
+        ("data set", _joined(datasets) + ("; worlds " + ", ".join(worlds)) * any(worlds)),
         ("gallery", _joined(_sizes(d["gallery"]) for d in datasets.values())),
         ("train", _joined(f"{d['train_queries']:,} queries, corpus {_sizes(d['corpus'])}" for d in datasets.values())),
         ("text", _joined({d["text_template"]: 0 for d in datasets.values()})),

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negbench.config import Note, RunConfig, build_config
+from negbench.config import Note, RunConfig, build_config, resolved
 from negbench.errors import UnknownNameError
 from negbench.layers import config_layers, merged
 from negbench.registry import constructor_of, option_defaults, registry
@@ -60,7 +60,7 @@ class Component:
         if self.composes and not issubclass(cls, ComposesTexts):
             return f"backbone '{config.backbone.name}' does not compose texts"
         if self.texts:
-            train = scenes.dataset(config.dataset, "train", images=False)
+            train = scenes.dataset(resolved(config).dataset, "train", images=False)
             if not any(query.reference_text and query.target_text for query in train.queries):
                 return f"{train.card.name} has no texts of references and targets"
         return None

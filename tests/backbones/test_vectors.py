@@ -46,7 +46,7 @@ def test_features_are_a_function_of_the_id() -> None:
     whole, alone = features((*TWINS, OTHER)), features((OTHER,))
     assert torch.equal(whole[2], alone[0])
     assert torch.equal(features(seed=5), features(seed=0))
-    assert not torch.equal(features(encoder_seed=5), features())
+    assert not torch.equal(features(world=5), features())
     assert features(()).shape == (0, 1, 64)
 
 
@@ -163,7 +163,7 @@ def test_a_model_can_fit_its_training_queries() -> None:
     ("option", "value"),
     [
         ("dim", 7), ("dim", 1025), ("tokens", 0), ("tokens", 33), ("noise", -0.1), ("noise", 11.0), ("decay", 0.0),
-        ("decay", 1.1), ("alignment", 1.01), ("alignment", float("nan")), ("hidden", -1), ("encoder_seed", -1),
+        ("decay", 1.1), ("alignment", 1.01), ("alignment", float("nan")), ("hidden", -1), ("world", -1),
         ("seed", 2**32),
     ],
 )  # fmt: skip

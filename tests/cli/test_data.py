@@ -88,7 +88,7 @@ VERIFY_MISTAKES: list[tuple[Any, ...]] = [
     (["fashioniq"], "no folder given: set --data-root"),
     (["fashionqi"], "did you mean 'fashioniq'?"),
     (["none.csv"], "there is no file"),
-    (["synthetic", "--set", "seeed=1"], "did you mean 'seed'?"),
+    (["synthetic", "--set", "wrold=1"], "did you mean 'world'?"),
 ]
 
 

@@ -123,7 +123,7 @@ def test_splits_seeds_and_categories_are_drawn_apart() -> None:
     one = plan(TINY, "val", "dress")
     assert plan(TINY, "val", "dress") == one
     for other in (
-        plan(dataclasses.replace(TINY, seed=1), "val", "dress"),
+        plan(dataclasses.replace(TINY, world=1), "val", "dress"),
         plan(TINY, "train", "dress"),
         plan(TINY, "val", "shirt"),
     ):
@@ -150,7 +150,7 @@ def test_too_many_different_garments() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("seed", -1), ("twins", float("nan")),
+        ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("world", -1), ("twins", float("nan")),
         ("near_misses", -1.0), ("near_misses", float("inf")), ("label_noise", 1.1), ("label_noise", float("nan")),
     ],
 )  # fmt: skip
@@ -162,7 +162,7 @@ def test_spec_quotes_a_bad_value(option: str, value: float) -> None:
 # --- folder --------------------------------------------------------------------------------------------------------
 
 
-GOLDEN = "8c2d84b3537597b3a911797c752629b41eacb7c6d5433b83bb7fa35f89f49839"
+GOLDEN = "b9009dec1a6e3186ef4f8ca6bf2e9df5c8a1af66b94f462f9e0cd9254e8cbeb3"
 
 
 def test_the_folder_is_the_golden_one(folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> Non
     synthesize(out, spec)
     before = sorted(out.rglob("*"))
     with pytest.raises(DataError, match="is there already"):
-        synthesize(out, dataclasses.replace(spec, seed=1))
+        synthesize(out, dataclasses.replace(spec, world=1))
     assert sorted(out.rglob("*")) == before
 
 
@@ -298,7 +298,7 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 
 def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
-    spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, seed=5)
+    spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, world=5)
     synthesize(tmp_path / "noisy", spec)
     told = read(tmp_path / "noisy" / "attributes.json")
     assert isinstance(told, dict)
@@ -310,9 +310,9 @@ def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
         assert all(told[image] == told[query.relevant[1]] != told[query.target] for image in query.relevant[1:])
     val = Synthetic.load(root=tmp_path / "noisy", split="val")
     assert all(told[image] == told[query.target] for query in val.queries for image in query.relevant)
-    assert val.card.protocol == "twins2.5-seed5-40x30x24x20-near3-noise0.2"
-    assert spec.folder == "synthetic-v1-seed5-twins2.5-40-30-24-20-near3-noise0.2"
-    assert TINY.folder == "synthetic-v1-seed0-twins2.5-40-30-24-20"
+    assert val.card.protocol == "twins2.5-40x30x24x20-near3-noise0.2"
+    assert spec.folder == "synthetic-v2-world5-twins2.5-40-30-24-20-near3-noise0.2"
+    assert TINY.folder == "synthetic-v2-world0-twins2.5-40-30-24-20"
     with pytest.raises(OptionError, match=r"near_misses = 2.0, but the data set at .* has 3.0"):
         Synthetic.load(root=tmp_path / "noisy", near_misses=2.0)
 
@@ -368,9 +368,9 @@ def test_map_is_a_brute_force_mean(folder: Path) -> None:
 
 
 def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
-    Synthetic.load(root=folder, seed=0, twins=2.5, **SIZES)
-    with pytest.raises(OptionError, match=r"seed = 3, but the data set at .* has 0"):
-        Synthetic.load(root=folder, seed=3)
+    Synthetic.load(root=folder, world=0, twins=2.5, **SIZES)
+    with pytest.raises(OptionError, match=r"world = 3, but the data set at .* has 0"):
+        Synthetic.load(root=folder, world=3)
 
 
 def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_changed_or_lost_file_is_named(folder: Path, tmp_path: Path, name: str
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", "[]", '{"generator": 1, "spec": {"seed": "a"}, "files": {}, "pixels": ""}', "[" * 100_000],
+    ["", "{}", "[]", '{"generator": 2, "spec": {"world": "a"}, "files": {}, "pixels": ""}', "[" * 100_000],
     ids=lambda content: content[:20],
 )
 def test_a_damaged_manifest_is_one_line(folder: Path, tmp_path: Path, content: str) -> None:

@@ -131,11 +131,26 @@ def test_a_fault_of_ours_is_kept_with_its_traceback(
 
 
 def test_images_are_encoded_once_for_each_data_set_and_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
+    opened: list[Any] = []
     monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
-    cells: list[Any] = [SimpleNamespace(data=data, config=place) for place, data in enumerate("aabcb")]
+    cells: list[Any] = [_cell_of("clip", data, place) for place, data in enumerate("aabcb")]
     encoding.encode_cells(cells, Here(), Display(), Scenes())
-    assert opened == [0, 2, 3]
+    assert [config.place for config in opened] == [0, 2, 3]
+
+
+def test_of_a_backbone_that_brings_its_features_one_world_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(encoding, "open_run", lambda config, *_: opened.append(config))
+    encoding.encode_cells(
+        [_cell_of("vectors", data, place) for place, data in enumerate("abc")], Here(), Display(), Scenes()
+    )
+    assert [config.place for config in opened] == [0]
+
+
+def _cell_of(backbone: str, data: str, place: int) -> Any:
+    """A cell of the data set `world`, as far as encoding looks at it."""
+    config = SimpleNamespace(backbone=SimpleNamespace(name=backbone), place=place)
+    return SimpleNamespace(data=data, config=config, labels={"backbone": backbone, "dataset": "world"})
 
 
 def test_interrupted_and_continued_gives_the_same_table(

@@ -1,0 +1,125 @@
+"""Worlds of generated data: a run's seed draws one, all strategies of the seed share it, and `world` pins it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from negbench.backbones.vectors import Vectors
+from negbench.config import RunConfig, resolved
+from negbench.data import scene
+from negbench.data.scene import Scenes
+from negbench.datasets._garments import CATEGORIES
+from negbench.datasets.synthetic import Spec, Synthetic
+from negbench.datasets.vectors import VectorWorld
+from negbench.display import Display
+from negbench.grid.cells import plan
+from negbench.loop.runs import Bench, open_run, run_config
+from negbench.mining.planes import EmbeddedPlane, offline_planes
+from negbench.scoring import evaluation
+from negbench.systems.system import load_config
+
+SMALL = [
+    "dataset.train_images=40", "dataset.train_queries=32", "dataset.val_images=40", "dataset.val_queries=24",
+    "backbone.dim=16", "backbone.tokens=2", "train.epochs=1", "schedule.n_def=1",
+]  # fmt: skip
+
+
+def config_of(seed: int, *sets: str, strategy: str = "in-batch", name: str = "vectors") -> RunConfig:
+    flags: dict[str, Any] = {"strategy": {"name": strategy}, "seed": seed, "dataset": name, "backbone": {"name": name}}
+    return load_config(flags=flags, sets=[*SMALL, *sets])
+
+
+@pytest.mark.parametrize(
+    ("sets", "world"), [([], 5), (["dataset.world=2"], 2), (["dataset.world=2", "dataset.world=null"], 5)]
+)
+def test_the_seed_draws_the_world_unless_it_is_pinned(sets: list[str], world: int) -> None:
+    full = resolved(config_of(5, *sets))
+    assert (full.dataset.options["world"], full.backbone.options["world"]) == (world, world)
+    assert resolved(full) == full
+
+
+def test_a_folder_holds_a_world_of_its_own(toy_root: Path) -> None:
+    def worlds(*sets: str) -> list[Any]:
+        flags = {"strategy": {"name": "in-batch"}, "dataset": {"name": "synthetic"}}
+        return [resolved(load_config(flags={**flags, "seed": s}, sets=sets)).dataset.options["world"] for s in (1, 2)]
+
+    assert worlds() == [1, 2]
+    assert worlds(f"dataset.root='{toy_root}'") == [None, None]
+    assert Synthetic.load(root=toy_root).card.world == "1"  # what the folder was made from
+
+
+def test_the_strategies_of_a_seed_share_its_world_and_seeds_share_a_label(tmp_path: Path) -> None:
+    configs = [config_of(seed, strategy=name) for seed in (0, 1) for name in ("in-batch", "top-k")]
+    cells = plan(configs, tmp_path, Display(), Scenes())
+    assert [cell.data == cells[0].data for cell in cells] == [True, True, False, False]
+    assert cells[2].data == cells[3].data
+    assert {cell.labels["backbone"] for cell in cells} == {"vectors(dim=16, tokens=2)"}
+    (label,) = {cell.labels["dataset"] for cell in cells}
+    assert label.startswith("vectors@twins4.5-40x32x40x24-")
+
+
+def test_two_pinned_worlds_are_told_apart(tmp_path: Path) -> None:
+    configs = [config_of(seed, f"dataset.world={world}") for world in (3, 4) for seed in (0, 1)]
+    cells = plan(configs, tmp_path, Display(), Scenes())
+    assert len({cell.labels["dataset"] for cell in cells[:2]}) == 1
+    assert len({cell.labels["dataset"] for cell in cells}) == 2
+    assert len({cell.hash for cell in cells}) == 4
+
+
+def test_a_runs_manifest_names_its_world(tmp_path: Path) -> None:
+    def known(seed: int, *sets: str) -> dict[str, Any]:
+        found = run_config(config_of(seed, *sets), Bench.open(tmp_path, "none", scenes=Scenes()))
+        manifest: dict[str, Any] = found.folder.manifest["dataset"]
+        return manifest
+
+    drawn, pinned = [known(seed) for seed in (0, 1)], [known(seed, "dataset.world=7") for seed in (0, 1)]
+    assert [each["world"] for each in (*drawn, *pinned)] == ["0", "1", "7", "7"]
+    assert drawn[0]["kind"] == drawn[1]["kind"] == pinned[0]["kind"]
+    assert drawn[0]["val"] != drawn[1]["val"]
+    assert pinned[0]["val"] == pinned[1]["val"]
+
+
+def test_the_encoder_is_that_of_the_world() -> None:
+    opened = open_run(config_of(3), Display(), Scenes())
+    ids = opened.scene.val.dataset.images
+    own, other = (Vectors.load(dim=16, tokens=2, world=world).features_of(ids) for world in (3, 0))
+    held = opened.scene.features(opened.backbone, opened.scene.val.images)
+    assert torch.equal(held, own)
+    assert not torch.equal(held, other)
+
+
+def test_a_further_benchmark_is_of_the_runs_world() -> None:
+    few = ":".join(f"{split}_{what}=8" for split in ("train", "val") for what in ("images", "queries"))
+    config = resolved(config_of(3, f"eval.also=['synthetic:twins=1:{few}']"))
+    also = Scenes().splits(config, Scenes().backbone(config)).also["synthetic"]
+    assert also.card.world == "3"
+
+
+def test_a_guide_is_of_the_runs_world() -> None:
+    opened = open_run(config_of(3, "mining.guide=vectors:dim=16:tokens=2"), Display(), Scenes())
+    plane = offline_planes(("guide",), opened.config, opened.backbone, opened.scene, Display())["guide"]
+    assert isinstance(plane, EmbeddedPlane)
+    guide = Vectors.load(dim=16, tokens=2, world=3, seed=3).eval()
+    want = evaluation.embed(guide, opened.scene, opened.scene.train)
+    assert torch.allclose(plane.queries, want.queries)
+    assert torch.allclose(plane.candidates, want.candidates)
+
+
+def test_a_generated_world_scores_2000_queries() -> None:
+    assert len(VectorWorld.load(split="val").queries) == 2000
+    assert Spec().val_queries * len(CATEGORIES) >= 2000
+
+
+def test_what_a_process_keeps_of_data_sets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "_KEPT_SPLITS", 4)
+    scenes = Scenes()
+    for seed in range(4):
+        config = resolved(config_of(seed, "eval.select=dev"))
+        scenes.splits(config, scenes.backbone(config))
+    assert (len(scenes._datasets), len(scenes._carved)) == (4, 4)
+    first = resolved(config_of(0, "eval.select=dev"))
+    assert scenes.splits(first, scenes.backbone(first)).val.card.world == "0"
