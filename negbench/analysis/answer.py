@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from negbench.analysis.leader import equally_many, negatives_words
+from negbench.analysis.leader import equally_many, group_key, negatives_words, row_key
 from negbench.analysis.regime_card import in_words, last_card
 from negbench.analysis.statistics import ranks_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
+from negbench.display import duration
 from negbench.grid.comparison import Group
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
@@ -59,8 +60,9 @@ def _order(rows: Sequence[VerdictRow]) -> list[str]:
         text += _among(first[0], first[1:])
     lines = [f"{text}."]
     if losers:
-        more = f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
-        lines.append(f"Behind {ranked[0].strategy}: {', '.join(_loss(row, ranked[0]) for row in losers[:_NAMED])}{more}.")
+        behind = ", ".join(_loss(row, ranked[0]) for row in losers[:_NAMED])
+        behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
+        lines.append(f"Behind {ranked[0].strategy}: {behind}.")
     for other, theirs in others:
         best = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
         lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, best))}.")
@@ -73,6 +75,23 @@ def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> str:
     undecided = [row.strategy for row in rest if row.strategy not in equal]
     text = f"; equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}" if equal else ""
     return text + (f"; undecided against {best.strategy}: {listed(undecided, _NAMED)}" if undecided else "")
+
+
+def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
+    """How many of the pairs that are to be decided are undecided, and what it costs to decide them; '' for none."""
+    left = [row for row in rows if row.undecided]
+    if not left:
+        return ""
+    count = sum(len(row.undecided) for row in left) // 2
+    text = f"{count} pair{'s are' if count > 1 else ' is'} undecided"
+    prices = [row.more_seeds for row in left if row.more_seeds > 0]
+    if prices:
+        took = {group_key(group): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
+        seconds = sum(row.more_seeds * took.get(row_key(row), 0) / row.seeds for row in left if row.more_seeds > 0)
+        text += f": about {max(prices):.0f} more seed{'s' * (max(prices) > 1)}, {duration(seconds)} of computing"
+    if any(row.more_seeds < 0 for row in left):
+        text += f"{'; ' if prices else ', and '}some need more queries, not seeds"
+    return text
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,11 @@ class Values:
     queries: tuple[str, ...] = ()
     clusters: NDArray[np.str_] | None = None
     nested: bool = False
+
+    def of_seeds(self, seeds: Collection[int]) -> Values:
+        """The rows of those of these seeds that there are."""
+        rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]
+        return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
 
 
 def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[str, ...] = ()) -> dict[str, Values]:
