@@ -102,8 +102,8 @@ def decided(
 
 def _design(values: Mapping[str, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
     """The design of the values, which is the same for all."""
-    first = next(iter(values.values()))
-    return statistics.Design(first.strata, first.clusters, first.nested, alpha, margin)
+    first, nested = next(iter(values.values())), any(mine.nested for mine in values.values())
+    return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
 
 
 def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> statistics.Factorial:

@@ -31,6 +31,7 @@ class QueryRanks:
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
         aspects: Q tuples of semantic aspects (CIRCO), or None.
+        cluster: Q names of what makes queries alike (a family, a product), or None.
     """
 
     query: tuple[str, ...]
@@ -40,6 +41,7 @@ class QueryRanks:
     relevant_ranks: Ragged
     subset_rank: Tensor | None = None
     aspects: tuple[tuple[str, ...], ...] | None = None
+    cluster: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -60,6 +62,7 @@ class QueryRanks:
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
             aspects=sum(told, ()) if (told := [p.aspects for p in parts if p.aspects is not None]) else None,
+            cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -75,6 +78,7 @@ class QueryRanks:
             relevant_ranks=self.relevant_ranks.select(index),
             subset_rank=None if self.subset_rank is None else self.subset_rank[index],
             aspects=None if self.aspects is None else tuple(self.aspects[i] for i in index.tolist()),
+            cluster=None if self.cluster is None else tuple(self.cluster[i] for i in index.tolist()),
         )
 
     @cached_property
@@ -107,6 +111,8 @@ class QueryRanks:
             frame["subset_rank"] = self.subset_rank.numpy()
         if self.aspects is not None:
             frame["aspects"] = pd.Series([list(names) for names in self.aspects], dtype=object)
+        if self.cluster is not None:
+            frame["cluster"] = pd.Series(self.cluster, dtype=object)
         return frame
 
     @classmethod
@@ -127,6 +133,7 @@ class QueryRanks:
             relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
             aspects=tuple(tuple(names) for names in frame["aspects"]) if "aspects" in frame.columns else None,
+            cluster=tuple(frame["cluster"]) if "cluster" in frame.columns else None,
         )
 
 
