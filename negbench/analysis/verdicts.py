@@ -408,7 +408,7 @@ def _prices(name: str, found: Differences, baseline: str | None, rules: Rules, *
 def _covers(values: Values) -> str:
     """What else the intervals speak of: other seeds, queries, worlds."""
     if len(values.seeds) == 1:
-        return "these models on other queries"
+        return "other queries"
     if values.nested:
-        return "other seeds and other worlds, with their queries"
-    return "other seeds and other " + ("clusters of queries" if values.clusters is not None else "queries")
+        return "other seeds and worlds, with queries of their own"
+    return "other seeds and " + ("other clusters of queries" if values.clusters is not None else "other queries")
