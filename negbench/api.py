@@ -246,17 +246,25 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     Raises:
         NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
     """
-    from negbench.grid.compute import computed, executor_of, raise_failed
+    from negbench.analysis.deciding import computed_until
+    from negbench.grid.compare import plan_comparison
+    from negbench.grid.compute import executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
-    outcomes, errors = computed(planned.folder, planned.cells, **how), list[str]()
+    until: dict[str, Any] = {"rules": rules, "how": how, "budget": planned.asked.budget}
+    until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
+
+    def more(seeds: Sequence[int]) -> list[Cell]:
+        return plan_comparison(planned.asked.model_copy(update={"seeds": list(seeds)}), runs).cells
+
+    outcomes, errors = computed_until(planned.folder, planned.cells, more, **until), list[str]()
     if searches:
-        more, errors = _tuned(planned, searches, outcomes, how)
-        outcomes += more
+        tuned, errors = _tuned(planned, searches, outcomes, until)
+        outcomes += tuned
     # what comes after the cells is imported after them
     from negbench.report.finish import finish
     from negbench.report.loaded import Comparison
@@ -283,10 +291,11 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
     from negbench.analysis.verdicts import Rules
     from negbench.grid.cells import SCENES
     from negbench.grid.compare import over_recipe, plan_comparison
+    from negbench.grid.looks import Looks
 
     asked = over_recipe(_plain(asked))
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
-    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric)
+    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, Looks.of(asked, asked.seeds))
     metrics: list[tuple[str, ...]] = []
     if rules.metric is not None:
         sections = {cell.labels["dataset"]: cell.config.dataset for cell in planned.cells}.values()
@@ -309,24 +318,30 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
 
 
 def _tuned(
-    planned: ComparisonPlan, searches: Sequence[Combination], before: Sequence[Outcome], how: Mapping[str, Any]
+    planned: ComparisonPlan, searches: Sequence[Combination], before: Sequence[Outcome], until: Mapping[str, Any]
 ) -> tuple[list[Outcome], list[str]]:
     """Make the trials, and compute every strategy at the best of its own; the outcomes, and why searches failed."""
+    from negbench.analysis.deciding import computed_until
     from negbench.display import log, stages
     from negbench.grid.cells import SCENES, plan
-    from negbench.grid.compute import computed
     from negbench.tuning.tuned import tune
 
     trials, folder = int(planned.asked.tuned or 0), planned.folder
     runs = folder.path.parent
-    where = {"executor": how["executor"], "tracking_uri": how["tracking_uri"]}
+    where = {key: until["how"][key] for key in ("executor", "tracking_uri")}
     results = tune(searches, runs, folder.path.name, trials, **where, report=log.info)
-    configs = [config for _, mine in results for config in mine]
-    labels = [{**tuning.labels, "settings": "tuned"} for tuning, mine in results for _ in mine]
-    with stages("plan") as display:
-        cells = plan(configs, runs, display, SCENES, labels)
+    found = [(tuning.labels, mine[0]) for tuning, mine in results if mine]
+
+    def more(seeds: Sequence[int]) -> list[Cell]:
+        configs = [config.model_copy(update={"seed": seed}) for _, config in found for seed in seeds]
+        labels = [{**labels, "settings": "tuned"} for labels, _ in found for _ in seeds]
+        with stages("plan") as display:
+            return plan(configs, runs, display, SCENES, labels)
+
     about = {"tuned": {"trials": trials, "tunings": [dataclasses.asdict(tuning) for tuning, _ in results]}}
-    outcomes = computed(dataclasses.replace(folder, about={**folder.about, **about}), cells, **how, before=before)
+    folder = dataclasses.replace(folder, about={**folder.about, **about})
+    seeds = dict.fromkeys(config.seed for config in planned.configs)
+    outcomes = computed_until(folder, more(list(seeds)), more, **until, before=before)
     return outcomes, [f"{tuning.labels['strategy']}: {tuning.error}" for tuning, _ in results if tuning.error]
 
 

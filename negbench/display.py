@@ -42,6 +42,13 @@ def notes(remarks: Iterable[str]) -> None:
         log.warning("note: %s", remark)
 
 
+def duration(seconds: float) -> str:
+    """'40 s', '12 min', '3.5 h'."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def stages(title: str) -> Iterator[Display]:
     """A live line for the stages of a part of a command."""

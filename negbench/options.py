@@ -6,6 +6,7 @@ the same field of `Compare`. A model imports neither torch nor the code of its c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -145,6 +146,14 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def parse_budget(given: str) -> float:
+    """'90s', '30m' or '2h' -> seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", given)
+    if found is None:
+        raise OptionError(f"--budget {given!r}: want a number and its unit: 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 def parse_negatives(given: Any) -> tuple[int, ...]:
     """'1,5,63' (a flag) or [1, 5, 63] (a recipe) -> (1, 5, 63)."""
     parts = [part for part in given.split(",") if part.strip()] if isinstance(given, str) else given
@@ -171,8 +180,14 @@ def _checked_negatives(given: Any) -> Any:
     return given
 
 
+def _checked_budget(given: str) -> str:
+    parse_budget(given)
+    return given
+
+
 Seeds = Annotated[int | str | Sequence[int], BeforeValidator(_checked_seeds)]  # read by `parse_seeds`
 Negatives = Annotated[str | Sequence[int], BeforeValidator(_checked_negatives)]  # read by `parse_negatives`
+Budget = Annotated[str, AfterValidator(_checked_budget)]  # read by `parse_budget`
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 
@@ -279,6 +294,22 @@ class OverwriteOptions(Options):
     )
 
 
+class UntilOptions(Options):
+    """How many seeds."""
+
+    until: Literal["decided"] | None = option(
+        None,
+        "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided.",
+    )
+    pairs: Literal["baseline", "all"] = option(
+        "baseline", "With --until: decide each strategy against the baseline, or all pairs."
+    )
+    max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2)
+    budget: Budget | None = option(
+        None, "With --until: start no more seeds after this time: 90s, 30m, 2h.", metavar="TIME"
+    )
+
+
 # --- compare -------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +322,7 @@ class Run(RunSettings, OverwriteOptions, TrackedOptions):
     resume: str | None = option(None, "Continue an interrupted run.", metavar="RUN", recipe=False)
 
 
-class Compare(SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     """Options of `negbench compare`: the axes, whose every combination is a cell, and how strategies are compared.
 
     A plug-in is a name, NAME:option=value, a table {"name": ..., option: ...}, or an object; several are a list.
@@ -313,7 +344,7 @@ class Compare(SettingsOptions, DataOptions, WorkerOptions, OverwriteOptions, Tra
     datasets: Any = option(
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
-    seeds: Seeds = option(3, "A count (3) or a list (0,1,2).", cli=str)
+    seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
     negatives: Negatives = option(
         (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
     )

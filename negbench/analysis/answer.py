@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from negbench.analysis.leader import equally_many, negatives_words
+from negbench.analysis.leader import equally_many, group_key, negatives_text, negatives_words, row_key
 from negbench.analysis.regime_card import in_words, last_card
-from negbench.analysis.statistics import ranks_of
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow
 from negbench.analysis.words import bracket, label_of, listed, percent, signed
+from negbench.display import duration
 from negbench.grid.comparison import Group
 
 _SATURATED = 0.95  # where even the last strategy is above this, the metric can hardly separate them
-_ENOUGH_SEEDS = 5
+_ENOUGH_SEEDS = 3
 _NAMED = 4  # strategies named in a list
 
 
 def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
-    """The answer in sentences: each table's first place, those over all first; losers; how sure it is; the regime.
+    """The answer in sentences: first place (over all first) and what is undecided; details; what it covers; the regime.
 
     Args:
         groups: of a comparison.
@@ -30,6 +30,8 @@ def answer(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
     orders = [(_prefix(place, list(tables)), _order(mine)) for place, mine in tables.items()]
     first = [prefix + lines[0] for prefix, lines in orders]
     more = [prefix + line for prefix, lines in orders for line in lines[1:]]
+    if price := open_pairs(groups, [row for row in main if OVER_ALL not in row.place]):
+        first = [f"{first[0]} {price}."] if len(first) == 1 else [*first, f"{price}."]
     return [*first, *more, *_sure(main), *_saturated(main), *_regime(groups)]
 
 
@@ -40,39 +42,68 @@ def _prefix(place: Sequence[str], places: Sequence[Sequence[str]]) -> str:
 
 
 def _order(rows: Sequence[VerdictRow]) -> list[str]:
-    """Of one table, a line each: first place and what is undecided there, the losers, other numbers of negatives."""
+    """Of one table: first place and by how much others lose in a line; then details, other numbers of negatives."""
     blocks = equally_many(rows)
     (count, mine), *others = blocks.items()
     names = {row.strategy for row in mine}
     ranked = sorted(mine, key=lambda row: -row.mean)
     first = [row for row in ranked if not names & set(row.beaten_by)]
     losers = [row for row in ranked if names & set(row.beaten_by)]
-    where = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step"
+    where, best = f"{label_of(rows[0].metric)} with {negatives_words(count)} per query and step", ranked[0]
     if len(ranked) == 1:
-        text = f"{where}: only {_mean(ranked[0])}, so nothing to compare with"
+        text = f"{where}: only {_mean(best)}, so nothing to compare with"
     elif len(first) == 1:
         text = f"{where}: {_mean(first[0])} is best"
     else:
-        ranks = ranks_of({row.strategy: names & set(row.beaten_by) for row in ranked})
-        last = max(ranks[row.strategy][1] for row in first)
-        text = f"{where}: {listed([_mean(row) for row in first], _NAMED)} share ranks 1 to {last}"
-        text += _among(first[0], first[1:])
-    lines = [f"{text}."]
+        leaders = listed([row.strategy for row in first], _NAMED)
+        text = f"{where}: {leaders} share first place ({_range([row.mean for row in first])} %)"
     if losers:
-        more = f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
-        lines.append(f"Behind {ranked[0].strategy}: {', '.join(_loss(row, ranked[0]) for row in losers[:_NAMED])}{more}.")
+        lost = listed([row.strategy for row in losers], _NAMED)
+        text += f"; {lost} lose{'s' * (len(losers) == 1)} {_range([best.mean - row.mean for row in losers])} points"
+    text += "."
+    above = max((row for _, theirs in others for row in theirs), key=lambda row: row.mean, default=best)
+    if above.mean > best.mean:
+        more = negatives_words(negatives_text(above.negatives))
+        text += f" With {more}, {above.strategy} reaches {percent(above.mean)} %."
+    lines = [text, *_among(best, first[1:])]
+    if losers:
+        behind = ", ".join(_loss(row, best) for row in losers[:_NAMED])
+        behind += f" and {len(losers) - _NAMED} more" * (len(losers) > _NAMED)
+        lines.append(f"Behind {best.strategy}: {behind}.")
     for other, theirs in others:
-        best = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
-        lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, best))}.")
+        top = sorted(theirs, key=lambda row: -row.mean)[:_NAMED]
+        lines.append(f"With {negatives_words(other)}: {', '.join(map(_against, top))}.")
     return lines
 
 
-def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> str:
+def _range(values: Sequence[float]) -> str:
+    """'7.0 to 8.2' in percent; '7.0' where both ends print alike."""
+    return " to ".join(dict.fromkeys((percent(min(values)), percent(max(values)))))
+
+
+def _among(best: VerdictRow, rest: Sequence[VerdictRow]) -> list[str]:
     """What is known of the differences between those that share first place."""
     equal = [row.strategy for row in rest if row.best == best.strategy and row.to_best == "equal"]
     undecided = [row.strategy for row in rest if row.strategy not in equal]
-    text = f"; equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}" if equal else ""
-    return text + (f"; undecided against {best.strategy}: {listed(undecided, _NAMED)}" if undecided else "")
+    lines = [f"Equal to {best.strategy} within {100 * best.margin:g} points: {listed(equal, _NAMED)}."] if equal else []
+    return [*lines, *([f"Undecided against {best.strategy}: {listed(undecided, _NAMED)}."] if undecided else [])]
+
+
+def open_pairs(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> str:
+    """How many of the pairs that are to be decided are undecided, and what it costs to decide them; '' for none."""
+    left = [row for row in rows if row.undecided]
+    if not left:
+        return ""
+    count = sum(len(row.undecided) for row in left) // 2
+    text = f"{count} pair{'s are' if count > 1 else ' is'} undecided"
+    prices = [row.more_seeds for row in left if row.more_seeds > 0]
+    if prices:
+        took = {group_key(group): sum(sum(r["seconds"].values()) for r in group.results) for group in groups}
+        seconds = sum(row.more_seeds * took.get(row_key(row), 0) / row.seeds for row in left if row.more_seeds > 0)
+        text += f": about {max(prices):.0f} more seed{'s' * (max(prices) > 1)}, {duration(seconds)} of computing"
+    if any(row.more_seeds < 0 for row in left):
+        text += f"{'; ' if prices else ', and '}some need more queries, not seeds"
+    return text
 
 
 def _loss(row: VerdictRow, best: VerdictRow) -> str:
@@ -95,7 +126,7 @@ def _against(row: VerdictRow) -> str:
 
 
 def _sure(rows: Sequence[VerdictRow]) -> list[str]:
-    """The verdicts against the baseline, what the intervals cover, and whether there are too few seeds."""
+    """The verdicts against the baseline, and what the intervals cover."""
     compared = [row for row in rows if row.compared]
     if not compared:
         return []
@@ -108,11 +139,8 @@ def _sure(rows: Sequence[VerdictRow]) -> list[str]:
             f"One seed: the {level} intervals are about these very models on other queries, not about the strategies; "
         )
         return [f"{text}use {_ENOUGH_SEEDS} seeds."]
-    text += f"Simultaneous {level} intervals over seeds and queries."
-    if seeds < _ENOUGH_SEEDS and 2 * counts["undecided"] >= len(compared):
-        smallest = min(row.minimum_detectable for row in compared)
-        text += f" {seeds} seeds show differences of about {percent(smallest)} points or more; use {_ENOUGH_SEEDS}."
-    return [text]
+    covered = " or ".join(dict.fromkeys(row.covers for row in compared))
+    return [f"{text}Simultaneous {level} intervals, for these models, data and settings under {covered}."]
 
 
 def _saturated(rows: Sequence[VerdictRow]) -> list[str]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from negbench.analysis import statistics
+from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
+
+_DRAWS = 4000  # of a test at the whole of alpha; smaller shares of it lie further out
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,25 @@ class Differences:
         """The strategy with the highest mean."""
         return max(self.means, key=lambda name: self.means[name].mean)
 
+    def after(self, before: Differences) -> Differences:
+        """As these are, but what was decided before stays as it was, and so does what has no new seeds."""
+
+        def kept(old: statistics.Difference | None, new: statistics.Difference) -> statistics.Difference:
+            return new if old is None or (old.verdict == "undecided" and new.seeds > old.seeds) else old
+
+        pairs = {pair: kept(before.pairs.differences.get(pair), each) for pair, each in self.pairs.differences.items()}
+        against = {name: kept(before.against.get(name), each) for name, each in self.against.items()}
+        return Differences(self.means, against, replace(self.pairs, differences=pairs))
+
 
 def differences(
-    values: Mapping[str, Values], baseline: str | None, *, margin: float = 0.01, alpha: float = 0.05, key: str = ""
+    values: Mapping[str, Values],
+    baseline: str | None,
+    *,
+    margin: float = 0.01,
+    alpha: float = 0.05,
+    share: float = 1.0,
+    key: str = "",
 ) -> Differences:
     """From the per-query values of some strategies to their differences with simultaneous intervals.
 
@@ -47,22 +66,44 @@ def differences(
         baseline: the strategy that the others are compared with; None: none.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
         alpha: level; intervals have the level 1 - alpha.
+        share: of alpha that the simultaneous intervals spend.
         key: what else seeds the generator, so that two tables of the same values need not share their draws.
 
     Raises:
         ValueError: a stratum with a single query.
     """
     generator, design = seeded(values, key), _design(values, margin=margin, alpha=alpha)
+    design = replace(design, share=share, draws=round(_DRAWS / share**0.5))
     seeds = {name: mine.seeds for name, mine in values.items()}
     table = statistics.ValueTable({name: mine.values for name, mine in values.items()}, design, seeds)
     against = {} if baseline is None else statistics.against(table, baseline, generator)
     return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
 
 
+def decided(
+    values: Mapping[str, Values], baseline: str | None, looks: Looks, *, margin: float, alpha: float, key: str = ""
+) -> Differences:
+    """Look by look from the first: every look tests all pairs at its share of alpha, and decides what it can for good.
+
+    All intervals of all looks hold at once in 1 - alpha of the repetitions, whatever was decided when, and so do those
+    that are returned: of a decided pair those of its look, of an undecided one those of the last look at it.
+    """
+    found, seen = None, 0
+    for count, share in zip(looks.counts, looks.shares, strict=True):
+        mine = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}
+        cells = sum(len(each.seeds) for each in mine.values())
+        if cells > seen:
+            base = baseline if baseline in mine else None
+            now = differences(mine, base, margin=margin, alpha=alpha, share=share, key=key)
+            found, seen = now if found is None else now.after(found), cells
+    assert found is not None  # there is a value, so there is a look that sees it
+    return found
+
+
 def _design(values: Mapping[str, Values], *, margin: float = 0.0, alpha: float) -> statistics.Design:
     """The design of the values, which is the same for all."""
-    first = next(iter(values.values()))
-    return statistics.Design(first.strata, first.clusters, first.nested, alpha, margin)
+    first, nested = next(iter(values.values())), any(mine.nested for mine in values.values())
+    return statistics.Design(first.strata, first.clusters, nested, alpha, margin)
 
 
 def factorial(corners: Mapping[frozenset[str], Values], *, alpha: float) -> statistics.Factorial:

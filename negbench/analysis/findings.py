@@ -139,6 +139,14 @@ def judged(runs: Path, name: str, rules: Rules) -> Findings:
     )
 
 
+def standing(runs: Path, name: str, rules: Rules) -> Findings:
+    """A comparison that goes on, with the verdicts that it has to reach: those on the main metric of every table."""
+    groups, document = groups_of(runs, name), read_json(runs / name / "comparison.json")
+    groups, _ = _without_corners(groups, document)
+    tables = tables_of(groups, rules, (document.get("systems") or {}).get("own"))
+    return Findings(tuple(groups), document, tuple(row for t in tables for row in rows_of(t, rules, [t.main])))
+
+
 def stored(runs: Path, name: str) -> Findings:
     """A comparison as it was judged; without rows where it was not.
 

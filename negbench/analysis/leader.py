@@ -44,8 +44,8 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
         rows: their verdicts, for the columns that need a test; one without a group ("over all") is a line of `quality`.
     """
     groups = ordered(groups, rows)
-    tested = {_key(row): row for row in rows if row.main}
-    verdicts = [tested.pop(_group_key(group), None) for group in groups]
+    tested = {row_key(row): row for row in rows if row.main}
+    verdicts = [tested.pop(group_key(group), None) for group in groups]
     lines = [line_of(group, row) for group, row in zip(groups, verdicts, strict=True)]
     over_all = [row_line(row) for row in by_negatives(list(tested.values()))]
     axes = [*axes_of(groups, rows), "seeds"]
@@ -180,21 +180,23 @@ def _rounded(negatives: float) -> float:
     return math.inf if math.isnan(negatives) else float(round(negatives)) if negatives >= 1 else round(negatives, 1)
 
 
-def _key(row: VerdictRow) -> tuple[str, ...]:
+def row_key(row: VerdictRow) -> tuple[str, ...]:
+    """A strategy in its table."""
     return (*row.place, row.strategy)
 
 
-def _group_key(group: Group) -> tuple[str, ...]:
+def group_key(group: Group) -> tuple[str, ...]:
+    """As `row_key`."""
     return (*(group.labels.get(axis, "") for axis in PLACE), group.labels["strategy"])
 
 
 def ordered(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> list[Group]:
     """By data set, negatives per query and step, and the metric, best first: the order of tables and figures."""
-    means: Mapping[tuple[str, ...], float] = {_key(row): row.mean for row in rows if row.main}
+    means: Mapping[tuple[str, ...], float] = {row_key(row): row.mean for row in rows if row.main}
 
     def place(group: Group) -> tuple[object, ...]:
         own = _mean(group.values("metrics", group.results[0]["main_metric"]))
-        mean = means.get(_group_key(group), own)
+        mean = means.get(group_key(group), own)
         labels = [group.labels.get(axis, "") for axis in ("point", "system", "settings", "dataset")]
         return labels, _rounded(negatives_of(group)), -mean, sorted(group.labels.items())
 

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 Verdict = Literal["better", "worse", "equal", "undecided"]
 Seeded = NDArray[Any] | Sequence[NDArray[Any]]  # [S, Q], or S arrays of each seed's own queries
 
-_POWER = 0.8  # of the minimum detectable difference
+POWER = 0.8  # of the minimum detectable difference
 _STEP = 1e-4  # ends of intervals are rounded outwards to 0.01 points: what is printed is what was judged
 _INFLATED = 0.25  # power of (own variance / pooled variance) that widens a difference whose own variance is larger
 
@@ -48,6 +48,7 @@ class Design:
         alpha: all intervals of a table hold at once in 1 - alpha of the repetitions.
         margin: differences inside plus or minus this do not matter, in the unit of the values.
         draws: from the joint distribution of the errors.
+        share: of alpha, for the intervals of a table that is looked at several times, each spending a share.
     """
 
     strata: NDArray[Any] | None = None
@@ -56,12 +57,14 @@ class Design:
     alpha: float = 0.05
     margin: float = 0.01
     draws: int = 4000
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         for name, ok, want in (
             ("alpha", 0 < self.alpha < 1, "between 0 and 1"),
             ("margin", self.margin >= 0, "at least 0"),
             ("draws", self.draws >= 1, "at least 1"),
+            ("share", 0 < self.share <= 1, "above 0 and at most 1"),
         ):
             if not ok:
                 raise ValueError(f"{name} must be {want}, got {getattr(self, name)!r}")
@@ -100,7 +103,7 @@ class Difference:
         interval: simultaneous over the family that was tested together.
         models: of these very models on other queries; of this difference alone.
         p_value: two-sided, of "no difference in expectation over seeds and queries".
-        p_adjusted: for the family; at most alpha exactly where `interval` excludes 0.
+        p_adjusted: for the family and its looks; at most alpha exactly where `interval` excludes 0.
         verdict: of the interval, see `Design.verdict`.
         minimum_detectable: true difference that such a table would show with a power of about 80 %.
         seeds: number of seeds in common.
@@ -322,12 +325,13 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
     A difference has to pass with seed noise and without: neither bound of the variance may be undercut.
     """
     alpha, count = table.design.alpha, len(both)
+    level = 1 - alpha * table.design.share
     seen = np.abs(value) * (1 - 1e-9)
     p_models, p_both = ((1 + (drawn >= seen).sum(axis=0)) / (count + 1) for drawn in (alone, both))
     models = np.quantile(alone, 1 - alpha, axis=0)
-    half = np.maximum(models, np.quantile(both, 1 - alpha, axis=0))
+    half = np.maximum(np.quantile(alone, level, axis=0), np.quantile(both, level, axis=0))
     most = np.divide(both, half, out=np.zeros_like(both), where=half > 0).max(axis=1)
-    stretch = max(1.0, float(np.quantile(most, 1 - alpha)))
+    stretch = max(1.0, float(np.quantile(most, level)))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(half > 0, seen / half, np.where(seen > 0, np.inf, 0))
     joint = (1 + count - np.searchsorted(np.sort(most), ratio)) / (count + 1)
@@ -336,7 +340,7 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
     for c, mean in enumerate(value):
         interval = _interval(float(mean), float(stretch * half[c]), 1 - alpha)
         outside = interval.low > 0 or interval.high < 0
-        adjusted = max(float(joint[c]), float(p_value[c]))
+        adjusted = min(1.0, max(float(joint[c]), float(p_value[c])) / table.design.share)
         found.append(
             Difference(
                 value=float(mean),
@@ -345,7 +349,7 @@ def _differences(table: ValueTable, value: Array, seeds: NDArray[Any], both: Arr
                 p_value=float(p_value[c]),
                 p_adjusted=min(adjusted, alpha) if outside else max(adjusted, alpha * (1 + 1e-9)),
                 verdict=table.design.verdict(interval),
-                minimum_detectable=float(stretch * half[c] + scipy.stats.norm.ppf(_POWER) * sd[c]),
+                minimum_detectable=float(stretch * half[c] + scipy.stats.norm.ppf(POWER) * sd[c]),
                 seeds=int(seeds[c]),
             )
         )

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from negbench.analysis.differences import Differences, differences
+from negbench.analysis.differences import Differences, decided, differences
+from negbench.analysis.prices import more_seeds
 from negbench.analysis.statistics import Design, Interval
 from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
-from negbench.scoring.stored import Values, values_of
+from negbench.grid.looks import Looks
+from negbench.scoring.stored import Known, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
@@ -37,12 +39,14 @@ class Rules:
         margin: differences inside plus or minus this do not matter, in the unit of the metrics (0.01 = one point).
         alpha: level of the tests; intervals have the level 1 - alpha.
         metric: what the verdicts are about, by name or as tables print it; None: the data set's main metric.
+        looks: when the cells were looked at, and which pairs are to be decided; None: once.
     """
 
     baseline: str | None = None
     margin: float = 0.01
     alpha: float = 0.05
     metric: str | None = None
+    looks: Looks | None = None
 
     def check(self, strategies: Iterable[str], metrics: Iterable[Sequence[str]] = ()) -> None:
         """Before anything is computed: labels of the strategies, and the metrics of each data set.
@@ -99,7 +103,9 @@ class VerdictRow:
     `Summary`; `difference` to `paired_seeds` of its `Difference` to the baseline. Over all pairs of the table:
     `beaten_by` names the strategies that beat it; `rank_low` and `rank_high` are the ranks that the pairs allow, 1 is
     the best; `behind` is the mean of the `best` strategy minus this one's. `negatives`: per query and step. `system`,
-    `point` and `settings` are empty where the comparison has no such axis.
+    `point` and `settings` are empty where the comparison has no such axis. `undecided` names the strategies against
+    which it is undecided, of the pairs that are to be decided; `more_seeds` would decide all of them (-1: no number
+    would; NaN: one seed does not tell). `covers` says of what else the intervals speak.
     """
 
     dataset: str
@@ -140,6 +146,9 @@ class VerdictRow:
     system: str = ""
     point: str = ""
     settings: str = ""
+    undecided: tuple[str, ...] = ()
+    more_seeds: float = math.nan
+    covers: str = ""
 
     @property
     def compared(self) -> bool:
@@ -171,7 +180,7 @@ class VerdictRow:
     def read(cls, found: Mapping[str, Any]) -> VerdictRow:
         """From what `plain` wrote as JSON, where a gap is null."""
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in found.items()}
-        return cls(**{**known, "beaten_by": tuple(known["beaten_by"])})
+        return cls(**{**known, **{name: tuple(known[name]) for name in ("beaten_by", "undecided")}})
 
 
 def _finite(value: float) -> float:
@@ -253,7 +262,7 @@ def tables_of(
     for group in groups:
         found.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
     tables = []
-    queries: dict[str, tuple[str, ...]] = {}
+    known: dict[str, Known] = {}
     for place, members in sorted(found.items()):
         labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
@@ -261,9 +270,8 @@ def tables_of(
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, mine in values_of(group.runs, metrics, queries.get(dataset, ())).items():
+            for name, mine in values_of(group.runs, metrics, known.setdefault(dataset, {})).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
-                queries[dataset] = mine.queries
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(VerdictTable(labels, main, values, negatives, (own or {}).get(labels.get("system", ""), "")))
     return tables
@@ -327,17 +335,20 @@ def _apart(labels: Sequence[NDArray[Any]]) -> NDArray[np.str_]:
 # --- judging -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: VerdictTable, rules: Rules) -> list[VerdictRow]:
-    """Statistics of one table, metric by metric, the strategies by label.
+def rows_of(table: VerdictTable, rules: Rules, metrics: Sequence[str] | None = None) -> list[VerdictRow]:
+    """Statistics of one table, metric by metric (all, or these), the strategies by label.
 
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
     rows: list[VerdictRow] = []
-    baseline = table.baseline(rules)
-    for metric, values in table.values.items():
-        options = {"margin": rules.margin, "alpha": rules.alpha}
+    baseline, options = table.baseline(rules), {"margin": rules.margin, "alpha": rules.alpha}
+    for metric in table.values if metrics is None else metrics:
+        values, key = table.values[metric], "/".join([*table.place, metric])
         try:
-            found = differences(values, baseline, **options, key="/".join([*table.place, metric]))
+            if rules.looks is None:
+                found = differences(values, baseline, **options, key=key)
+            else:
+                found = decided(values, baseline, rules.looks, **options, key=key)
         except ValueError:  # the only one left to a table that was read here: too few queries in a stratum
             continue
         rows += [_row(table, metric, name, found, baseline, rules) for name in values]
@@ -359,6 +370,8 @@ def _row(
         facts |= {"diff_low": against.interval.low, "diff_high": against.interval.high}
         facts |= {"diff_models_low": against.models.low, "diff_models_high": against.models.high}
         facts |= {"minimum_detectable": against.minimum_detectable, "paired_seeds": against.seeds}
+    facts |= _prices(name, found, baseline, rules, nested=table.values[metric][name].nested)
+    facts["covers"] = _covers(table.values[metric][name])
     verdict: str = "not compared" if against is None else against.verdict
     return VerdictRow(
         strategy=name,
@@ -379,3 +392,23 @@ def _row(
         alpha=rules.alpha,
         **facts,
     )
+
+
+def _prices(name: str, found: Differences, baseline: str | None, rules: Rules, *, nested: bool) -> dict[str, Any]:
+    """Against which strategies one is undecided, of the pairs that are to be decided, and how many seeds that costs."""
+    family = {(other, baseline or ""): each for other, each in found.against.items()}
+    if rules.looks is not None and rules.looks.pairs:
+        family = dict(found.pairs.differences)
+    mine = {pair: each for pair, each in family.items() if name in pair and each.verdict == "undecided"}
+    prices = [more_seeds(each, rules.margin, nested=nested) for each in mine.values()]
+    more = -1.0 if math.inf in prices else max(prices, default=math.nan)
+    return {"undecided": tuple(a if b == name else b for a, b in mine), "more_seeds": more}
+
+
+def _covers(values: Values) -> str:
+    """What else the intervals speak of: other seeds, queries, worlds."""
+    if len(values.seeds) == 1:
+        return "other queries"
+    if values.nested:
+        return "other seeds and worlds, with queries of their own"
+    return "other seeds and " + ("other clusters of queries" if values.clusters is not None else "other queries")

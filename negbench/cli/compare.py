@@ -14,7 +14,9 @@ from negbench.options import Compare, option
 class _Asked(Compare):
     """Options of the command line."""
 
-    dry_run: bool = option(False, "Stop after the plan, which says what is finished.", recipe=False)
+    dry_run: bool = option(
+        False, "Stop after the plan, which says what is finished, and what seeds would resolve.", recipe=False
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +42,10 @@ def compare(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
     asked, console = _Asked.parsed(given), output.console()
     if asked.dry_run:
-        api.plan_compare(asked, console)
+        from negbench.analysis.deciding import resolution
+
+        planned, rules, _ = api.plan_compare(asked, console)
+        for line in resolution(planned.cells, planned.folder.path.parent, rules):
+            console.print(line, highlight=False, soft_wrap=True)
         return None
     return api.compare(asked, console=console).plain()

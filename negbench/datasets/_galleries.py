@@ -212,6 +212,7 @@ class Galleries:
             target_rank=target_rank,
             gallery_size=torch.full_like(rows, len(columns)) if allowed is None else allowed.sum(1),
             relevant_ranks=ranks,
+            cluster=tuple(q.cluster or q.id for q in queries) if any(q.cluster for q in self.queries) else None,
         )
 
     def top(self, score_block: ScoreBlock, k: int, block: int = 256) -> Top:

@@ -113,7 +113,10 @@ def _check(asked: Compare) -> None:
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
-    return ComparisonFolder(runs / (asked.name or default_name(cells)), about)
+    name = default_name(cells)
+    if asked.until is not None:  # a folder apart from that of the first look's seeds alone
+        name = name.replace("compare", asked.until)
+    return ComparisonFolder(runs / (asked.name or name), about)
 
 
 def _size(axes: Axes, **more: int) -> str:

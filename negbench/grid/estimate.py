@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from negbench.display import duration
 from negbench.executors import Executor
 from negbench.grid.cells import Cell
 from negbench.room import size
@@ -23,7 +24,7 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         many = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"about {_duration(self.seconds)} with {many}, {size(self.disk_bytes)}"
+        return f"about {duration(self.seconds)} with {many}, {size(self.disk_bytes)}"
 
 
 def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Executor) -> Estimate:
@@ -39,10 +40,3 @@ def estimate(cells: Sequence[Cell], seconds: float, folder: Path, executor: Exec
     most = executor.workers if executor.elsewhere else min(executor.workers, os.cpu_count() or 1)
     used = max(1, min(most, len(cells)))
     return Estimate(seconds * len(cells) / used, executor.workers, float(left * len(cells)))
-
-
-def _duration(seconds: float) -> str:
-    """'40 s', '12 min', '3.5 h'."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -30,6 +30,7 @@ class QueryRanks:
         gallery_size: [Q] int64, candidates that were ranked.
         relevant_ranks: Q rows, ranks of every relevant image; the target's alone where nothing more is known.
         subset_rank: [Q] int64, the target's rank within the query's subset (CIRR), or None.
+        cluster: Q names of what makes queries alike (a family, a product), or None.
     """
 
     query: tuple[str, ...]
@@ -38,6 +39,7 @@ class QueryRanks:
     gallery_size: Tensor
     relevant_ranks: Ragged
     subset_rank: Tensor | None = None
+    cluster: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -57,6 +59,7 @@ class QueryRanks:
             gallery_size=_joined([part.gallery_size for part in parts]),
             relevant_ranks=Ragged.concatenated([part.relevant_ranks for part in parts]),
             subset_rank=_joined(own) if (own := [p.subset_rank for p in parts if p.subset_rank is not None]) else None,
+            cluster=sum(named, ()) if (named := [p.cluster for p in parts if p.cluster is not None]) else None,
         )
 
     def select(self, rows: Tensor | Iterable[int]) -> QueryRanks:
@@ -71,6 +74,7 @@ class QueryRanks:
             gallery_size=self.gallery_size[index],
             relevant_ranks=self.relevant_ranks.select(index),
             subset_rank=None if self.subset_rank is None else self.subset_rank[index],
+            cluster=None if self.cluster is None else tuple(self.cluster[i] for i in index.tolist()),
         )
 
     @cached_property
@@ -101,6 +105,8 @@ class QueryRanks:
         )
         if self.subset_rank is not None:
             frame["subset_rank"] = self.subset_rank.numpy()
+        if self.cluster is not None:
+            frame["cluster"] = pd.Series(self.cluster, dtype=object)
         return frame
 
     @classmethod
@@ -120,6 +126,7 @@ class QueryRanks:
             gallery_size=column("gallery_size"),
             relevant_ranks=Ragged.of([[int(value) for value in row] for row in frame["relevant_ranks"]]),
             subset_rank=column("subset_rank") if "subset_rank" in frame.columns else None,
+            cluster=tuple(frame["cluster"]) if "cluster" in frame.columns else None,
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,46 +76,63 @@ def preferences_of(dataset: Dataset) -> PreferenceFormat:
 class Values:
     """Per-query values of some runs on one metric.
 
-    `values` [S, Q], the seed of each row, [Q] strata or None, ids of the data set's queries, [Q] clusters of queries
-    that vary together or None, and whether every seed has queries of its own (a generated world for each seed).
+    `values` [S, Q], the seed of each row, [Q] strata or None, [Q] clusters of queries that vary together or None, and
+    whether every seed has queries of its own (a generated world for each seed).
     """
 
     values: NDArray[np.float64]
     seeds: tuple[int, ...]
     strata: NDArray[np.str_] | None
-    queries: tuple[str, ...] = ()
     clusters: NDArray[np.str_] | None = None
     nested: bool = False
 
+    def of_seeds(self, seeds: Collection[int]) -> Values:
+        """The rows of those of these seeds that there are."""
+        rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]
+        return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
 
-def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], queries: tuple[str, ...] = ()) -> dict[str, Values]:
+
+Known = dict[int, tuple[str, tuple[str, ...]]]  # world and query ids of each seed; of real data, of "seed" -1
+
+
+def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], known: Known | None = None) -> dict[str, Values]:
     """Metric -> per-query values of finished runs of one data set, a row each.
 
     Args:
         runs: one for each seed.
         metrics: means over queries; others are left out.
-        queries: ids that the ranks must be of; by default those of the first run.
+        known: what the runs read before are of, to which that of these is added.
 
     Raises:
-        RunError: stored ranks of other queries.
+        RunError: stored ranks of other queries, or of another world, than those of the same data or seed before.
     """
-    config, metrics = runs[0].config, list(metrics)
-    known = registry.plugins("datasets").get(config.dataset.name)
-    if known is None or known.path is not None:
+    config, metrics, known = runs[0].config, list(metrics), {} if known is None else known
+    plugin = registry.plugins("datasets").get(config.dataset.name)
+    if plugin is None or plugin.path is not None:
         runs[0].check_plugins()
     data: Any = registry.get("datasets", config.dataset.name)
-    read: list[dict[str, PerQuery]] = []
+    read, worlds = list[dict[str, PerQuery]](), set[str]()
     for run in runs:
         ranks = QueryRanks.from_frame(run.ranks())
-        queries = queries or ranks.query
-        if ranks.query != queries:
+        world = str(run.manifest.get("dataset", {}).get("world", ""))
+        worlds.add(world)
+        if known.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
             raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
+    names = [name for name in metrics if all(name in found for found in read)]
+    if any(len({len(found[name].values) for found in read}) > 1 for name in names):
+        raise RunError(f"the worlds of {runs[0].run_id} and those after it have different numbers of queries")
+    clusters = None if ranks.cluster is None else np.array(ranks.cluster)
     return {
-        name: Values(np.stack([found[name].values for found in read]), seeds, read[-1][name].strata, queries)
-        for name in metrics
-        if all(name in found for found in read)
+        name: Values(
+            np.stack([found[name].values for found in read]),
+            seeds,
+            read[-1][name].strata,
+            None if clusters is None else clusters[read[-1][name].rows],
+            len(worlds) > 1,
+        )
+        for name in names
     }
 
 

@@ -119,6 +119,21 @@ def test_ranks_against_loops() -> None:
         assert ranks.group == tuple(query.group for query in data.queries)
         assert torch.equal(ranks.relevant_ranks.values, ranks.target_rank)  # nothing more is known
         assert ranks.subset_rank is None
+        assert ranks.cluster is None
+
+
+def test_ranks_keep_the_clusters_of_their_queries() -> None:
+    """A query of no cluster is one of its own, in files too."""
+    data = toy()
+    families = ["", "a", "b", "a"] * 7
+    data = dataclasses.replace(
+        data, queries=tuple(dataclasses.replace(q, cluster=f) for q, f in zip(data.queries, families, strict=False))
+    )
+    scores = scores_of(data)
+    ranks = data.rank(lambda rows, columns: scores[rows][:, columns], block=4)
+    want = tuple(query.cluster or query.id for query in data.queries)
+    assert ranks.cluster == QueryRanks.from_frame(ranks.to_frame()).cluster == want
+    assert ranks.select([3, 0]).cluster == (want[3], want[0])
 
 
 @pytest.mark.parametrize(("exclude", "levels"), [(False, None), (True, 3)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from numpy.random import default_rng
 
-from negbench.analysis.answer import answer
+from negbench.analysis.answer import answer, open_pairs
 from negbench.analysis.differences import differences
 from negbench.analysis.leader import leader_table, leader_tables, measured, verdict_frame
 from negbench.analysis.statistics import Design, ValueTable, against
@@ -264,7 +265,8 @@ def test_equal_negatives_are_compared_first(tmp_path: Path) -> None:
         assert list(frame["negatives"]) == ["1", "1", "63"]
     order, losers, more, sure = answer(groups, rows)
     assert order.startswith("average recall with 1 negative per query and step: strong (")
-    assert order.endswith(" %) is best.")
+    assert " %) is best; weak loses " in order
+    assert " With 63 negatives, in-batch reaches " in order
     assert losers.startswith("Behind strong: weak by ")
     assert more.startswith("With 63 negatives: in-batch")
     assert more.endswith("% (the baseline).")
@@ -293,17 +295,31 @@ def test_the_answer_says_who_is_best_who_loses_and_what_is_undecided() -> None:
         row("last", 0.4, beaten_by=("x",), behind=0.1, behind_low=0.08, behind_high=0.12),
     ]
     assert answer([], rows) == [
-        "R@10 with 1 negative per query and step: x (50.0 %), same (49.8 %) and open (49.0 %) share ranks 1 to 4; "
-        "equal to x within 0.5 points: same; undecided against x: open.",
+        "R@10 with 1 negative per query and step: x, same and open share first place (49.0 to 50.0 %); last loses 10.0 "
+        "points.",
+        "Equal to x within 0.5 points: same.",
+        "Undecided against x: open.",
         "Behind x: last by 10.00 [8.00, 12.00] points.",
     ]
     alone = answer([], [rows[0], rows[3]])
-    assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best."
+    assert alone[0] == "R@10 with 1 negative per query and step: x (50.0 %) is best; last loses 10.0 points."
     assert alone[1].startswith("Behind x: last by 10.00")
     two = answer([], [*rows, row("x", 0.5, loss="other")])
     assert list(dict.fromkeys(line.split(":")[0] for line in two)) == ["l", "other"]
     (several,) = {line.split(":")[0] for line in answer([], [rows[0], row("x", 0.5, dataset=OVER_ALL)])[:1]}
     assert several == OVER_ALL  # it comes first
+
+
+def test_the_price_of_what_is_undecided_is_said(tmp_path: Path) -> None:
+    """Seeds until the last of the pairs is decided, and the computing of all: two strategies of 3 s a run."""
+    group = group_of(tmp_path, "x", 0.5)  # its runs took 2, 3 and 4 s
+    pair = {"more_seeds": 4.0, "seeds": 3, "loss": "bradley-terry", "backbone": "tiny", "dataset": "f@1"}
+    rows = [row("x", 0.5, undecided=("y",), **pair), row("y", 0.49, undecided=("x",), **pair)]
+    assert open_pairs([group], rows) == "1 pair is undecided: about 4 more seeds, 12 s of computing"
+    stuck = [replace(each, more_seeds=-1.0) for each in rows]
+    assert open_pairs([group], stuck) == "1 pair is undecided, and some need more queries, not seeds"
+    assert open_pairs([group], [replace(each, undecided=()) for each in rows]) == ""
+    assert answer([group], rows)[0].endswith(f"share first place (49.0 to 50.0 %). {open_pairs([group], rows)}.")
 
 
 def test_too_few_seeds_are_said(tmp_path: Path) -> None:
@@ -315,9 +331,10 @@ def test_too_few_seeds_are_said(tmp_path: Path) -> None:
         return " ".join(answer(groups, rows))
 
     assert "One seed: the 95 % intervals are about these very models" in told((0,))
-    assert "2 seeds show differences of about" in told((0, 1))
-    assert "seeds show" not in told((0, 1, 2, 3, 4))
-    assert "share ranks 1 to 2; undecided against" in told((0, 1))
+    two = told((0, 1))
+    assert "1 pair is undecided" in two
+    assert "share first place" in two
+    assert "under other seeds and other queries." in two
 
 
 def test_a_saturated_metric_is_said(tmp_path: Path) -> None:

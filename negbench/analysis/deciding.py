@@ -1,0 +1,120 @@
+"""Computing a comparison: its cells, or look by look until its pairs are decided."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from negbench.analysis.answer import open_pairs
+from negbench.analysis.differences import differences
+from negbench.analysis.findings import standing
+from negbench.analysis.prices import floor_of, seeds_for
+from negbench.analysis.statistics import Difference
+from negbench.analysis.verdicts import Rules, VerdictTable, tables_of
+from negbench.analysis.words import label_of, percent
+from negbench.display import duration
+from negbench.grid.cells import Cell, Outcome
+from negbench.grid.comparison import AXES, ComparisonFolder, Group
+from negbench.grid.compute import computed
+from negbench.options import parse_budget
+from negbench.runfolder import RunFolder
+
+
+def computed_until(
+    folder: ComparisonFolder,
+    cells: Sequence[Cell],
+    more: Callable[[Sequence[int]], Sequence[Cell]],
+    rules: Rules,
+    how: Mapping[str, Any],
+    *,
+    say: Callable[[str], None],
+    budget: str | None = None,
+    before: Sequence[Outcome] = (),
+) -> list[Outcome]:
+    """Compute cells, and those of more seeds where the rules have looks.
+
+    What is computed follows from the finished cells alone, so a command that is killed and rerun ends as it would have;
+    a budget excepted. A strategy leaves once its pairs are decided, or where a cell of it failed.
+
+    Args:
+        folder: of the comparison.
+        cells: of the first look.
+        more: the cells of other seeds.
+        rules: how strategies are compared.
+        how: executor, tracking_uri and overwrite, as `computed` takes them.
+        say: told after every look what is decided, what is open, and what that would cost.
+        budget: as `--budget`; after a look that ends later there is no other.
+        before: outcomes of other cells of the comparison.
+
+    Returns:
+        The outcomes of these cells.
+    """
+    started, outcomes = time.monotonic(), computed(folder, cells, **how, before=before)
+    looks = rules.looks
+    if looks is None or not any(outcome.run_id for outcome in outcomes):
+        return outcomes
+    running = {_place(cell.labels) for cell in cells}
+    for number, count in enumerate(looks.counts, 1):
+        found = standing(folder.path.parent, folder.path.name, rules)
+        rows = [row for row in found.rows if _place(vars(row)) in running]
+        failed = {_place(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        running = {_place(vars(row)) for row in rows if row.undecided} - failed
+        say(f"look {number}, {count} seeds: {open_pairs(found.groups, rows) or 'all pairs are decided'}")
+        spent = budget is not None and time.monotonic() - started >= parse_budget(budget)
+        if spent or not running or number == len(looks.counts):
+            break
+        seeds = looks.seeds(looks.counts[number])[count:]
+        cells = [cell for cell in more(seeds) if _place(cell.labels) in running]
+        outcomes += computed(folder, cells, **how, before=[*before, *outcomes])
+    return outcomes
+
+
+def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
+    """What seeds would resolve, told from the finished ones of these cells: a line for each table that has two.
+
+    Args:
+        cells: as planned.
+        runs: runs folder.
+        rules: how strategies are compared.
+    """
+    found: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.seed):
+        if cell.step(runs, "failed") == "reuse":
+            found.setdefault(_place(cell.labels), []).append(cell)
+    groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
+    lines = []
+    for table in tables_of(groups, rules):
+        values = table.values.get(table.main, {})
+        nested = any(each.nested for each in values.values())
+        every = differences(values, None, alpha=rules.alpha).pairs.differences if values else {}
+        if known := [each for each in every.values() if each.seeds > 1]:
+            lines.append(_resolved(table, known, _seconds(groups, table), nested=nested))
+    return lines or ["what seeds resolve is not known yet: compute a pilot of 3 seeds first (--seeds 3)"]
+
+
+def _resolved(table: VerdictTable, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
+    """For one table, whose strategies take `seconds` for a seed of all; the median of its pairs."""
+    parts = []
+    for points in (1, 2):
+        needed = median(seeds_for(each, points / 100, nested=nested) for each in known)
+        cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
+        parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
+    floor = percent(median(floor_of(each, nested=nested) for each in known))
+    where = ", ".join(dict.fromkeys(table.labels.values()))
+    text = f"to resolve differences of {label_of(table.main)} ({where}) takes, for {'; for '.join(parts)}"
+    return text + ("" if nested else f"; with any number of seeds the queries leave ± {floor} points")
+
+
+def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:
+    """What a seed of all strategies of a table takes."""
+    mine = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
+    return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in mine)
+
+
+def _place(labels: Mapping[str, Any]) -> tuple[str, ...]:
+    """A strategy in its table, whatever the seed."""
+    return tuple(str(labels.get(axis, "")) for axis in AXES)

@@ -1,0 +1,60 @@
+"""Looks at a comparison that adds seeds until it has decided: after which seeds, and what of alpha each look spends."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from negbench.errors import OptionError
+from negbench.options import UntilOptions, parse_seeds
+
+COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds of a look: half as many again as those of the one before
+
+
+@dataclass(frozen=True)
+class Looks:
+    """When a comparison looks; fixed before its first cell.
+
+    Args:
+        first: seeds of the first look; the lowest others follow.
+        most: number of seeds at the last look.
+        pairs: whether all pairs are to be decided, or those with the baseline.
+    """
+
+    first: tuple[int, ...]
+    most: int
+    pairs: bool = False
+
+    @classmethod
+    def of(cls, asked: UntilOptions, seeds: object) -> Looks | None:
+        """As asked for; None without `--until decided`.
+
+        Raises:
+            OptionError: fewer than two seeds at first, or more than at last.
+        """
+        if asked.until is None:
+            return None
+        first = parse_seeds(seeds)
+        if not 2 <= len(first) <= asked.max_seeds:
+            raise OptionError(
+                f"--until decided starts with {len(first)} seed{'s' * (len(first) > 1)} and ends at {asked.max_seeds}: "
+                "want --seeds of at least 2, and --max-seeds of no fewer"
+            )
+        return cls(first, asked.max_seeds, asked.pairs == "all")
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Seeds of each look."""
+        start = len(self.first)
+        return (start, *(n for n in COUNTS if start < n < self.most), *[self.most] * (self.most > start))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of alpha, what each look spends: sqrt(seeds / most) is spent in all up to a look; they sum to 1."""
+        spent = [0.0, *((count / self.most) ** 0.5 for count in self.counts)]
+        return tuple(after - before for before, after in itertools.pairwise(spent))
+
+    def seeds(self, count: int) -> tuple[int, ...]:
+        """The first `count` of all seeds."""
+        others = (seed for seed in itertools.count() if seed not in self.first)
+        return (*self.first, *itertools.islice(others, self.most - len(self.first)))[:count]

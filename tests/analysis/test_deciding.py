@@ -1,0 +1,303 @@
+"""Seeds until a comparison is decided: the looks, the verdicts that freeze at them, and the cells that are computed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import negbench
+from negbench.analysis.differences import Differences, decided, differences, seeded
+from negbench.analysis.prices import floor_of, more_seeds, seeds_for
+from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
+from negbench.cli.main import run as command
+from negbench.config import build_config
+from negbench.errors import NegbenchError, OptionError, RunError
+from negbench.files import read_json
+from negbench.grid.looks import Looks
+from negbench.loop import runs as loop_runs
+from negbench.metrics.query_ranks import QueryRanks
+from negbench.metrics.ragged import Ragged
+from negbench.options import Compare, parse_budget
+from negbench.runfolder import RunFolder
+from negbench.scoring.stored import Values, values_of
+
+FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
+
+
+def looks_of(**given: Any) -> Looks:
+    found = Looks.of(Compare(until="decided", **given), given.get("seeds", 3))
+    assert found is not None
+    return found
+
+
+# --- when --------------------------------------------------------------------------------------------------------
+
+
+def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
+    assert looks_of().counts == (3, 5, 8, 12, 18, 27, 40, 60)
+    assert looks_of(seeds=4, max_seeds=10).counts == (4, 5, 8, 10)
+    assert looks_of(seeds=5, max_seeds=5).counts == (5,)
+    for looks in (looks_of(), looks_of(seeds=4, max_seeds=10), looks_of(max_seeds=3)):
+        assert sum(looks.shares) == pytest.approx(1)
+        spent = [sum(looks.shares[: n + 1]) for n in range(len(looks.counts))]
+        assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
+    assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 2, 3, 4)
+    assert Looks.of(Compare(), 3) is None
+
+
+@pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])
+def test_looks_need_seeds(given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="--until decided starts with"):
+        looks_of(**given)
+
+
+def test_a_budget_is_a_time() -> None:
+    assert [parse_budget(text) for text in ("90s", "30m", "1.5h")] == [90, 1800, 5400]
+    with pytest.raises(OptionError, match="want a number and its unit"):
+        Compare(budget="30")
+
+
+# --- verdicts ----------------------------------------------------------------------------------------------------
+
+
+def simulated(gaps: list[float], counts: list[int], sd: float = 0.003) -> dict[str, Values]:
+    """Strategy k is `gaps[k]` better, and has `counts[k]` seeds."""
+    rng = np.random.default_rng(3)
+    easy, most = rng.random((1, 400)), max(counts)
+    noise = {k: sd * rng.standard_normal((most, 1)) + 0.02 * rng.standard_normal((most, 400)) for k in range(len(gaps))}
+    return {
+        f"s{k}": Values((gap + easy + noise[k])[:count], tuple(range(count)), None)
+        for k, (gap, count) in enumerate(zip(gaps, counts, strict=True))
+    }
+
+
+def brute_force(values: dict[str, Values], looks: Looks) -> tuple[dict[Any, Difference], dict[Any, Difference]]:
+    """Differences to s0 and of all pairs: at each look every test anew, of each the first that decides."""
+    first: tuple[dict[Any, Difference], dict[Any, Difference]] = ({}, {})
+    for count, share in zip(looks.counts, looks.shares, strict=True):
+        mine = {name: each.of_seeds(range(count)) for name, each in values.items()}
+        design = Design(alpha=0.05 * share, margin=0.01, draws=round(4000 / share**0.5))
+        table = ValueTable({n: each.values for n, each in mine.items()}, design, {n: e.seeds for n, e in mine.items()})
+        generator = seeded(mine, "")
+        found = against(table, "s0", generator), pairs(table, generator).differences
+        for kept, new in zip(first, found, strict=True):
+            for pair, each in new.items():
+                if pair not in kept or (kept[pair].verdict == "undecided" and kept[pair].seeds < each.seeds):
+                    kept[pair] = each
+    return first
+
+
+def test_replayed_looks_are_those_of_a_plain_loop() -> None:
+    looks = Looks((0, 1, 2), 12)
+    values = simulated([0.0, 0.05, 0.012, 0.0], [12, 3, 12, 8])
+    found, (baseline, every) = decided(values, "s0", looks, margin=0.01, alpha=0.05), brute_force(values, looks)
+    assert {each.seeds for each in every.values()} > {3}  # decided at different looks
+    assert {each.verdict for each in baseline.values()} >= {"better", "equal"}
+    for mine, want in ((found.against, baseline), (found.pairs.differences, every)):
+        assert {
+            pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in mine.items()
+        } == {pair: (each.interval.low, each.interval.high, each.verdict, each.seeds) for pair, each in want.items()}
+    assert all((each.p_adjusted <= 0.05) == (each.verdict in ("better", "worse")) for each in found.against.values())
+
+
+def test_a_decided_pair_keeps_its_verdict_whatever_comes_later() -> None:
+    """Six later seeds in which s1 is as much worse as it was better."""
+    looks = Looks((0, 1, 2), 12)
+    values = simulated([0.0, 0.05, 0.0], [12, 12, 12])
+    turned = values["s1"].values.copy()
+    turned[3:] -= 0.1
+    late = {**values, "s1": Values(turned, values["s1"].seeds, None)}
+    first = {name: each.of_seeds(range(3)) for name, each in late.items()}
+    before, after = (decided(each, "s0", looks, margin=0.01, alpha=0.05) for each in (first, late))
+    assert before.against["s1"].verdict == "better"
+    assert after.against["s1"] == before.against["s1"]
+    assert after.means["s1"].seeds == 12
+
+
+def test_one_look_is_the_table_as_it_was() -> None:
+    values = simulated([0.0, 0.05, 0.01], [5, 5, 5])
+    one = decided(values, "s0", Looks(tuple(range(5)), 5), margin=0.01, alpha=0.05)
+    design = Design(margin=0.01)
+    table = ValueTable({name: each.values for name, each in values.items()}, design)
+    assert one.against == against(table, "s0", seeded(values, ""))
+
+
+# --- prices ------------------------------------------------------------------------------------------------------
+
+
+def difference_of(values: dict[str, Values]) -> Difference:
+    found: Differences = decided(values, "s0", Looks(tuple(range(20)), 20), margin=0.01, alpha=0.05)
+    return found.against["s1"]
+
+
+def test_prices_are_those_of_the_widths_that_come() -> None:
+    """Where seeds alone vary, a half width falls with the root of their number; where queries do, there is a floor."""
+    alone = difference_of(simulated([0.0, 0.0], [20, 20], sd=0.02))
+    half = (alone.interval.high - alone.interval.low) / 2
+    assert seeds_for(alone, half, nested=True) == pytest.approx(20, rel=0.05)
+    assert seeds_for(alone, half / 2, nested=True) == pytest.approx(80, rel=0.05)
+    assert floor_of(alone, nested=True) == 0
+    floor = floor_of(alone, nested=False)
+    assert 0 < floor < half / 4
+    assert seeds_for(alone, floor * 0.99, nested=False) == np.inf
+    assert seeds_for(alone, floor * 1.01, nested=False) > 1000
+    assert more_seeds(alone, 4 * half, nested=True) == 1  # as good as decided
+
+
+# --- cells -------------------------------------------------------------------------------------------------------
+
+ASKED = ("--strategies", "qure,in-batch,hycole,all-corpus", "--max-seeds", "8", "--margin", "20")
+
+
+def flags_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:
+    sets = [part for text in (*vector_sets, "train.epochs=2") for part in ("--set", text)]
+    asked = ["compare", "--until", "decided", *ASKED, "--runs-dir", str(runs), "--tracking-uri", "none"]
+    return [*asked, "--name", "c", "--no-report", "--no-audit", *sets, *more]
+
+
+def cells_of(runs: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for cell in read_json(runs / "c" / "comparison.json")["cells"]:
+        found.setdefault(cell["strategy"], []).append(cell["seed"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def straight(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of a comparison that nothing disturbed."""
+    runs = tmp_path_factory.mktemp("straight")
+    assert command(flags_of(vector_sets, runs)) == 0
+    return runs
+
+
+def test_open_strategies_run_on_and_decided_ones_stop(
+    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = cells_of(straight)
+    rows = {r["strategy"]: r for r in read_json(straight / "c" / "statistics.json")["rows"] if r["main"]}
+    others = [row for row in rows.values() if row["verdict"] != "baseline"]
+    for row in others:
+        assert cells[row["strategy"]] == list(range(row["paired_seeds"]))
+        assert row["verdict"] != "undecided" or row["paired_seeds"] == 8
+        assert row["undecided"] == (["in-batch"] if row["verdict"] == "undecided" else [])
+    assert len(cells["in-batch"]) == max(row["paired_seeds"] for row in others)
+    assert len({row["paired_seeds"] for row in others}) > 1  # they stopped at different looks
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    assert command(flags_of(vector_sets, tmp_path, "--budget", "0s", "--name", "short")) == 0  # computes nothing
+    out = capsys.readouterr().out
+    assert "look 1, 3 seeds: " in out
+    assert "look 2" not in out
+    assert {cell["seed"] for cell in read_json(tmp_path / "short" / "comparison.json")["cells"]} == {0, 1, 2}
+
+
+def test_a_strategy_that_fails_leaves_until_it_is_mended(
+    straight: Path, vector_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    cells = read_json(tmp_path / "c" / "comparison.json")["cells"]
+    (lost,) = (cell["run"] for cell in cells if (cell["strategy"], cell["seed"]) == ("qure", 2))
+    shutil.rmtree(tmp_path / lost)
+
+    def failing(*given: Any) -> Any:
+        raise NegbenchError("mend this")
+
+    monkeypatch.setattr(loop_runs, "train", failing)
+    assert command(flags_of(vector_sets, tmp_path)) == 2
+    assert cells_of(tmp_path)["qure"] == [0, 1, 2]
+    monkeypatch.undo()
+    assert command(flags_of(vector_sets, tmp_path)) == 0
+    assert cells_of(tmp_path) == cells_of(straight)
+
+
+@pytest.mark.slow
+def test_killed_halfway_with_two_workers_it_ends_with_the_same_table(
+    straight: Path, vector_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+) -> None:
+    total = sum(len(seeds) for seeds in cells_of(straight).values())
+    killed = flags_of(vector_sets, tmp_path, "--workers", "2")
+    process, deadline = start_command(killed), time.monotonic() + 200
+    while len(list(tmp_path.glob("*/result.json"))) <= total / 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(list(tmp_path.glob("*/result.json"))) < total
+    assert command(killed) == 0
+    for name in FILES:
+        first, second = ((runs / "c" / name).read_bytes() for runs in (straight, tmp_path))
+        assert first == second, name
+
+
+def test_python_takes_the_same_options(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    asked = Compare(
+        strategies=["qure", "in-batch"],
+        sets=(*vector_sets, "train.epochs=2"),
+        until="decided",
+        max_seeds=3,
+        pairs="all",
+        runs_dir=tmp_path,
+        tracking_uri="none",
+        report=False,
+        audit=False,
+    )
+    assert negbench.compare(asked).name.startswith("decided-")
+
+
+# --- worlds and clusters -------------------------------------------------------------------------------------------
+
+
+def run_of(runs: Path, seed: int, *, world: str = "", first: int = 0, cluster: bool = False) -> RunFolder:
+    """A finished run of twelve queries; every three of them are of one cluster."""
+    rank = torch.arange(1, 13)
+    queries = tuple(f"q{first + n}" for n in range(12))
+    names = tuple(f"family {n // 3}" for n in range(12)) if cluster else None
+    ranks = QueryRanks(queries, ("",) * 12, rank, rank, Ragged.of([[r] for r in rank.tolist()]), cluster=names)
+    folder = RunFolder(runs / f"{seed}-{world}-{first}")
+    config = build_config([{"strategy": {"name": "qure"}, "dataset": {"name": "triplets"}, "seed": seed}])
+    folder.write_manifest({"config": config.model_dump(mode="json"), "dataset": {"world": world} if world else {}})
+    folder.write_ranks(ranks.to_frame())
+    return folder
+
+
+def test_runs_of_different_worlds_are_nested_and_compared_within_a_seed(tmp_path: Path) -> None:
+    drawn = [run_of(tmp_path, seed, world=f"w{seed}", first=100 * seed) for seed in (0, 1)]
+    known: dict[Any, Any] = {}
+    assert values_of(drawn, ["recall_at_10"], known)["recall_at_10"].nested
+    assert not values_of([run_of(tmp_path, seed, world="w") for seed in (0, 1)], ["recall_at_10"])[
+        "recall_at_10"
+    ].nested
+    assert not values_of([run_of(tmp_path, seed) for seed in (0, 1)], ["recall_at_10"])["recall_at_10"].nested
+    values_of([run_of(tmp_path, 1, world="w1", first=100)], ["recall_at_10"], known)  # another strategy's
+    for other in (run_of(tmp_path, 1, world="w2", first=100), run_of(tmp_path, 1, world="w1", first=7)):
+        with pytest.raises(RunError, match="ranks of other queries"):
+            values_of([other], ["recall_at_10"], known)
+    with pytest.raises(RunError, match="ranks of other queries"):
+        values_of([run_of(tmp_path, 0), run_of(tmp_path, 1, first=1)], ["recall_at_10"])
+
+
+def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None:
+    """Queries of a cluster count once: the interval of these models is that of the clusters' means."""
+    noise = np.random.default_rng(0).normal(size=(2, 12))
+    noise[:, 1::3], noise[:, 2::3] = noise[:, ::3], noise[:, ::3]
+    found = values_of([run_of(tmp_path, 0, cluster=True)], ["recall_at_10"])["recall_at_10"]
+    assert found.clusters is not None
+    alone = {name: replace(found, values=noise[k : k + 1], clusters=None) for k, name in enumerate("ab")}
+    mine = {name: replace(each, clusters=found.clusters) for name, each in alone.items()}
+    means = {name: replace(each, values=each.values[:, ::3]) for name, each in alone.items()}
+    widths = {}
+    for kind, values in (("clusters", mine), ("means", means), ("queries", alone)):
+        interval = differences(values, "a").against["b"].models
+        widths[kind] = interval.high - interval.low
+    assert widths["clusters"] == pytest.approx(widths["means"], rel=0.1)
+    assert widths["queries"] < 0.6 * widths["clusters"]
