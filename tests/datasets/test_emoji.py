@@ -320,4 +320,5 @@ def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
         data = load(shared, split)
         assert not data.remarks
         families = len({query.cluster for query in data.queries})
-        assert [len(data.queries), len(data.images), families] == told[split]
+        found = {"queries": len(data.queries), "images": len(data.images), "clusters": families}
+        assert found == told[split]
