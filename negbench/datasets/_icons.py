@@ -177,6 +177,8 @@ class Icons:
         found = get(data, "icons", dict, str(path))
         for name in names:
             where = f"{path}: icon {quoted(name)}"
+            if name not in found:
+                raise DataError(f"{where} is missing, and chars.json names it: {PACKAGES[self.artist].mend()}")
             icon = get(found, name, dict, where)
             sides = tuple(icon.get(side, data.get(side, 16)) for side in ("width", "height"))
             yield document(get(icon, "body", str, where), sides, where)

@@ -222,7 +222,8 @@ def card(options: PictureChoice) -> DatasetCard:
         name="emoji",
         protocol=f"{'-'.join(marks)}-seed{options.seed}",
         version="1",
-        source=f"npm packages {', '.join(f'{p.name}@{p.version}' for p in PACKAGES.values())}",
+        source=f"npm packages {', '.join(f'{p.name}@{p.version}' for p in PACKAGES.values())} "
+        "(`negbench data fetch emoji`)",
         licence=f"drawings: {credits_}; queries and texts: Apache-2.0",
         citation="",
         gallery="all pictures of the split's families by the artists named; equal drawings are one",

@@ -142,7 +142,7 @@ def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
     found.problems.extend(Problem("counts", (split,), (), remark) for remark in remarks)
-    found.notes.extend(remark for remark in data.remarks if remark not in remarks)
+    found.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *found.notes))
     inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
     outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
     if outside:

@@ -59,7 +59,7 @@ def over_recipe(asked: Compare) -> Compare:
     if asked.recipe is None:
         return asked
     table = read_recipe(asked.recipe).get("compare", {})
-    if asked.systems is not None and isinstance(table, dict):  # every system brings its own loss
+    if isinstance(table, dict) and (asked.systems or table.get("systems")):  # every system brings its own loss
         table = {key: value for key, value in table.items() if key != "losses"}
     return asked.over(table, "compare")
 

@@ -17,18 +17,20 @@ FILE = Path(__file__).with_name("result.schema.json")
 Known = dict[str, float | None]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A closed object: another key is refused, and no value is converted."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Draws(_Part):
+class Draws(Part):
     """How negatives are taken from the pools."""
 
     per_query: int | None = Field(description="negatives of a query and epoch; null: all of the batch's pool")
     replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
 
 
-class RunRecord(_Part):
+class RunRecord(Part):
     """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it."""
 
     metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
@@ -54,11 +56,11 @@ class RunRecord(_Part):
     remarks: list[str] = Field(description="what a reader must know")
 
 
-def result_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of result.json."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunRecord.model_json_schema()}
+def schema_of(form: type[Part]) -> dict[str, Any]:
+    """JSON Schema (2020-12) of a file: result.json's is that of `RunRecord`."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **form.model_json_schema()}
 
 
 def text_of(schema: dict[str, Any]) -> str:
-    """As result.schema.json holds it."""
+    """As the published file holds it."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

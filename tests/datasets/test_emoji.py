@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from negbench.cli.main import run as negbench
 from negbench.datasets._emoji_codes import Look, description, modification, parse
 from negbench.datasets._icons import PACKAGES, document
 from negbench.datasets.emoji import ARTISTS, EmojiPictures
@@ -213,31 +215,46 @@ def test_options_that_do_not_fit_are_refused(root: Path) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_damaged_missing_and_other_packages_are_one_clear_line(root: Path) -> None:
-    assert any(f"not the files of {PACKAGES['noto'].name}@" in remark for remark in load(root).remarks)
-    chars = root / "twemoji" / "chars.json"
-    for text, message in (
-        ('{"1f44b": ', "not valid JSON"),
-        ("[]", "want an object"),
-        ('{"1f44b": "../x"}', "no image id"),
-        ('{"1f44b": 3}', "want a string"),
-        ('{"waving": "x"}', "no sequence of code points"),
-    ):
-        chars.write_text(text)
-        with pytest.raises(DataError, match=message) as caught:
-            load(root)
-        assert "\n" not in str(caught.value)
-    (root / "twemoji" / "info.json").unlink()
-    with pytest.raises(DataError, match=r"negbench data fetch emoji.*@iconify-json/twemoji@"):
-        load(root)
-    load(root, artists=("noto", "fluent"))  # the others are not needed
-    icons = root / "fluent" / "icons.json"
-    icons.write_text('{"icons": {}}')
-    with pytest.raises(DataError, match=r"icon .* is missing"):
-        load(root, artists=("fluent",))
-    icons.write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
-        load(root, artists=("fluent",))
+FLAWS: list[tuple[str, str | None, str]] = [  # a file, what it holds instead (None: it is gone), what is said
+    ("twemoji/chars.json", '{"1f44b": ', r"chars.json is not valid JSON"),
+    ("twemoji/chars.json", "[]", "want an object"),
+    ("twemoji/chars.json", '{"1f44b": "../x"}', "no image id"),
+    ("twemoji/chars.json", '{"1f44b": 3}', "want a string"),
+    ("twemoji/chars.json", '{"waving": "x"}', "no sequence of code points"),
+    ("twemoji/info.json", None, r"info.json is missing: .*negbench data fetch emoji.*@iconify-json/twemoji@"),
+    (
+        "fluent/icons.json",
+        None,
+        r"icons.json is missing: .*negbench data fetch emoji.*@iconify-json/fluent-emoji-flat@",
+    ),
+    ("noto/icons.json", None, "negbench data fetch emoji"),
+    ("fluent/icons.json", "{", "icons.json is not valid JSON"),
+    ("fluent/icons.json", '{"icons": {}}', r"icon 'icon-.* is missing, and chars.json names it: fetch it"),
+    ("fluent/icons.json", '{"icons": []}', "want an object"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FLAWS)
+def test_a_damaged_or_missing_package_is_one_clear_line(
+    name: str, content: str | None, message: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / name).unlink()
+    if content is not None:
+        (root / name).write_text(content)
+    assert negbench(["data", "verify", "emoji", "--data-root", str(root)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert said.count("\n") == 1
+    spared = next(artist for artist in ARTISTS if not name.startswith(artist))
+    load(root, artists=(spared,))  # the others are not needed
+
+
+def test_packages_of_another_version_are_read_and_noted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert negbench(["data", "verify", "emoji", "--data-root", str(root)]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert [line.partition(", so ")[0] for line in notes] == [
+        f"note: {artist}: not the files of {package.name}@{package.version}" for artist, package in PACKAGES.items()
+    ]
 
 
 HOSTILE = {
@@ -280,12 +297,12 @@ def test_svg_that_refers_to_itself_is_drawn() -> None:
             document("<g/>", sides, "icon 'x'")
 
 
-def test_a_hostile_package_is_not_drawn(root: Path, toys: ModuleType) -> None:
+def test_a_hostile_package_is_not_drawn(root: Path, toys: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     bodies = {codes: toys.icon(codes) for codes in toys.emoji_codes()}
     bodies["1f44b"] = '<image href="/etc/passwd"/>'
     toys.icon_package(root / "noto", bodies)
-    with pytest.raises(DataError, match=r"icon 'icon-1f44b': href='/etc/passwd' refers to something outside"):
-        load(root)
+    assert negbench(["data", "verify", "emoji", "--data-root", str(root)]) == 2
+    assert "icon 'icon-1f44b': href='/etc/passwd' refers to something outside" in capsys.readouterr().err
     assert not list((root / "noto").glob("drawn-*/pictures.json"))
 
 
@@ -303,4 +320,5 @@ def test_the_real_packages_have_the_counts_that_the_card_tells() -> None:
         data = load(shared, split)
         assert not data.remarks
         families = len({query.cluster for query in data.queries})
-        assert [len(data.queries), len(data.images), families] == told[split]
+        found = {"queries": len(data.queries), "images": len(data.images), "clusters": families}
+        assert found == told[split]

@@ -1,0 +1,48 @@
+"""The published schema of result cards: the file is the model's, and the cards in docs/cards are of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from negbench.datasets._icons import PACKAGES
+from negbench.schemas import schema_of, text_of
+from negbench.schemas.card import CARD_FILE, ResultCard
+
+CARD = Path(__file__).parents[2] / "docs/cards/emoji.json"
+
+
+def test_the_file_is_that_of_the_model() -> None:
+    assert CARD_FILE.read_text(encoding="utf-8") == text_of(schema_of(ResultCard))
+
+
+def test_the_card_of_emoji_is_of_the_schema_and_of_the_packages_that_are_read() -> None:
+    card = ResultCard.model_validate_json(CARD.read_text(encoding="utf-8"))
+    assert {name: (each.version, each.sha256) for name, each in card.packages.items()} == {
+        package.name: (package.version, package.tarball) for package in PACKAGES.values()
+    }
+    for name, table in card.tables.items():
+        assert table.baseline in table.rows, name
+        for label, row in table.rows.items():
+            assert (row.difference is None) == (label == table.baseline)
+            assert {len(values) for values in row.metrics.values()} == {len(table.seeds)}
+            assert card.main_metric in row.metrics
+            if row.difference is not None:
+                means = [
+                    100 * sum(each.metrics[card.main_metric]) / len(table.seeds)
+                    for each in (row, table.rows[table.baseline])
+                ]
+                assert row.difference.mean == pytest.approx(means[0] - means[1])
+                assert row.difference.low <= row.difference.mean <= row.difference.high
+
+
+@pytest.mark.parametrize(
+    "flaw", [{"unknown": 1}, {"tables": {}}, {"packages": {"x": {"version": "1", "sha256": "12"}}}, {"counts": None}]
+)
+def test_what_is_not_of_the_schema_is_refused(flaw: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ResultCard.model_validate_json(json.dumps({**json.loads(CARD.read_text(encoding="utf-8")), **flaw}))
