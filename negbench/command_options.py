@@ -34,6 +34,7 @@ class Init(Options):
     """Options of `negbench init`."""
 
     folder: Path = option(..., "Folder with images or embeddings, and a .jsonl, .csv or .parquet.", argument=True)
+    columns: str = option("", "Names of the file's columns, as reference=ref,text=caption.", metavar="OURS=THEIRS,...")
 
 
 class Embed(Options):

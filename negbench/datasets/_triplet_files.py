@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from negbench.contracts import check_option
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
@@ -43,15 +44,17 @@ class TripletTable:
     content: str
 
 
-def read_triplets(path: Path) -> TripletTable:
+def read_triplets(path: Path, columns: str = "") -> TripletTable:
     """Every row of a file.
 
     Args:
-        path: .jsonl (one object a line), .csv (with a header) or .parquet; columns reference, text, target, and, where
-            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
+        path: .jsonl (one object a line), .csv (with a header; commas, semicolons or tabs) or .parquet; columns
+            reference, text, target, and, where there are any, relevant (a list; in CSV a JSON list or names parted by
+            ';'), group and split. Image names may be whole numbers, or paths with backslashes.
+        columns: the file's own names of these, as reference=ref,text=caption.
 
     Raises:
-        OptionError: another extension.
+        OptionError: another extension, or columns that cannot be read.
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     kind = path.suffix.lower()
@@ -62,13 +65,13 @@ def read_triplets(path: Path) -> TripletTable:
     if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
     unit = "row" if kind == ".parquet" else "line"
-    rows, columns = [], dict[str, None]()
-    for number, entry in formats[kind](reader, path):
-        columns |= dict.fromkeys(entry)
+    rows, found, names = [], dict[str, None](), _renamed(columns)
+    for number, entry in formats[kind](reader, path, names):
+        found |= dict.fromkeys(entry)
         rows.append(_row(entry, number, f"{path}: {unit} {number}"))
     if not rows:
         raise DataError(f"{path}: there is no triplet in it")
-    return TripletTable(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
+    return TripletTable(rows, tuple(name for name in found if name not in REQUIRED + OPTIONAL), reader.content)
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -81,7 +84,18 @@ def read_names(path: Path) -> tuple[list[str], str]:
 # --- formats -----------------------------------------------------------------------------------------------------
 
 
-def _jsonl(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _renamed(columns: str) -> dict[str, str]:
+    """The file's name of a column -> ours."""
+    pairs = [part.partition("=") for part in columns.split(",") if part.strip()]
+    for ours, _, theirs in pairs:
+        known = ours.strip() in REQUIRED + OPTIONAL and bool(theirs.strip())
+        check_option(
+            "columns", columns, known, f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}"
+        )
+    return {theirs.strip(): ours.strip() for ours, _, theirs in pairs}
+
+
+def _jsonl(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in enumerate(reader.text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -93,11 +107,13 @@ def _jsonl(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]
             raise DataError(f"{path}: line {number}: not valid JSON: {str(error).splitlines()[0]}") from error
         if not isinstance(entry, dict):
             raise DataError(f"{path}: line {number}: want an object, got {quoted(entry)}")
-        yield number, entry
+        yield number, {names.get(name, name): value for name, value in entry.items()}
 
 
-def _csv(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    records = csv.reader(io.StringIO(reader.text(path), newline=""), strict=True)
+def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    text = reader.text(path)
+    first = text.lstrip().partition("\n")[0]
+    records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=max(",;\t", key=first.count))
     header: list[str] | None = None
     start = 1
     try:
@@ -106,7 +122,7 @@ def _csv(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if not record:
                 continue
             if header is None:
-                header = [name.strip() for name in record]
+                header = [names.get(name.strip(), name.strip()) for name in record]
                 _check_header(header, f"{path}: line {number}")
                 continue
             if len(record) != len(header):
@@ -130,7 +146,7 @@ def _cell(column: str, value: str) -> Any:
     return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
 
 
-def _parquet(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _parquet(reader: Reader, path: Path, renamed: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -138,7 +154,8 @@ def _parquet(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any
         raw = path.read_bytes()
         reader.hashes[path.name] = hashlib.sha256(raw).hexdigest()
         table = parquet.read_table(io.BytesIO(raw))
-        names = list(table.column_names)
+        names = [renamed.get(name, name) for name in table.column_names]
+        table = table.rename_columns(names)
         known = [name for name in dict.fromkeys(names) if name in REQUIRED + OPTIONAL and names.count(name) == 1]
         entries = table.select(known).to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -189,7 +206,9 @@ def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
 
 
 def _string(value: Any, where: str) -> str:
-    """Text that can be written to a file, stripped and not empty."""
+    """Text that can be written to a file, stripped and not empty; a whole number is its digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str):
         raise DataError(f"{where}: want a string, got {quoted(value)}")
     if not value.strip():
@@ -202,4 +221,4 @@ def _string(value: Any, where: str) -> str:
 
 
 def _image(value: str, where: str) -> str:
-    return relative_path(value, where).as_posix()
+    return relative_path(value.replace("\\", "/"), where).as_posix()
