@@ -262,7 +262,7 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2, column \d+: not valid JSON: "),
     "no object": ("a.jsonl", b"[1]\n", r"line 1: want an object, got \[1\]"),
     "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1, column 'target' is missing \(it has \["),
-    "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"column 'reference': want a string, got 7"),
+    "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': want a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
     "relevant no list": (
         "a.jsonl", GOOD.replace("}", ', "relevant": "b"}').encode(), r"column 'relevant': want a list, got 'b'"),
