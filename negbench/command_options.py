@@ -34,6 +34,7 @@ class Init(Options):
     """Options of `negbench init`."""
 
     folder: Path = option(..., "Folder with images or embeddings, and a .jsonl or .csv.", argument=True)
+    columns: str = option("", "Names of the file's columns, as reference=ref,text=caption.", metavar="OURS=THEIRS,...")
 
 
 class Embed(Options):
@@ -56,6 +57,7 @@ class Embed(Options):
     batch_size: int = option(32, "Images or texts at a time.", ge=1)
     device: str | None = option(None, "Where: cpu, cuda, ... [default: CUDA where there is a device].")
     gallery: Path | None = option(None, "Embed these, too: one image a line.", metavar="FILE")
+    columns: str = option("", "As for negbench init.", metavar="OURS=THEIRS,...")
     overwrite: bool = option(False, "Compute anew what is there.")
 
 

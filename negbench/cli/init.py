@@ -30,7 +30,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.own.init import commands, look, write
 
     asked, console = Init.parsed(given), output.console()
-    found = look(asked.folder)
+    found = look(asked.folder, asked.columns)
     for title, lines in (("found", found.present), ("missing", found.missing)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from negbench.contracts import check_option
 from negbench.datasets._read import Reader, quoted
 from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
@@ -42,15 +43,17 @@ class TripletTable:
     content: str
 
 
-def read_triplets(path: Path) -> TripletTable:
+def read_triplets(path: Path, columns: str = "") -> TripletTable:
     """Every row of a file.
 
     Args:
-        path: .jsonl (one object a line) or .csv (with a header); columns reference, text, target, and, where
-            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
+        path: .jsonl (one object a line) or .csv (with a header; commas, semicolons or tabs); columns
+            reference, text, target, and, where there are any, relevant (a list; in CSV a JSON list or names parted by
+            ';'), group and split. Image names may be whole numbers, or paths with backslashes.
+        columns: the file's own names of these, as reference=ref,text=caption.
 
     Raises:
-        OptionError: another extension.
+        OptionError: another extension, or columns that cannot be read.
         DataError: no such file, not in its format, a column missing, a value of the wrong type; names row and column.
     """
     kind = path.suffix.lower()
@@ -60,13 +63,13 @@ def read_triplets(path: Path) -> TripletTable:
         raise OptionError(f"file must end in {', '.join(formats)}, got {str(path)!r}")
     if not path.is_file():
         raise DataError(f"triplets: there is no file {path}")
-    rows, columns = [], dict[str, None]()
-    for number, entry in formats[kind](reader, path):
-        columns |= dict.fromkeys(entry)
+    rows, found, names = [], dict[str, None](), _renamed(columns)
+    for number, entry in formats[kind](reader, path, names):
+        found |= dict.fromkeys(entry)
         rows.append(_row(entry, number, f"{path}: line {number}"))
     if not rows:
         raise DataError(f"{path}: there is no triplet in it")
-    return TripletTable(rows, tuple(name for name in columns if name not in REQUIRED + OPTIONAL), reader.content)
+    return TripletTable(rows, tuple(name for name in found if name not in REQUIRED + OPTIONAL), reader.content)
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
@@ -79,7 +82,18 @@ def read_names(path: Path) -> tuple[list[str], str]:
 # --- formats -----------------------------------------------------------------------------------------------------
 
 
-def _jsonl(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _renamed(columns: str) -> dict[str, str]:
+    """The file's name of a column -> ours."""
+    pairs = [part.partition("=") for part in columns.split(",") if part.strip()]
+    for ours, _, theirs in pairs:
+        known = ours.strip() in REQUIRED + OPTIONAL and bool(theirs.strip())
+        check_option(
+            "columns", columns, known, f"OURS=THEIRS with commas between, OURS of {', '.join(REQUIRED + OPTIONAL)}"
+        )
+    return {theirs.strip(): ours.strip() for ours, _, theirs in pairs}
+
+
+def _jsonl(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in enumerate(reader.text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -91,11 +105,13 @@ def _jsonl(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]
             raise DataError(f"{path}: line {number}: not valid JSON: {str(error).splitlines()[0]}") from error
         if not isinstance(entry, dict):
             raise DataError(f"{path}: line {number}: want an object, got {quoted(entry)}")
-        yield number, entry
+        yield number, {names.get(name, name): value for name, value in entry.items()}
 
 
-def _csv(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    records = csv.reader(io.StringIO(reader.text(path), newline=""), strict=True)
+def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    text = reader.text(path)
+    first = text.lstrip().partition("\n")[0]
+    records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=max(",;\t", key=first.count))
     header: list[str] | None = None
     start = 1
     try:
@@ -104,7 +120,7 @@ def _csv(reader: Reader, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if not record:
                 continue
             if header is None:
-                header = [name.strip() for name in record]
+                header = [names.get(name.strip(), name.strip()) for name in record]
                 _check_header(header, f"{path}: line {number}")
                 continue
             if len(record) != len(header):
@@ -168,7 +184,9 @@ def _row(entry: Mapping[str, Any], number: int, where: str) -> TripletRow:
 
 
 def _string(value: Any, where: str) -> str:
-    """Text that can be written to a file, stripped and not empty."""
+    """Text that can be written to a file, stripped and not empty; a whole number is its digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     if not isinstance(value, str):
         raise DataError(f"{where}: want a string, got {quoted(value)}")
     if not value.strip():
@@ -181,4 +199,4 @@ def _string(value: Any, where: str) -> str:
 
 
 def _image(value: str, where: str) -> str:
-    return relative_path(value, where).as_posix()
+    return relative_path(value.replace("\\", "/"), where).as_posix()

@@ -45,6 +45,7 @@ class Triplets(Dataset):
         images: bool = True,
         allow_missing: bool = False,
         file: Path | None = None,
+        columns: str = "",
         gallery: Path | None = None,
         val_fraction: float = 0.2,
         seed: int = 0,
@@ -61,6 +62,7 @@ class Triplets(Dataset):
             split: a name in the column `split`; for a file without one, train or val: whole targets, in a seeded order,
                 go to val until it holds `val_fraction` of the rows.
             file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
+            columns: the file's own names of these columns, as reference=ref,text=caption.
             gallery: text file with one image a line: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
             seed: of that order.
@@ -70,17 +72,16 @@ class Triplets(Dataset):
             raise OptionError("file must be given: --dataset FILE.jsonl (.csv) or dataset.file")
         check_option("val_fraction", val_fraction, 0 < val_fraction < 1, "between 0 and 1")
         check_option("seed", seed, seed >= 0, ">= 0")
-        table = read_triplets(file)
+        table = read_triplets(file, columns)
         rows, part = _of_split(table, split, val_fraction, seed, file)
         added, content = list[str](), table.content
         if gallery is not None:
             added, of_gallery = read_names(gallery)
             content = hashlib.sha256(f"{content} {of_gallery}".encode()).hexdigest()
-        unread = ", ".join(repr(name) for name in table.unread)
         queries = [_query(row, split, exclude_reference) for row in rows]
         more = any(len(query.relevant) > 1 for query in queries)
         kind = card(exclude_reference, with_gallery=gallery is not None, with_relevant=more)
-        remarks = (f"{file.name}: columns that are not read: {unread}",) if unread else ()
+        remarks = tuple(f"{file.name}: {remark}" for remark in _remarks(table.unread, rows))
         names, groups = columns_of(_galleries(queries, added))
         data = cls(kind, split, queries, names, groups, content, remarks=remarks, part=part)
         home = file.parent
@@ -111,6 +112,16 @@ def card(exclude_reference: bool = False, *, with_gallery: bool = False, with_re
 
 
 # --- rows --------------------------------------------------------------------------------------------------------
+
+
+def _remarks(unread: Sequence[str], rows: Sequence[TripletRow]) -> list[str]:
+    """What is likely a mistake in the file."""
+    distinct = {(row.reference, row.text, row.target, row.group) for row in rows}
+    own = sum(row.reference == row.target for row in rows)
+    found = [f"columns that are not read: {', '.join(map(repr, unread))}"] if unread else []
+    if len(distinct) < len(rows):
+        found.append(f"{len(rows) - len(distinct):,} of {len(rows):,} triplets are there twice")
+    return [*found, f"of {own:,} triplets the target is the reference itself"] if own else found
 
 
 def _of_split(table: TripletTable, split: str, fraction: float, seed: int, file: Path) -> tuple[list[TripletRow], str]:

@@ -68,7 +68,7 @@ class EmbeddedFolder:
 
 def embed_folder(asked: Embed) -> EmbeddedFolder:
     """Embed every image and every text that the triplets of a folder name; see `negbench.api.embed`."""
-    found, size = survey(asked.folder), asked.batch_size
+    found, size = survey(asked.folder, asked.columns), asked.batch_size
     files, texts = _named(found, asked.gallery)
     _check_room(found, asked.overwrite)
     used = _opened(asked.encoder, asked.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,7 @@ class Found:
 
     Attributes:
         folder: that was looked at.
+        columns: names of the columns of the triplets, where they are not the usual ones.
         images: image files by ending.
         triplets: the file of triplets, and what it holds.
         vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
@@ -73,6 +75,7 @@ class Found:
     """
 
     folder: Path
+    columns: str = ""
     images: Counter[str] = field(default_factory=Counter)
     triplets: tuple[Path, TripletTable] | None = None
     vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -87,22 +90,27 @@ class Found:
         return not self.missing and self.triplets is not None
 
 
-def look(folder: Path) -> Found:
+def look(folder: Path, columns: str = "") -> Found:
     """Read what lies in a folder, and check that it fits together as a run would.
 
     Raises:
         NegbenchError: no such folder.
     """
-    found = survey(folder)
+    found = survey(folder, columns)
     _check(found)
     return found
 
 
-def survey(folder: Path) -> Found:
-    """What lies in a folder, each file by itself. Raises NegbenchError where there is no such folder."""
+def survey(folder: Path, columns: str = "") -> Found:
+    """What lies in a folder, each file by itself. Raises NegbenchError where there is no such folder.
+
+    Args:
+        folder: to be inspected.
+        columns: names of the columns of the triplets, as data set `triplets` takes them.
+    """
     if not folder.is_dir():
         raise OptionError(f"{folder}: there is no such folder")
-    found = Found(folder.resolve())
+    found = Found(folder.resolve(), columns)
     files = [file for file in list_files(found.folder)[:_COUNTED] if not file.name.startswith(".")]
     found.images = Counter(file.suffix.lower() for file in files if file.suffix.lower() in EXTENSIONS)
     if found.images:
@@ -119,7 +127,7 @@ def _table(found: Found, file: Path) -> None:
     """A file of triplets, if it is one."""
     if file.suffix.lower() not in _TABLES:
         return
-    columns = _columns(file)
+    columns = _columns(file) | ({part.partition("=")[0].strip() for part in found.columns.split(",")} - {""})
     there = [name for name in REQUIRED if name in columns]
     if len(there) < 2 and not {"caption", "candidate", "query"} & set(columns):
         return
@@ -127,14 +135,14 @@ def _table(found: Found, file: Path) -> None:
         lacking = ", ".join(name for name in REQUIRED if name not in columns)
         found.missing.append(
             f"{file.name} lacks the column {lacking} (it has {', '.join(sorted(columns)[:8])}): want reference, text, "
-            "target"
+            "target; name others with --columns text=NAME"
         )
         return
     if found.triplets is not None:
         found.present.append(f"{file.name}: triplets, too; the recipe takes {found.triplets[0].name}")
         return
     try:
-        table = read_triplets(file)
+        table = read_triplets(file, found.columns)
     except NegbenchError as error:
         found.missing.append(str(error))
         return
@@ -147,10 +155,10 @@ def _table(found: Found, file: Path) -> None:
 def _columns(file: Path) -> set[str]:
     """Column names of the first row; none where the file cannot be read."""
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             first = next((line for line in lines if line.strip()), "")
         if file.suffix == ".csv":
-            return {name.strip().strip('"') for name in first.split(",")}
+            return {name.strip().strip('"') for name in re.split("[,;\t]", first)}
         entry = json.loads(first)
         return set(entry) if isinstance(entry, dict) else set()
     except (OSError, ValueError, RecursionError):
@@ -231,7 +239,14 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
     file = found.triplets[0]
     try:
         dataset: Dataset = registry.make(
-            "datasets", "triplets", root=found.folder, file=file, split=split, images=images, **options
+            "datasets",
+            "triplets",
+            root=found.folder,
+            file=file,
+            columns=found.columns,
+            split=split,
+            images=images,
+            **options,
         )
     except DataError as error:
         text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
@@ -284,6 +299,7 @@ def recipe(found: Found) -> str:
         "[dataset]",
         'name = "triplets"',
         f"file = {toml(file)}",
+        *([f"columns = {toml(found.columns)}"] if found.columns else []),
     ]
     if not found.vectors:
         lines.append(f"root = {toml(found.folder)} # where the images lie")

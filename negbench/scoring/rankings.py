@@ -59,9 +59,7 @@ def _checked(dataset: Dataset, rankings: Mapping[str, Ranking]) -> dict[str, Ran
     if not isinstance(rankings, Mapping):
         raise NegbenchError(f"rankings must map query ids to lists of image ids, got {_short(rankings)}")
     if rankings.get("metric") == "recall_subset":
-        raise NegbenchError(
-            "this file ranks within CIRR's subsets (metric 'recall_subset'): take that of metric 'recall'"
-        )
+        raise NegbenchError("a CIRR file of metric 'recall_subset' ranks within subsets: give that of metric 'recall'")
     kept = {
         str(query): ranking
         for query, ranking in rankings.items()

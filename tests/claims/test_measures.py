@@ -73,7 +73,6 @@ def curves(drops: np.ndarray) -> Curves:
         target=three,
         drops=drops,
         pool=np.zeros((3, 2), dtype=np.int64),
-        fallback=three > 0,
         share=none,
         mean=none,
         low=none,

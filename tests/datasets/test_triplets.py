@@ -222,7 +222,7 @@ def test_images_by_path_and_by_name(tmp_path: Path, standin: ModuleType) -> None
 
 def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleType) -> None:
     standin.write_images(tmp_path, ["secret"])
-    for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "a\\b"):
+    for value in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "..", "..\\secret.png"):
         file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
         with pytest.raises(DataError, match=r"line 1, column 'target': .* is no path below the images' folder"):
             Triplets.load(file=file)
@@ -242,11 +242,11 @@ FLAWS: dict[str, tuple[str, bytes, str]] = {
     "truncated": ("a.jsonl", f"{GOOD}\n{GOOD[:30]}".encode(), r"a\.jsonl: line 2, column \d+: not valid JSON: "),
     "no object": ("a.jsonl", b"[1]\n", r"line 1: want an object, got \[1\]"),
     "key absent": ("a.jsonl", b'{"reference": "a", "text": "t"}', r"line 1, column 'target' is missing \(it has \["),
-    "number": ("a.jsonl", b'{"reference": 7, "text": "t", "target": "b"}', r"column 'reference': want a string, got 7"),
+    "number": ("a.jsonl", b'{"reference": 7.5, "text": "t", "target": "b"}', r"'reference': want a string, got 7"),
     "empty text": ("a.jsonl", b'{"reference": "a", "text": " ", "target": "b"}', r"column 'text': is empty"),
     "relevant no list": (
         "a.jsonl", GOOD.replace("}", ', "relevant": "b"}').encode(), r"column 'relevant': want a list, got 'b'"),
-    "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1]}').encode(), r"want a string, got 1"),
+    "relevant number": ("a.jsonl", GOOD.replace("}", ', "relevant": [1.5]}').encode(), r"want a string, got 1.5"),
     "surrogate": ("a.jsonl", GOOD.replace('"t"', '"\\ud800"').encode(), r"column 'text': .* is no valid text"),
     "empty file": ("a.jsonl", b"\n\n", r"there is no triplet in it"),
     "not UTF-8": ("a.jsonl", b'{"reference": "\xff"}', r"is not UTF-8 \(byte 15\)"),

@@ -1,0 +1,62 @@
+"""Triplets as people have them: other separators and names of columns, numbers as ids, paths of Windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from negbench.cli.main import run as negbench
+from negbench.datasets.triplets import Triplets
+from negbench.errors import OptionError
+from negbench.layers import read_recipe
+from negbench.own.init import look
+
+ROWS = [("7", "in red", "8"), ("8", "in red", "x\\y"), ("8", "in red", "x\\y"), ("9", "blue", "9"), ("9", "red", "7")]
+
+
+def written(path: Path, separator: str = ",", header: str = "reference,text,target") -> Path:
+    lines = [header.replace(",", separator), *(separator.join(row) for row in ROWS)]
+    path.write_text("\n".join(lines), encoding="utf-8-sig")
+    return path
+
+
+def triples(file: Path, columns: str = "") -> list[tuple[str, str, str | None]]:
+    data = [Triplets.load(file=file, images=False, columns=columns, split=split) for split in ("train", "val")]
+    return sorted((query.reference, query.text, query.target) for each in data for query in each.queries)
+
+
+def test_files_are_read_as_people_have_them(tmp_path: Path) -> None:
+    want = sorted((one, text, other.replace("\\", "/")) for one, text, other in ROWS)
+    for separator in (",", ";", "\t"):
+        assert triples(written(tmp_path / "a.csv", separator)) == want
+        other = written(tmp_path / "b.csv", separator, "ref,caption,target")
+        assert triples(other, "reference=ref, text=caption") == want
+    numbers = [f'{{"ref": {one}, "text": "{text}", "target": 7}}' for one, text, _ in ROWS]
+    (tmp_path / "c.jsonl").write_text("\n".join([*numbers, '{"ref": 7, "text": "more", "target": 8}']))
+    assert triples(tmp_path / "c.jsonl", "reference=ref")[0] == ("7", "in red", "7")
+    for columns in ("reference", "reference=", "image=ref"):
+        with pytest.raises(OptionError, match="columns must be OURS=THEIRS with commas between"):
+            triples(other, columns)
+
+
+def test_likely_mistakes_are_remarked(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv")
+    file.write_text(
+        "\n".join(line + (",split" if n == 0 else ",val") for n, line in enumerate(file.read_text().split("\n")))
+    )
+    remarks = Triplets.load(file=file, images=False).remarks
+    assert "a.csv: 1 of 5 triplets are there twice" in remarks
+    assert "a.csv: of 1 triplets the target is the reference itself" in remarks
+
+
+def test_init_knows_renamed_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "mine.csv", ";", "ref;caption;target")
+    assert "name others with --columns text=NAME" in look(tmp_path).missing[0]
+    assert look(tmp_path, "reference=ref,text=caption").triplets is not None
+    for name in ("7", "8", "9", "y"):
+        where = tmp_path / "x" if name == "y" else tmp_path
+        where.mkdir(exist_ok=True)
+        (where / f"{name}.png").write_bytes(b"x")
+    assert negbench(["init", str(tmp_path), "--columns", "reference=ref,text=caption"]) == 0
+    assert read_recipe(tmp_path / "recipe.toml")["dataset"]["columns"] == "reference=ref,text=caption"
