@@ -47,7 +47,7 @@ def read_triplets(path: Path) -> TripletTable:
 
     Args:
         path: .jsonl (one object a line) or .csv (with a header); columns reference, text, target, and, where
-            there are any, relevant (a list; in CSV a JSON list or names parted by ';'), group and split.
+            there are any, relevant (a list; in CSV names separated by ';'), group and split.
 
     Raises:
         OptionError: another extension.
@@ -118,14 +118,7 @@ def _cell(column: str, value: str) -> Any:
     """A cell as JSON would have it: empty is null, `relevant` is a list."""
     if not value.strip():
         return None
-    if column != "relevant":
-        return value
-    if value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except (RecursionError, ValueError):
-            return value  # named as no list, with its row
-    return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
+    return [name.strip() for name in value.split(SEPARATOR) if name.strip()] if column == "relevant" else value
 
 
 def _check_header(names: list[str], where: str) -> None:
