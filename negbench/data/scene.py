@@ -90,6 +90,7 @@ class Split:
     references: Tensor
     tokens: Tokens
     _texts: list[Tokens] = field(default_factory=list, init=False, repr=False)
+    _excluded: dict[tuple[bool, ...], Ragged | None] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def text_number(self) -> Tensor:
@@ -148,27 +149,25 @@ class Split:
     def allowed_images(self, rows: Tensor, columns: Tensor, mining: MiningConfig) -> Tensor:
         """[B, C] bool: may image `columns[c]` be ranked below the target of query `rows[i]`."""
         allowed = self.dataset.target_columns[rows][:, None] != columns[None, :]
-        if mining.exclude_relevant and (known := self.relevant_images(rows, columns)) is not None:
-            allowed &= ~known
-        if mining.exclude_reference:
-            allowed &= self.references[rows][:, None] != self.images[columns][None, :]
-        if mining.exclude_subset:
-            groups = [set(self.dataset.queries[row].subset) for row in rows.tolist()]
-            names = [self.dataset.images[column] for column in columns.tolist()]
-            allowed &= torch.tensor([[name not in group for name in names] for group in groups], dtype=torch.bool)
-        return allowed
+        key = mining.exclude_reference, mining.exclude_relevant, mining.exclude_subset
+        if key not in self._excluded:
+            self._excluded[key] = self.excluded(mining)
+        excluded = self._excluded[key]
+        return allowed if excluded is None else allowed & ~_among(excluded, rows, columns, len(self.dataset.images))
 
     def relevant_images(self, rows: Tensor, columns: Tensor) -> Tensor | None:
         """[B, C] bool: is image `columns[c]` known to be relevant to query `rows[i]`; None where nothing is known."""
         relevant = self.dataset.relevant
-        if relevant is None:
-            return None
-        everything = torch.arange(len(self.dataset.images))
-        return relevant.select(rows).mask(everything, len(everything))[:, columns]
+        return None if relevant is None else _among(relevant, rows, columns, len(self.dataset.images))
 
     def batch_relevant(self, rows: Tensor) -> Tensor | None:
         """`relevant_images` of a batch's own targets: [B, B]."""
         return self.relevant_images(rows, self.dataset.target_columns[rows])
+
+
+def _among(listed: Ragged, rows: Tensor, columns: Tensor, width: int) -> Tensor:
+    """[B, C] bool: whether `columns[c]`, of `width` columns, is listed for query `rows[i]`."""
+    return listed.select(rows).mask(torch.arange(width), width)[:, columns]
 
 
 def allowed_triples(reference: Tensor, modification: Tensor, target: Tensor) -> Tensor:

@@ -52,7 +52,6 @@ class ClassDataset(Dataset):
         labels: Labels,
         language: Language,
         tests: Callable[[Labels], list[Query]],
-        place: Path,
         files: ImageFiles | None,
         *,
         allow_missing: bool,
@@ -65,7 +64,6 @@ class ClassDataset(Dataset):
             labels: what was read.
             language: what a training pair is, and its texts.
             tests: labels of the images that are there -> queries of the test split.
-            place: folder that was read, for errors.
             files: where the images lie; None where they are not asked for.
             allow_missing: leave out images that are missing.
 
@@ -88,7 +86,7 @@ class ClassDataset(Dataset):
             part=f"{pairs.count} pairs drawn for every epoch" if pairs else "",
             pairs=pairs,
         )
-        return data.loaded(None, place)
+        return data.loaded(None, labels.place)
 
     @property
     def redraws(self) -> bool:
@@ -145,6 +143,7 @@ class Labels:
         images: ids.
         captions: class of each.
         kinds: of each: training pairs are within a kind; empty for one kind.
+        place: folder that was read, for errors.
         content: hash of what was read.
         remarks: what is odd about it, one line each.
     """
@@ -152,6 +151,7 @@ class Labels:
     images: list[str]
     captions: list[str]
     kinds: list[str] = dataclasses.field(default_factory=list)
+    place: Path = Path()
     content: str = ""
     remarks: tuple[str, ...] = ()
 

@@ -48,7 +48,7 @@ def read_triplets(path: Path, columns: str = "") -> TripletTable:
 
     Args:
         path: .jsonl (one object a line) or .csv (with a header; commas, semicolons or tabs); columns
-            reference, text, target, and, where there are any, relevant (a list; in CSV a JSON list or names parted by
+            reference, text, target, and, where there are any, relevant (a list; in CSV names separated by
             ';'), group and split. Image names may be whole numbers, or paths with backslashes.
         columns: the file's own names of these, as reference=ref,text=caption.
 
@@ -134,14 +134,7 @@ def _cell(column: str, value: str) -> Any:
     """A cell as JSON would have it: empty is null, `relevant` is a list."""
     if not value.strip():
         return None
-    if column != "relevant":
-        return value
-    if value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except (RecursionError, ValueError):
-            return value  # named as no list, with its row
-    return [name.strip() for name in value.split(SEPARATOR) if name.strip()]
+    return [name.strip() for name in value.split(SEPARATOR) if name.strip()] if column == "relevant" else value
 
 
 def _check_header(names: list[str], where: str) -> None:

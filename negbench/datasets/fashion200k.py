@@ -77,10 +77,9 @@ class Fashion200K(ClassDataset):
         return cls.of_labels(
             kind,
             split,
-            dataclasses.replace(labels, content=reader.content),
+            dataclasses.replace(labels, place=reader.root, content=reader.content),
             language,
             lambda kept: _test_queries(kept, named, language),
-            reader.root,
             files,
             allow_missing=allow_missing,
         )

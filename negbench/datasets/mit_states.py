@@ -92,7 +92,6 @@ class MitStates(ClassDataset):
             labels,
             language,
             lambda kept: _test_queries(kept, language),
-            reader.root,
             found,
             allow_missing=allow_missing,
         )
@@ -159,7 +158,7 @@ def _labels(reader: Reader, split: str) -> Labels:
             image = without_extension(relative_path(inside.as_posix(), str(folder)))
             found[image] = f"{adjective} {noun}"
     content = hashlib.sha256(json.dumps(list(found)).encode()).hexdigest()
-    return Labels(list(found), list(found.values()), content=content)
+    return Labels(list(found), list(found.values()), place=folder, content=content)
 
 
 # --- queries -----------------------------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from negbench.contracts import check_option
-from negbench.datasets._decode import Decoded, decode_all
 from negbench.datasets.dataset import Dataset
 from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError, OptionError
-from negbench.executors import Here, Processes
 from negbench.registry import registry
 
 DEFAULT_SPLITS = ("train", "val")  # what a run reads
-CHUNK = 64  # images per task of a worker
 
 Progress = Callable[[int, int], None]  # images checked, images in all
 
@@ -91,7 +93,7 @@ def verify(
         options: of its `load` (root, ...), without split, images and allow_missing.
         splits: to check; left out, train and val, as far as the data set has them.
         images: whether image files are checked; without, counts and targets alone.
-        workers: processes that decode images; 0 decodes here.
+        workers: threads that decode images; 0 is one.
         progress: called with (images checked, images in all).
 
     Raises:
@@ -133,7 +135,9 @@ def verify(
     for image, (why, of) in bad.items():
         kind = "empty" if why == "empty file" else "missing"
         found.problems.append(Problem(kind, tuple(of), (image,), f"{image}: {why}"))
-    _check_images(found, files, workers, progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # metadata that PIL finds odd does not change the pixels
+        _check_images(found, files, workers, progress)
     return found
 
 
@@ -179,32 +183,49 @@ def _check_images(
     found: Verification, files: Mapping[str, ImageFiles], workers: int, progress: Progress | None
 ) -> None:
     """Decode every file once, fill the manifest, and find images of equal pixels."""
-    items = [(image, str(located.path(image))) for image, located in files.items()]
-    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
-    decoded: dict[str, Decoded] = {}
-    done = 0
-    for event in (Processes(workers) if workers else Here()).run(decode_all, chunks):
-        chunk = chunks[event.index]
-        if event.kind == "done":
-            decoded |= {each.image: each for each in event.value}
-        elif event.kind == "failed":
-            names = tuple(image for image, _ in chunk)
-            found.problems.append(Problem("undecodable", (), names, f"one of {len(names)} images: {event.value}"))
-        else:
-            continue
-        done += len(chunk)
-        if progress is not None:
-            progress(done, len(items))
     same: dict[str, list[str]] = {}
-    for image, located in files.items():
-        if (each := decoded.get(image)) is None:  # its worker died
-            continue
-        shown = _shown(located, image)
-        found.manifest[image] = Entry(shown, each.size, each.sha256)
-        if each.error:
-            found.problems.append(Problem("undecodable", (), (image,), f"{shown}: {each.error}"))
-        else:
-            same.setdefault(each.pixels, []).append(image)
+    paths = [located.path(image) for image, located in files.items()]
+    pool = ThreadPoolExecutor(workers or 1)
+    try:
+        for done, (image, each) in enumerate(zip(files, pool.map(_decode, paths), strict=True), start=1):
+            shown = _shown(files[image], image)
+            found.manifest[image] = Entry(shown, each.size, each.sha256)
+            if each.error:
+                found.problems.append(Problem("undecodable", (), (image,), f"{shown}: {each.error}"))
+            else:
+                same.setdefault(each.pixels, []).append(image)
+            if progress is not None:
+                progress(done, len(paths))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the images in hand alone
     for images in same.values():
         if len(images) > 1:
             found.problems.append(Problem("duplicate", (), tuple(images), f"equal pixels: {', '.join(images)}"))
+
+
+class _Decoded(NamedTuple):
+    """One image file: its size and SHA-256, the SHA-256 of its pixels, and why it cannot be decoded, if so."""
+
+    size: int
+    sha256: str
+    pixels: str
+    error: str
+
+
+def _decode(path: Path) -> _Decoded:
+    """Read and decode one file; a fault of the file is in `error`, on one line."""
+    from PIL import Image as pil
+
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        return _Decoded(0, "", "", error.strerror or str(error))
+    sha256 = hashlib.sha256(raw).hexdigest()
+    try:
+        with pil.open(io.BytesIO(raw)) as opened:
+            shown = opened.convert("RGBA")
+    except Exception as error:  # a damaged file can make PIL raise anything
+        return _Decoded(len(raw), sha256, "", (str(error).splitlines() or [type(error).__name__])[0])
+    digest = hashlib.sha256(f"{shown.size}".encode())
+    digest.update(shown.tobytes())
+    return _Decoded(len(raw), sha256, digest.hexdigest(), "")

@@ -106,9 +106,10 @@ def test_every_published_tensor_is_held_under_its_name(lavis: Any, family: Famil
         assert torch.equal(written[name], tensor), name
 
 
-def test_safetensors_with_lavis_names(tmp_path: Path, family: Family) -> None:
+def test_safetensors_with_lavis_names(tmp_path: Path, lavis: Any) -> None:
     from safetensors.torch import save_file
 
+    family = Family(lavis, "clip_vit_L")
     save_file({name: tensor.clone() for name, tensor in family.state.items()}, tmp_path / "model.safetensors")
     assert torch.equal(
         family.scores(family.load(tmp_path / "model.safetensors")), family.scores(family.load_state(family.state))

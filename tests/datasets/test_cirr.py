@@ -75,8 +75,8 @@ def submission_faults(files: dict[str, Any], captions: list[dict[str, Any]], nam
         for entry in captions:
             listed = body.get(str(entry["pairid"]), [])
             pool = set(entry["img_set"]["members"]) if metric == "recall_subset" else names
-            pool = pool - {entry["reference"]}
-            good = len(listed) == len(set(listed)) == min(count, len(pool)) and set(listed) <= pool
+            good = len(listed) == len(set(listed)) == min(count, len(pool) - 1)
+            good = good and set(listed) <= pool and entry["reference"] not in listed
             faults += [] if good else [f"{metric}: {entry['pairid']}"]
         if len(json.dumps(body, separators=(",", ":"))) > 5_000_000:
             faults.append(f"{metric}: size")

@@ -32,7 +32,6 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("fashioniq", {"caption_mode": "random4", "corpus": "images"}),
     ("fashioniq", {"caption_mode": "comma", "protocol": "val"}),
     ("mit-states", {}),
-    ("mit-states", {"weighting": "pair"}),
     ("synthetic", {}),
     ("triplets", {}),
     ("triplets", {"exclude_reference": True}),
