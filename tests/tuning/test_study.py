@@ -316,7 +316,8 @@ def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
     book = Book(tmp_path / "toy", spec_of(base_of("dqe"), pruner="none"), None, 16)
     book.work(lambda trial: [0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2], silent)
     page = study_page(book)
-    parts = {part.key: part for sections in page.chapters.values() for section in sections for part in section.parts if hasattr(part, "key")}
+    sections = [section for found in page.chapters.values() for section in found]
+    parts = {part.key: part for section in sections for part in section.parts if hasattr(part, "key")}
     assert {"history", "importance", "trials"} <= set(parts)
     history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
     best = list(history["best so far"].get_ydata())
