@@ -325,7 +325,6 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
                 "the 10th to the 90th percentile. Thick: the pool. Square: the target. Bars: the two steepest drops; "
                 "marks at the median place. Batch strategies have no pool.",
                 tuple(panels),
-                across=4,
                 file=not charts,
             )
     return charts
