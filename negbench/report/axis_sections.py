@@ -15,7 +15,7 @@ from negbench.analysis.leader import FOLDED
 from negbench.analysis.tuned_gain import tuned_frame
 from negbench.analysis.verdicts import VerdictRow
 from negbench.analysis.words import label_of
-from negbench.report.charts import Chart, Panel, heat, line_style, squares
+from negbench.report.charts import Chart, Panel, heat, label_ends, line_style, squares, tall_enough
 from negbench.report.page import PageSection, Part, Table
 
 if TYPE_CHECKING:
@@ -164,17 +164,18 @@ def _along(dials: Dials, rows: Sequence[VerdictRow], index: int, key: str, words
     """The metric of every strategy along one dial, a panel for each setting of the others."""
     axis = dials.axes[index]
     panels = [
-        Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line))
+        Panel(dials.label(line[0], without=index), _lines(dials, rows, index, line), tall_enough(len(_styles(rows))))
         for line in dials.lines_along(index)
     ]
     text = f"{label_of(rows[0].metric)} (%) along {axis.name}; bars are the intervals of the means ({_size(rows)})."
-    return Chart(key, f"Along {axis.name}{words}", text, tuple(panels))
+    return Chart(key, f"Along {axis.name}{words}", text, tuple(panels), direct=True)
 
 
 def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[Point]) -> Callable[[Axes], None]:
     styles = _styles(rows)
 
     def draw(axes: Axes) -> None:
+        ends = []
         for number, (name, style) in enumerate(styles.items()):
             points = [
                 (x, row) for x, p in enumerate(line) for row in at_point(rows, dials.label(p)) if row.strategy == name
@@ -184,6 +185,8 @@ def _lines(dials: Dials, rows: Sequence[VerdictRow], index: int, line: Sequence[
                 y = [100 * row.mean for _, row in points]
                 reach = 100 * np.array([[r.mean - r.low for _, r in points], [r.high - r.mean for _, r in points]])
                 axes.errorbar(x, y, yerr=np.maximum(reach, 0), label=name, elinewidth=0.7, **style)
+                ends.append((y[-1], name, style["color"]))
+        label_ends(axes, ends)
         axes.set_xticks(range(len(line)), [str(point[index]) for point in line])
         axes.set(xlabel=dials.axes[index].name, ylabel=f"{label_of(rows[0].metric)} (%)")
 
@@ -195,15 +198,17 @@ def matrix_chart(rows: Sequence[VerdictRow], key: str, where: str) -> Chart:
     systems = list(dict.fromkeys(row.system for row in rows))
     strategies = sorted({row.strategy for row in rows})
     cells: dict[tuple[int, ...], tuple[float, str]] = {}
+    undecided = set[tuple[int, ...]]()
     for row in rows:
         own = row.verdict == "baseline"
         if own or row.compared:
             place = (strategies.index(row.strategy), systems.index(row.system))
             text = "own" if own else f"{100 * row.difference:+.1f} {SIGNS[row.verdict]}"
             cells[place] = (0.0 if own else row.difference, text)
+            undecided |= {place} if row.verdict == "undecided" else set()
     text = (
         f"Difference in {label_of(rows[0].metric)} (points) to each system with its own negatives, {rows[0].seeds} "
-        f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below."
+        f"seeds, {rows[0].queries} queries; {READ_SIGNS}; purple is above 0, orange below, grey undecided."
     )
-    panel = heat(strategies, systems, cells, differences=True)
+    panel = heat(strategies, systems, cells, differences=True, undecided=undecided)
     return Chart(key, f"Every system with every strategy's negatives{where}", text, (panel,), 1)

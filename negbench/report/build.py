@@ -291,7 +291,6 @@ def _charts(parts: Sequence[Runs]) -> list[PageSection]:
     """A section for each kind of chart, with one chart per data set and backbone."""
     drawn: list[tuple[str, str, Callable[[Runs], Chart | None]]] = [
         ("false-negatives", "False negatives", figures.false_negatives),
-        ("trade-offs", "Trade-offs", figures.trade_offs),
         ("training", "Training", figures.training),
         ("pools", "Pools", figures.pools),
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -150,23 +151,27 @@ def heat(
     cells: Mapping[tuple[int, ...], tuple[float, str]],
     *,
     differences: bool = False,
+    undecided: Collection[tuple[int, ...]] = (),
 ) -> Panel:
     """A heat map: (number of the row, of the column) -> value and the text in its cell.
 
-    Darker is higher; of `differences`, purple is above and orange below 0, which is white.
+    Darker is higher; of `differences`, purple is above and orange below 0, which is white. What is `undecided` stays
+    white, its text is grey.
     """
 
     def draw(axes: Axes) -> None:
         values = np.full((len(rows), len(columns)), np.nan)
         for place, (value, _) in cells.items():
-            values[place] = value
-        reach = np.nanmax(np.abs(values)) or 1.0
-        ends = (-reach, reach) if differences else (np.nanmin(values), np.nanmax(values))
+            values[place] = math.nan if place in undecided else value
+        every = [value for value, _ in cells.values()]
+        reach = max(map(abs, every)) or 1.0
+        ends = (-reach, reach) if differences else (min(every), max(every))
         image = axes.imshow(values, cmap="PuOr" if differences else "Blues", vmin=ends[0], vmax=ends[1], aspect="auto")
         for (y, x), (value, text) in cells.items():
             red, green, blue, _ = image.to_rgba(np.array(value))
-            dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
-            axes.text(x, y, text, ha="center", va="center", color="#ffffff" if dark else "#16202a", fontsize=7.5)
+            color = "#ffffff" if 0.3 * red + 0.6 * green + 0.1 * blue < 0.5 else "#16202a"
+            color = GREY if (y, x) in undecided else color
+            axes.text(x, y, text, ha="center", va="center", color=color, fontsize=7.5)
         squares(axes, rows, columns)
 
     return Panel("", draw, 0.27 * len(rows) + 0.1)

@@ -17,7 +17,7 @@ from negbench.analysis.words import label_of, listed, number, percent, signed
 from negbench.grid.comparison import Group
 from negbench.mining import curves
 from negbench.mining.curves import Curves
-from negbench.report.charts import GREY, MARKERS, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, label_ends, line_style, tall_enough
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,10 +27,9 @@ _MOMENTS = {
     "warm": ("after the warm-up", PALETTE[1]),
     "end": ("at the end", PALETTE[0]),
 }
-_NAMED = 8  # points of a scatter plot that are named beside them, at most
 VERDICTS = {  # colour and marker: told apart without colours too
     "better": (PALETTE[2], "^"),
-    "worse": (PALETTE[3], "v"),
+    "worse": (PALETTE[1], "v"),
     "equal": (PALETTE[0], "s"),
     "undecided": (GREY, "o"),
 }
@@ -176,6 +175,9 @@ def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabe
             if isinstance(row, str):
                 axes.text(-0.01, y, row, transform=beside, ha="right", va="center", color=GREY, fontstyle="italic")
                 continue
+            before = lines[y - 1] if y else ""
+            if not isinstance(before, str) and negatives_text(before.negatives) != negatives_text(row.negatives):
+                axes.axhline(y - 0.5, color=GREY, linewidth=0.5, linestyle=":")
             color, marker = VERDICTS.get(row.verdict, (GREY, "o"))
             for title, end, text in shown:
                 weight = "bold" if title == columns[0][0] and row.mean == best[row.loss] else "normal"
@@ -323,7 +325,6 @@ def score_curves(runs: Runs) -> dict[str, Chart]:
                 "the 10th to the 90th percentile. Thick: the pool. Square: the target. Bars: the two steepest drops; "
                 "marks at the median place. Batch strategies have no pool.",
                 tuple(panels),
-                across=4,
                 file=not charts,
             )
     return charts
@@ -383,60 +384,9 @@ def _curves(found: Sequence[_Curve]) -> Callable[[Axes], None]:
     return draw
 
 
-# --- strategies against each other -------------------------------------------------------------------------------
-
-
-def trade_offs(runs: Runs) -> Chart | None:
-    """Main metric against the false-negative rate of the draws, and against the time that mining took."""
-    if len(runs.groups) < 2:
-        return None
-    name = label_of(runs.main)
-    against: list[tuple[str, str, Callable[[Group], float | None]]] = [
-        (f"{name} and false negatives", "false negatives among the draws (%)", _false_negative_rate),
-        (f"{name} and mining time", "mining (seconds a run)", _mining_seconds),
-    ]
-    panels = []
-    for title, label, value_of in against:
-        points = [(group, x) for group in runs.groups if (x := value_of(group)) is not None and math.isfinite(x)]
-        if points:
-            panels.append(Panel(title, _points(runs, points, label, f"{name} (%)")))
-    losses = tuple((MARKERS[i % len(MARKERS)], GREY, loss) for i, loss in enumerate(runs.losses))
-    text = (
-        f"Each point is a strategy under a loss, {runs.size}: colour is the strategy, marker the loss, bars are one "
-        "standard deviation over seeds. Up and to the left is better. Seconds depend on the machine and its load."
-    )
-    legend = losses if len(losses) > 1 else ()
-    direct = len(runs.groups) <= _NAMED
-    return Chart(runs.key("trade-offs"), f"What {name} comes with", text, tuple(panels), 2, legend, direct=direct)
-
-
-def _points(runs: Runs, points: Sequence[tuple[Group, float]], xlabel: str, ylabel: str) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        for group, x in points:
-            values = 100 * np.array(group.values("metrics", runs.main))
-            color = line_style(runs.index(group))["color"]
-            if len(values) > 1:
-                axes.errorbar([x], [values.mean()], yerr=[values.std(ddof=1)], fmt="none", ecolor=color, linewidth=1)
-            marker = MARKERS[runs.losses.index(group.labels["loss"]) % len(MARKERS)]
-            axes.plot([x], [values.mean()], marker, color=color, markersize=5)
-            if len(points) <= _NAMED:
-                axes.annotate(group.labels["strategy"], (x, values.mean()), (4, 3), "data", "offset points", color=color)
-        for strategy in runs.strategies:  # one entry of the legend each, whatever the marker
-            index = sorted(runs.strategies).index(strategy)
-            axes.plot([], [], "-", color=line_style(index)["color"], linewidth=4, label=strategy)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-
-    return draw
-
-
 def _false_negative_rate(group: Group) -> float | None:
     values = group.values("behaviour", "false_negative_rate_draws")
     return 100 * float(np.mean(values)) if values else None
-
-
-def _mining_seconds(group: Group) -> float | None:
-    values = group.values("seconds", "mine")
-    return sum(values) / len(group.runs) if values else None
 
 
 def _slug(text: str) -> str:

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from negbench.errors import NegbenchError
+from typing import Any
 
 PATH = Path(__file__).with_name("published.json")
 
@@ -85,102 +82,23 @@ def rows_beside(manifest: Mapping[str, Any], metrics: Collection[str]) -> list[P
     return [] if known["partial"] else rows_for(name, split, protocol, metrics, manifest["config"]["dataset"])
 
 
+@cache
 def published_rows() -> tuple[PublishedRow, ...]:
     """All rows, table by table."""
-    return read_published(PATH)
+    book = json.loads(PATH.read_text(encoding="utf-8"))
+    return tuple(_row(table, row, book["papers"][table["paper"]]) for table in book["tables"] for row in table["rows"])
 
 
-@cache
-def read_published(path: Path) -> tuple[PublishedRow, ...]:
-    """Rows of a file in the format of `published.json`.
-
-    Raises:
-        NegbenchError: a file that is not of the format, one line with the place.
-    """
-    try:
-        book = _Book.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise NegbenchError(f"{path}: {place}: {first['msg']}".replace("\n", " ")) from error
-    except OSError as error:
-        raise NegbenchError(f"cannot read {path}: {error.strerror or error}") from error
-    return tuple(row for table in book.tables for row in table.flat(book.papers[table.paper]))
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-_Text = Annotated[str, Field(min_length=1)]
-
-
-class _Row(_Strict):
-    row: _Text
-    values: list[float | None]  # of the table's columns, None where nothing is printed
-    backbone: str = ""
-    negatives: str = ""
-    note: str = ""
-
-
-class _Table(_Strict):
-    paper: _Text
-    table: _Text
-    dataset: _Text
-    split: _Text
-    protocol: _Text
-    unit: Literal["percent", "plain"]
-    columns: list[_Text]
-    rows: Annotated[list[_Row], Field(min_length=1)]
-    note: str = ""
-    requires: dict[str, list[Any]] = {}
-    secondary: bool = False
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(set(self.columns)) != len(self.columns):
-            raise ValueError("a column is there twice")
-        for row in self.rows:
-            if len(row.values) != len(self.columns):
-                raise ValueError(f"row {row.row}: {len(row.values)} values for {len(self.columns)} columns")
-            if self.unit == "percent" and any(value is not None and not 0 <= value <= 100 for value in row.values):
-                raise ValueError(f"row {row.row}: a value is no percentage")
-        return self
-
-    def flat(self, citation: str) -> list[PublishedRow]:
-        scale = 100 if self.unit == "percent" else 1
-        return [
-            PublishedRow(
-                paper=self.paper,
-                table=self.table,
-                row=row.row,
-                citation=citation,
-                dataset=self.dataset,
-                split=self.split,
-                protocol=self.protocol,
-                metrics={
-                    name: value / scale
-                    for name, value in zip(self.columns, row.values, strict=True)
-                    if value is not None
-                },
-                backbone=row.backbone,
-                negatives=row.negatives,
-                note=row.note,
-                about=self.note,
-                secondary=self.secondary,
-                requires=self.requires,
-            )
-            for row in self.rows
-        ]
-
-
-class _Book(_Strict):
-    papers: dict[str, str]
-    tables: list[_Table]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for table in self.tables:
-            if table.paper not in self.papers:
-                raise ValueError(f"no paper '{table.paper}'")
-        return self
+def _row(table: Mapping[str, Any], row: Mapping[str, Any], citation: str) -> PublishedRow:
+    scale = 100 if table["unit"] == "percent" else 1
+    printed = zip(table["columns"], row["values"], strict=True)
+    return PublishedRow(
+        **{key: table[key] for key in ("paper", "table", "dataset", "split", "protocol")},
+        row=row["row"],
+        citation=citation,
+        metrics={name: value / scale for name, value in printed if value is not None},
+        **{key: row.get(key, "") for key in ("backbone", "negatives", "note")},
+        about=table.get("note", ""),
+        secondary=table.get("secondary", False),
+        requires=table.get("requires", {}),
+    )

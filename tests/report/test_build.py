@@ -109,7 +109,7 @@ def unwrapped(text: str) -> str:
 
 
 def test_every_section_is_there_and_linked(page: Parsed) -> None:
-    text = "leader false-negatives trade-offs training pools scores behaviour regime gallery negatives tests cells"
+    text = "leader false-negatives training pools scores behaviour regime gallery negatives tests cells"
     want = text.split()
     assert [i for i in page.ids if i in want] == want
     links = [h for h in page.hrefs if h.startswith("#") and not h.startswith("#image")]
@@ -201,7 +201,7 @@ def test_every_chart_is_drawn_with_its_words_and_written(page: Parsed, compared:
     written = {path.stem for path in (compared / "small" / "report" / "figures").glob("*.png")}
     shown = {i.removeprefix("figure-") for i in page.ids if i.startswith("figure-")}
     assert shown == written | {"scores-info-nce"}  # of score curves, those under the first loss are files
-    assert {"forest", "training", "pools", "trade-offs", "scores-bradley-terry"} <= shown
+    assert {"forest", "training", "pools", "scores-bradley-terry"} <= shown
     assert page.unnamed == 0
     for name in written:
         with Image.open(compared / "small" / "report" / "figures" / f"{name}.png") as opened:
@@ -279,7 +279,7 @@ def test_the_forest_plot_holds_the_intervals_and_verdicts_of_the_rows(compared: 
 def test_colours_are_the_same_in_every_figure(compared: Path) -> None:
     runs = runs_of(compared)
     seen: dict[str, set[str]] = {}
-    for chart in (figures.training(runs), figures.pools(runs), figures.trade_offs(runs)):
+    for chart in (figures.training(runs), figures.pools(runs)):
         assert chart is not None
         for panel in chart.panels:
             axes = drawn(panel)
@@ -328,7 +328,7 @@ def test_a_single_run(compared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Parsed(written[0].read_text(encoding="utf-8"))
     assert written[0] == run / "report" / "index.html"
     assert {"metrics", "training", "pools", "scores", "gallery", "notes", "settings"} <= set(page.ids)
-    assert not {"negatives", "trade-offs", "leader", "published", "figure-forest"} & set(page.ids)  # none is empty
+    assert not {"negatives", "leader", "published", "figure-forest"} & set(page.ids)  # none is empty
     head, *rows = page.tables["table-metrics"]
     result = RunFolder(run).result
     values = {row[0]: row[head.index("in-batch")] for row in rows}

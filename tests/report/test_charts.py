@@ -7,12 +7,13 @@ import itertools
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
 from negbench.analysis.words import label_of, latex, listed, markdown, number, percent, signed, spread
-from negbench.report.charts import PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
+from negbench.report.charts import GREY, PALETTE, Chart, Panel, heat, label_ends, line_style, saved, tall_enough
 
 
 def lines(axes: Any) -> None:
@@ -45,7 +46,8 @@ def test_names_at_the_ends_of_lines_are_in_order_and_apart() -> None:
     axes = Figure().add_subplot()
     axes.plot([0, 1], [0, 100])
     label_ends(axes, [(50.0, "b", "C0"), (50.1, "c", "C1"), (0.0, "a", "C2"), (100.0, "e", "C3"), (99.9, "d", "C4")])
-    heights = {label.get_text(): label.xy[1] for label in axes.texts}
+    labels: list[Any] = list(axes.texts)
+    heights = {label.get_text(): label.xy[1] for label in labels}
     places = [heights[name] for name in "abcde"]
     gap = 0.15 / tall_enough(5)
     assert all(above - below >= gap - 1e-9 for below, above in itertools.pairwise(places))
@@ -73,6 +75,12 @@ def test_heat_map_cells() -> None:
     assert [t.get_text() for t in axes.get_yticklabels()] == ["r1", "r2"]
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
     assert axes.images[0].get_clim() == (-3, 3)  # 0 in the middle
+    grey = heat(("r1",), ("c1", "c2"), {(0, 0): (-1.0, "low"), (0, 1): (3.0, "high")}, undecided={(0, 1)})
+    axes = Figure().add_subplot()
+    grey.draw(axes)
+    assert [text.get_color() == GREY for text in axes.texts] == [False, True]
+    values: Any = axes.images[0].get_array()
+    assert np.isnan(np.ma.filled(values, np.nan)[0]).tolist() == [False, True]
 
 
 def test_beyond_the_palette_dashes_separate_series() -> None:

@@ -62,56 +62,38 @@ def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "n
     return book
 
 
-def test_the_reported_split_is_never_touched(
+def test_trials_and_seeds_share_a_dev_part_that_is_encoded_once_and_the_reported_split_is_never_touched(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    real = scene.load_split
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    asked, opened = list[str](), list[int]()
+    load_split, open_scene = scene.load_split, scene.open_scene
 
     def watched(config: Any, split: str, **options: Any) -> Any:
         asked.append(split)
-        return real(config, split, **options)
+        return load_split(config, split, **options)
 
-    monkeypatch.setattr(scene, "load_split", watched)
-    SCENES.clear()
-    book = toy_study(toy_sets, tmp_path, trials=2)
-    assert asked == ["train"]  # once for all trials, and nothing else
-    (run,) = book.frozen()[0].user_attrs["runs"]
-    folder = RunFolder(tmp_path / "s" / "cells" / run)
-    assert not [name for point in folder.metrics() for name in point if name.startswith("val/")]
-    assert folder.manifest["dataset"]["scored"] == "dev"
-    train = {q.id for q in real(folder.config.dataset, "train", images=False).queries}
-    assert set(folder.ranks()["query"]) < train
-
-
-def test_all_trials_and_seeds_share_the_dev_part(toy_sets: list[str], tmp_path: Path) -> None:
-    book = toy_study(toy_sets, tmp_path, trials=2, seeds=2, pruner="none")
-    runs = [RunFolder(tmp_path / "s" / "cells" / r) for t in book.frozen() for r in t.user_attrs["runs"]]
-    assert len(runs) == 4
-    assert len({tuple(run.ranks()["query"]) for run in runs}) == 1
-    for trial in book.frozen():
-        values = [
-            RunFolder(tmp_path / "s" / "cells" / r).result["metrics"]["average/recall"]
-            for r in trial.user_attrs["runs"]
-        ]
-        assert trial.values == pytest.approx([np.mean(values)])
-    assert sorted({run.config.seed for run in runs}) == [0, 1]
-
-
-def test_images_are_encoded_once(toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
-    opened: list[int] = []
-    real = scene.open_scene
-
-    def watched(*arguments: Any) -> Any:
-        found = real(*arguments)
+    def counted(*arguments: Any) -> Any:
+        found = open_scene(*arguments)
         opened.append(found.encoded)
         return found
 
-    monkeypatch.setattr(scene, "open_scene", watched)
+    monkeypatch.setattr(scene, "load_split", watched)
+    monkeypatch.setattr(scene, "open_scene", counted)
     SCENES.clear()
-    toy_study(toy_sets, tmp_path / "runs", trials=3)
+    book = toy_study(toy_sets, tmp_path, trials=2, seeds=2, pruner="none")
+    assert asked == ["train"]  # once for all trials, and nothing else
     assert opened == [3 * 32]
+    runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
+    train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
+    (shared,) = {tuple(run.ranks()["query"]) for mine in runs for run in mine}
+    assert set(shared) < train
+    for trial, mine in zip(book.frozen(), runs, strict=True):
+        assert trial.values == pytest.approx([np.mean([run.result["metrics"]["average/recall"] for run in mine])])
+        assert [run.config.seed for run in mine] == [0, 1]
+        for run in mine:
+            assert run.manifest["dataset"]["scored"] == "dev"
+            assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
 
 
 def test_the_same_study_twice_gives_the_same_values(toy_sets: list[str], tmp_path: Path) -> None:
@@ -316,7 +298,8 @@ def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
     book = Book(tmp_path / "toy", spec_of(base_of("dqe"), pruner="none"), None, 16)
     book.work(lambda trial: [0.5 - (float(trial.params["strategy.alpha"]) - 0.1) ** 2], silent)
     page = study_page(book)
-    parts = {part.key: part for sections in page.chapters.values() for section in sections for part in section.parts if hasattr(part, "key")}
+    sections = [section for found in page.chapters.values() for section in found]
+    parts = {part.key: part for section in sections for part in section.parts if hasattr(part, "key")}
     assert {"history", "importance", "trials"} <= set(parts)
     history = {line.get_label(): line for line in drawn(parts["history"].panels[0]).lines}
     best = list(history["best so far"].get_ydata())
@@ -338,7 +321,7 @@ def drawn(panel: Any) -> Any:
 def test_kill_of_the_command_loses_the_running_trials_only(
     toy_sets: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
 ) -> None:
-    more = ("--trials", "5", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none")
+    more = ("--trials", "4", "--final-seeds", "0", "--pruner", "none", "--tracking-uri", "none")
     arguments = command(toy_sets, tmp_path, *more)
     process = start_command([*arguments, "--workers", "2"])
     for line in process.stdout:
@@ -354,7 +337,7 @@ def test_kill_of_the_command_loses_the_running_trials_only(
     frozen = book.frozen()
     assert {t.number: t.values for t in frozen if t.number in before} == before
     assert [t.number for t in frozen if "deaths" in t.user_attrs] == running
-    assert book.counts()["finished"] == len(frozen) == 5
+    assert book.counts()["finished"] == len(frozen) == 4
 
 
 def test_pruned_is_not_an_error_of_a_run(toy_sets: list[str], tmp_path: Path) -> None:

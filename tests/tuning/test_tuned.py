@@ -133,30 +133,6 @@ def _check_tuned_runs(runs: Path, searched: list[Tuning]) -> None:
     assert {cell["hash"] for cell in tuned if cell["strategy"] == "all-corpus"} < plain
 
 
-@pytest.mark.slow
-def test_workers_make_the_same_trials(
-    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sets = [part for text in vector_sets for part in ("--set", text)]
-    for name, workers in (("one", "1"), ("two", "2")):
-        command = [
-            "compare",
-            "--strategies",
-            "top-k,after-target",
-            "--seeds",
-            "1",
-            "--name",
-            name,
-            "--workers",
-            workers,
-        ]
-        command += ["--runs-dir", str(tmp_path), "--tracking-uri", "none", "--no-audit", "--no-report", "--tuned", "2"]
-        assert negbench([*command, *sets]) == 0
-    kept = [read_json(tmp_path / name / "comparison.json")["tuned"]["tunings"] for name in ("one", "two")]
-    assert [each["found"] for each in kept[0]] == [each["found"] for each in kept[1]]
-    assert [each["best"] for each in kept[0]] == [each["best"] for each in kept[1]]
-
-
 def test_a_search_that_fails_is_told_and_the_others_go_on(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
