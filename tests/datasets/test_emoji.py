@@ -198,7 +198,7 @@ def test_pictures_are_drawn_once_and_open(root: Path) -> None:
 
 
 def test_options_that_do_not_fit_are_refused(root: Path) -> None:
-    for options, message in (
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"artists": ("apple",)}, "artists must be one of"),
         ({"artists": ()}, "one artist"),
         ({"artists": ("noto", "noto")}, "each once"),
@@ -207,7 +207,8 @@ def test_options_that_do_not_fit_are_refused(root: Path) -> None:
         ({"artists": ("noto",), "references": ("fluent",)}, "style is kept"),
         ({"train_queries": 0}, "train_queries"),
         ({"split": "test"}, "train or val"),
-    ):
+    ]
+    for options, message in mistakes:
         with pytest.raises(OptionError, match=message):
             load(root, **{"split": "train", **options})
 
