@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import subprocess
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import atomic_write, locked, read_json, write_json
 from negbench.runfolder import RunFolder, final_values
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
+_PATIENCE = 10  # seconds for a store to answer
+_FORGET = 60.0  # seconds in which a store that did not answer is not asked again
+_SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and what was said
 _NOTE = "mlflow.json"  # in a folder: where its copy is
 _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
@@ -126,16 +130,39 @@ class Tracker:
         return without_secrets(self.uri)
 
     def client(self) -> MlflowClient:
-        """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
+        """Client of a store that exists: the first process makes it, under a lock, before any other opens it.
+
+        Raises:
+            RunError: a store that fails, or has not answered within ten seconds a moment ago.
+        """
+        since, error = _SILENT.get(self.uri, (-math.inf, None))
+        if error is not None and time.monotonic() - since < _FORGET:
+            raise error
+        try:
+            with self.answering(), self.guard():
+                client = self._opened()
+        except RunError as error:
+            if not self._is_file:
+                _SILENT[self.uri] = time.monotonic(), error
+            raise
+        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
+
+    def _opened(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
+        from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
-        with self.guard():
-            self._set_aside()
-            client = MlflowClient(tracking_uri=self.uri)
-            client.search_experiments(max_results=1)
-        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
+        # MLflow tries a server seven times and a database ten times, for minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))
+        os.environ.setdefault("PGCONNECT_TIMEOUT", str(_PATIENCE))
+        self._set_aside()
+        if self.uri.startswith(("postgresql", "mysql", "mssql")):
+            create_engine(self.uri).connect().close()
+        client = MlflowClient(tracking_uri=self.uri)
+        client.search_experiments(max_results=1)
+        return client
 
     @property
     def _is_file(self) -> bool:
@@ -169,7 +196,7 @@ class Tracker:
         Raises:
             RunError: no such experiment, or none with a run; a store that fails.
         """
-        with self._answering():
+        with self.answering():
             client = self.client()
             known = {e.experiment_id: e for e in client.search_experiments()}
             if name is None:
@@ -185,22 +212,24 @@ class Tracker:
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """RunError where the store fails in this block: for commands that need nothing else."""
+    def answering(self) -> Iterator[None]:
+        """RunError, in one line and without secrets, where the store fails in this block."""
         try:
             yield
         except NegbenchError:
             raise
         except Exception as error:
-            raise RunError(f"{self.shown} fails ({first_line(error)})") from error
+            why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
+            raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)})") from error
 
     @contextmanager
     def _tolerated(self, lost: str) -> Iterator[None]:
-        """A warning, which names what is lost, where the store fails in this block."""
+        """A line in the log, which names what is lost, where the store fails in this block."""
         try:
-            yield
-        except Exception as error:
-            warnings.warn(f"{self.shown} fails ({first_line(error)}): {lost}", stacklevel=4)
+            with self.answering():
+                yield
+        except NegbenchError as error:
+            log.warning("%s: %s", error, lost)
 
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Id of the experiment `name`, made if absent."""
@@ -241,7 +270,7 @@ class Tracker:
         """
         kept = _noted(folder.path / _NOTE) or {}
         log = RunLog(self, folder, tolerant=False)
-        with self._answering():
+        with self.answering():
             log.start(folder.config.flat(), kept.get("tags", {}))
             log.artifacts(folder.result)
             log.finish("FINISHED")
@@ -273,7 +302,7 @@ class Tracker:
         kept = _noted(folder.path / _NOTE)
         if kept is None or kept["uri"] != self.shown:
             return False
-        with self._answering(), suppress(MlflowException):  # it is not there
+        with self.answering(), suppress(MlflowException):  # it is not there
             info = self.client().get_run(kept["run_id"]).info
             return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
         return False
@@ -474,11 +503,12 @@ class RunLog:
         if self.error is not None:
             return
         try:
-            action()
-        except Exception as error:
+            with self.tracker.answering():
+                action()
+        except NegbenchError as error:
             if not self._tolerant:
                 raise
-            self.error = first_line(error)
+            self.error = str(error)
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
@@ -498,12 +528,6 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
     items = [Metric(name, float(value), now, step) for name, value, step in points]
     for start in range(0, len(items), 1000):
         client.log_batch(run_id, metrics=items[start : start + 1000])
-
-
-def first_line(error: Exception) -> str:
-    """Kind and first line of an error of the store's, as they may be printed."""
-    text = str(error).strip().split("\n")[0]
-    return without_secrets(f"{type(error).__name__}: {text}")
 
 
 def _noted(note: Path) -> dict[str, Any] | None:

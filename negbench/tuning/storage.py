@@ -62,7 +62,7 @@ def open_storage(url: str, study: str, folder: Path) -> tuple[Any, Hold]:
             url,
             isolation_level="AUTOCOMMIT",  # a transaction as long as a trial would keep the server from cleaning up
             poolclass=sqlalchemy.NullPool,
-            connect_args={"options": _KEEPALIVE},
+            connect_args={"options": _KEEPALIVE, "connect_timeout": 10},
         )
         with _server_lock(server, "", "tables"):  # two workers that make the tables at once fail
             storage = optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
