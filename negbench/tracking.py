@@ -11,12 +11,10 @@ import json
 import logging
 import math
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,16 +46,6 @@ _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "m
 def default_uri(root: Path) -> str:
     """The sqlite store in the runs folder."""
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
-
-
-@cache
-def git_commit() -> str:
-    """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
 
 
 class Pruned(Exception):
@@ -383,19 +371,6 @@ class Tracker:
                         self.end(kept["run_id"], "KILLED")
                 raise
 
-    def describe(self, note: Path, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay.
-
-        A store that fails costs a warning.
-        """
-        kept = _noted(note)
-        if not self.enabled or kept is None:
-            return
-        with self._tolerated("its parent run has no metrics"):
-            client, run_id = self.client(), str(kept["run_id"])
-            log_params(client, run_id, params)
-            log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
-
     def close_parent(
         self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], shown: Shown = Shown()
     ) -> None:
@@ -542,7 +517,7 @@ def _noted(note: Path) -> dict[str, Any] | None:
 def _origin() -> dict[str, str]:
     from negbench import __version__
 
-    return {"negbench.version": __version__, "mlflow.source.git.commit": git_commit(), "mlflow.source.name": "negbench"}
+    return {"negbench.version": __version__, "mlflow.source.name": "negbench"}
 
 
 def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> str:
