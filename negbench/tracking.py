@@ -316,16 +316,11 @@ class Tracker:
             if not lock.exists():  # a trial that is held by a database server
                 continue
             with suppress(BlockingIOError), locked(lock, wait=False):
-                self.end(kept["run_id"], "KILLED")
+                client.set_terminated(kept["run_id"], status="KILLED")
                 if folder.status == "finished":
                     self.export(folder)
                 mended.append(folder.run_id)
         return mended
-
-    def end(self, run_id: str, status: str) -> None:
-        """End a run whose own process cannot: it was killed."""
-        if self.enabled:
-            self.client().set_terminated(run_id, status=status)
 
     # --- the run that others hang under ---------------------------------------------------------------------------
 
@@ -366,9 +361,10 @@ class Tracker:
             try:
                 yield
             except Stopped:
-                if kept := _noted(note):
+                kept = _noted(note)
+                if kept is not None and kept["uri"] == self.shown:
                     with suppress(Exception):  # `mend` does it later
-                        self.end(kept["run_id"], "KILLED")
+                        self.client().set_terminated(kept["run_id"], status="KILLED")
                 raise
 
     def close_parent(
