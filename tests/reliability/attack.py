@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from negbench.testing.vector_files import write_vectors
 
@@ -133,7 +133,8 @@ def main() -> int:
         for number, command in enumerate(COMMANDS):
             begun = time.monotonic()
             assert finished(start(command, sets, place / f"straight-{number}")) == 0
-            span, want, ways, differing = time.monotonic() - begun, table(place / f"straight-{number}"), Counter(), 0
+            span, want = time.monotonic() - begun, table(place / f"straight-{number}")
+            ways, differing = Counter[str](), 0
             for attempt in itertools.count():
                 struck = sum(ways[way] for way in WAYS)
                 if struck >= kills:
