@@ -54,6 +54,9 @@ mutants: $(STAMP) ## mutation tests: the tests must fail on single faults in the
 fuzz: $(STAMP) ## 10,000 strange options and files, new ones each time; none may end in a traceback
 	NEGBENCH_FUZZ=10000 $(BIN)/python -m pytest -q -s --timeout 0 tests/reliability/test_fuzz.py
 
+attack: $(STAMP) ## kill grids and studies at random moments, and compare their tables (KILLS=200, SEED=0)
+	$(BIN)/python tests/reliability/attack.py --kills $(or $(KILLS),200) --seed $(or $(SEED),0)
+
 lint: $(STAMP) ## ruff, mypy, import rules, hadolint; known vulnerabilities of dependencies, as advice
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,4 +77,4 @@ system: ## install Debian packages for the browser tests (as root); without them
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium
 
-.PHONY: help install demo pictures test faults fuzz mutants lint docs bench system
+.PHONY: help install demo pictures test faults attack fuzz mutants lint docs bench system

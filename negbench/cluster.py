@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from negbench.errors import NegbenchError, OptionError, quoted
 from negbench.executors import GRACE, Event, Function, death, outcome_of
 from negbench.files import locked
-from negbench.signals import Stopped, check_stopped
+from negbench.signals import check_stopped, ending_of
 
 MOVES_SCORES = False  # where a run is computed, not what it is
 
@@ -136,9 +136,7 @@ class Ray:
                             raise NegbenchError(event.value)
                         yield event
             except SystemError as error:  # of Ray's compiled code, where a signal's handler raises
-                if isinstance(error.__cause__, Stopped):
-                    raise error.__cause__ from None
-                raise
+                raise ending_of(error) or error from None
             finally:
                 _cancel(list(active))
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from typing import TypeVar
+from urllib.parse import quote, unquote
 
 MOVES_SCORES = False  # messages
 
@@ -26,25 +27,37 @@ _URL = re.compile(r"([a-zA-Z][\w+.-]*://)(\S*)")
 _HOST = re.compile(
     r"(\[[\da-fA-F:.]+\]|[^\s:/@?]*)(:\d*)?(?=[/?#]|$)"
 )  # and a port: then nobody's name stands before it
-_SECRET = re.compile(r"pass|pwd|token|secret|api_?key|access_?key|credential|signature|odbc", re.IGNORECASE)
+_SECRET = r"(?i:[\w.-]*(?:pass|pwd|token|secret|(?<!ssl)key|sig|cred|auth|odbc)[\w.-]*)=[^&;#\s'\"()]*"
+_DATABASES = ("postgres", "mysql", "mariadb", "mssql", "oracle")  # whose user is a name; elsewhere it may be a token
+_WORDS = re.compile(r"[^\s:/@?#&=;]+")
 
 
-def without_secrets(text: str) -> str:
-    """`text` with its URLs as they may be printed and stored: no passwords, nor parameters that are secret.
+def without_secrets(text: str, address: str = "") -> str:
+    """`text` with its addresses as they may be printed and stored: no passwords, nor parameters that are secret.
 
-    The user's name stays, but for http, where it may be a token.
+    Args:
+        text: an address, or a message that holds some.
+        address: of a store that `text` is about: what is secret of it goes wherever it stands, as libraries quote
+            parts of addresses.
     """
-    return _URL.sub(lambda found: found[1] + _address(found[1], found[2]), text)
+    text = _URL.sub(lambda found: found[1] + _without_user(found[1], found[2]), text)
+    for secret in (rf"(?<=[?&;#]){_SECRET}[&;]", rf"[?&;#]{_SECRET}"):  # before another parameter, and the last
+        text = re.sub(secret, "", text)
+    hidden = {*_WORDS.findall(address)} - {*_WORDS.findall(without_secrets(address))} if address else set[str]()
+    for word in {form(each) for each in hidden for form in (str, quote, unquote)}:
+        text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "***", text)
+    return text
 
 
-def _address(scheme: str, rest: str) -> str:
-    place, *parameters = re.split(r"\?(?=\w+=)", rest, maxsplit=1)  # a password may hold any character, '?' and '@' too
-    if not _HOST.match(place):
-        user, at, place = place.rpartition("@")
-        if at and not scheme.startswith("http"):
-            place = f"{user.partition(':')[0]}@{place}"
-    kept = [each for each in "".join(parameters).split("&") if not _SECRET.search(each.partition("=")[0])]
-    return place + ("?" + "&".join(kept) if any(kept) else "")
+def _without_user(scheme: str, rest: str) -> str:
+    """An address behind `://` without its password, which may hold any character, '?' and '@' too."""
+    parameters = re.search(r"[?#](?=\w+=)", rest)
+    end = parameters.start() if parameters else len(rest)
+    at = max(rest.rfind("@", 0, end), rest.rfind("@") if "@" not in rest[:end] else -1)
+    if at < 0 or _HOST.match(rest[:end]):
+        return rest
+    user = rest[:at].partition(":")[0]
+    return f"{user}@{rest[at + 1 :]}" if scheme.startswith(_DATABASES) else rest[at + 1 :]
 
 
 class NegbenchError(Exception):

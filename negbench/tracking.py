@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-import subprocess
+import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from negbench.display import log
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import atomic_write, locked, read_json, write_json
 from negbench.runfolder import RunFolder, final_values
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "negbench"
 _FLUSH_SECONDS = 5.0
+_PATIENCE = 10  # seconds for a store to answer
+_FORGET = 60.0  # seconds in which a store that did not answer is not asked again
+_SILENT: dict[str, tuple[float, RunError]] = {}  # URI -> when it did not answer, and what was said
 _NOTE = "mlflow.json"  # in a folder: where its copy is
 _ALIVE = ".alive"  # lock of a parent run's folder
 _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
@@ -44,16 +46,6 @@ _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "m
 def default_uri(root: Path) -> str:
     """The sqlite store in the runs folder."""
     return f"sqlite:///{root.resolve() / 'mlflow.db'}"
-
-
-@cache
-def git_commit() -> str:
-    """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
 
 
 class Pruned(Exception):
@@ -126,16 +118,39 @@ class Tracker:
         return without_secrets(self.uri)
 
     def client(self) -> MlflowClient:
-        """Client of a store that exists: the first process makes it, under a lock, before any other opens it."""
+        """Client of a store that exists: the first process makes it, under a lock, before any other opens it.
+
+        Raises:
+            RunError: a store that fails, or has not answered within ten seconds a moment ago.
+        """
+        since, error = _SILENT.get(self.uri, (-math.inf, None))
+        if error is not None and time.monotonic() - since < _FORGET:
+            raise error
+        try:
+            with self.answering(), self.guard():
+                client = self._opened()
+        except RunError as error:
+            if not self._is_file:
+                _SILENT[self.uri] = time.monotonic(), error
+            raise
+        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
+
+    def _opened(self) -> MlflowClient:
         from mlflow.tracking import MlflowClient
+        from sqlalchemy import create_engine
 
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # not a line for every table of a new store
-        with self.guard():
-            self._set_aside()
-            client = MlflowClient(tracking_uri=self.uri)
-            client.search_experiments(max_results=1)
-        return cast("MlflowClient", _Guarded(client, self.guard)) if self._is_file else client
+        # MLflow tries a server seven times and a database ten times, for minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(_PATIENCE))
+        os.environ.setdefault("PGCONNECT_TIMEOUT", str(_PATIENCE))
+        self._set_aside()
+        if self.uri.startswith(("postgresql", "mysql", "mssql")):
+            create_engine(self.uri).connect().close()
+        client = MlflowClient(tracking_uri=self.uri)
+        client.search_experiments(max_results=1)
+        return client
 
     @property
     def _is_file(self) -> bool:
@@ -169,7 +184,7 @@ class Tracker:
         Raises:
             RunError: no such experiment, or none with a run; a store that fails.
         """
-        with self._answering():
+        with self.answering():
             client = self.client()
             known = {e.experiment_id: e for e in client.search_experiments()}
             if name is None:
@@ -185,22 +200,24 @@ class Tracker:
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """RunError where the store fails in this block: for commands that need nothing else."""
+    def answering(self) -> Iterator[None]:
+        """RunError, in one line and without secrets, where the store fails in this block."""
         try:
             yield
         except NegbenchError:
             raise
         except Exception as error:
-            raise RunError(f"{self.shown} fails ({first_line(error)})") from error
+            why = " ".join(f"{type(error).__name__}: {error}".strip().split("\n")[0].split())
+            raise RunError(f"{self.shown} fails ({without_secrets(why, self.uri)})") from error
 
     @contextmanager
     def _tolerated(self, lost: str) -> Iterator[None]:
-        """A warning, which names what is lost, where the store fails in this block."""
+        """A line in the log, which names what is lost, where the store fails in this block."""
         try:
-            yield
-        except Exception as error:
-            warnings.warn(f"{self.shown} fails ({first_line(error)}): {lost}", stacklevel=4)
+            with self.answering():
+                yield
+        except NegbenchError as error:
+            log.warning("%s: %s", error, lost)
 
     def experiment(self, client: MlflowClient, name: str) -> str:
         """Id of the experiment `name`, made if absent."""
@@ -241,7 +258,7 @@ class Tracker:
         """
         kept = _noted(folder.path / _NOTE) or {}
         log = RunLog(self, folder, tolerant=False)
-        with self._answering():
+        with self.answering():
             log.start(folder.config.flat(), kept.get("tags", {}))
             log.artifacts(folder.result)
             log.finish("FINISHED")
@@ -273,7 +290,7 @@ class Tracker:
         kept = _noted(folder.path / _NOTE)
         if kept is None or kept["uri"] != self.shown:
             return False
-        with self._answering(), suppress(MlflowException):  # it is not there
+        with self.answering(), suppress(MlflowException):  # it is not there
             info = self.client().get_run(kept["run_id"]).info
             return bool(info.lifecycle_stage == "deleted" or info.status == "FINISHED")
         return False
@@ -299,16 +316,11 @@ class Tracker:
             if not lock.exists():  # a trial that is held by a database server
                 continue
             with suppress(BlockingIOError), locked(lock, wait=False):
-                self.end(kept["run_id"], "KILLED")
+                client.set_terminated(kept["run_id"], status="KILLED")
                 if folder.status == "finished":
                     self.export(folder)
                 mended.append(folder.run_id)
         return mended
-
-    def end(self, run_id: str, status: str) -> None:
-        """End a run whose own process cannot: it was killed."""
-        if self.enabled:
-            self.client().set_terminated(run_id, status=status)
 
     # --- the run that others hang under ---------------------------------------------------------------------------
 
@@ -355,23 +367,11 @@ class Tracker:
             try:
                 yield
             except Stopped:
-                if kept := _noted(note):
+                kept = _noted(note)
+                if kept is not None and kept["uri"] == self.shown:
                     with suppress(Exception):  # `mend` does it later
-                        self.end(kept["run_id"], "KILLED")
+                        self.client().set_terminated(kept["run_id"], status="KILLED")
                 raise
-
-    def describe(self, note: Path, params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Parameters and metrics of a parent run itself; metrics may be renewed, parameters must stay.
-
-        A store that fails costs a warning.
-        """
-        kept = _noted(note)
-        if not self.enabled or kept is None:
-            return
-        with self._tolerated("its parent run has no metrics"):
-            client, run_id = self.client(), str(kept["run_id"])
-            log_params(client, run_id, params)
-            log_points(client, run_id, [(key, value, 0) for key, value in metrics.items()])
 
     def close_parent(
         self, note: Path, name: str, summaries: Sequence[SummaryRun], artifacts: Sequence[Path], shown: Shown = Shown()
@@ -480,11 +480,12 @@ class RunLog:
         if self.error is not None:
             return
         try:
-            action()
-        except Exception as error:
+            with self.tracker.answering():
+                action()
+        except NegbenchError as error:
             if not self._tolerant:
                 raise
-            self.error = first_line(error)
+            self.error = str(error)
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, Any]) -> None:
@@ -506,12 +507,6 @@ def log_points(client: MlflowClient, run_id: str, points: list[tuple[str, float,
         client.log_batch(run_id, metrics=items[start : start + 1000])
 
 
-def first_line(error: Exception) -> str:
-    """Kind and first line of an error of the store's, as they may be printed."""
-    text = str(error).strip().split("\n")[0]
-    return without_secrets(f"{type(error).__name__}: {text}")
-
-
 def _noted(note: Path) -> dict[str, Any] | None:
     """What a folder remembers of its copy; None where there is none, or where it is damaged: a copy is made again."""
     try:
@@ -524,7 +519,7 @@ def _noted(note: Path) -> dict[str, Any] | None:
 def _origin() -> dict[str, str]:
     from negbench import __version__
 
-    return {"negbench.version": __version__, "mlflow.source.git.commit": git_commit(), "mlflow.source.name": "negbench"}
+    return {"negbench.version": __version__, "mlflow.source.name": "negbench"}
 
 
 def _log_summary(client: MlflowClient, experiment: str, parent: str, summary: SummaryRun) -> str:

@@ -23,6 +23,8 @@ def task(value: Any, report: Report) -> Any:
         raise NegbenchError("mend this")
     if value == "fault":
         raise ValueError("ours")
+    if value == "leave":
+        os._exit(0)
     report(f"at {value}")
     return value * 2
 
@@ -44,6 +46,11 @@ def test_failures_stop_nothing(workers: int) -> None:
     told = [e.value for e in events if e.kind == "note" and "tried again" not in e.value]
     assert len(events) - len(told) == len(tasks) + 2 * (workers > 1)
     assert sorted(told) == sorted(f"at {n}" for n in tasks if isinstance(n, int))
+
+
+def test_a_worker_that_leaves_without_an_error_is_one() -> None:
+    (event,) = Processes(1, retries=0).run(task, ["leave"])
+    assert (event.kind, event.value) == ("failed", "its worker process died (exit code 0)")
 
 
 def parent_of(value: int, report: Report) -> int:

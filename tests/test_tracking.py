@@ -6,12 +6,16 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
 
+from negbench import tracking
 from negbench.cli.main import run as negbench
 from negbench.files import write_json
 from negbench.loop import record
@@ -111,6 +115,42 @@ def test_a_failing_store_costs_a_remark_not_the_run(tmp_path: Path, toy_sets: li
     result = run(toy_sets, tmp_path, uri="sqlite:////dev/null/mlflow.db")
     assert result.tracking_error
     assert RunFolder(result.path).status == "finished"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A server that takes connections and never says a word; a store has a second to answer."""
+    monkeypatch.setattr(tracking, "_PATIENCE", 1)
+    monkeypatch.setattr(tracking, "_SILENT", {})
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "PGCONNECT_TIMEOUT"):
+        monkeypatch.setenv(name, "")  # put back after the test, which sets it
+        monkeypatch.delenv(name)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg", "refused"])
+def test_a_store_that_does_not_answer_costs_seconds_and_a_line_and_ui_copies_later(
+    scheme: str, silent: socket.socket, vector_sets: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    host, port = silent.getsockname()
+    if scheme == "refused":
+        silent.close()
+        scheme = "postgresql+psycopg"
+    uri = f"{scheme}://alice:secret@{host}:{port}/store"
+    sets = list(itertools.chain(*(["--set", text] for text in vector_sets)))
+    command = ["compare", "--strategies", "qure,dqe", "--losses", "bradley-terry", "--seeds", "2", "--no-report"]
+    begun = time.monotonic()
+    assert negbench([*command, "--name", "c", *sets, "--runs-dir", str(tmp_path), "--tracking-uri", uri]) == 0
+    waited = time.monotonic() - begun
+    out, err = capfd.readouterr()
+    assert "secret" not in out + err
+    (line,) = [line for line in err.splitlines() if " fails (" in line]
+    assert "no MLflow run for 'c'" in line
+    assert "retried" not in err
+    assert len(list(tmp_path.glob("*/result.json"))) == 4
+    assert waited < 30
+    assert len(Tracker.open(tmp_path).copy_missing()) == 4
 
 
 def test_none_keeps_no_copy(tmp_path: Path, toy_sets: list[str]) -> None:

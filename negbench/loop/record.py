@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import resource
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +71,16 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
+def git_commit() -> str:
+    """Commit of the checkout that negbench runs from, '-dirty' where it has changes; '' outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
 def tags(run: OpenRun) -> dict[str, str]:
     """What identifies a run among others, repeated on every MLflow run."""
     config, identity, val = run.config, run.backbone.identity, run.scene.val.dataset
@@ -81,6 +92,7 @@ def tags(run: OpenRun) -> dict[str, str]:
         "backbone.preprocessing": identity.preprocessing,
         "gallery": ", ".join(f"{name} {len(columns)}" for name, columns in val.groups.items()),
         "code": code_version(run.config),
+        "mlflow.source.git.commit": git_commit(),
         "strategy": config.strategy.name,
         "loss": config.loss.name,
         "backbone": config.backbone.name,

@@ -16,7 +16,7 @@ from negbench.errors import NegbenchError
 from negbench.files import SUMS, cache_dir, damaged_in, runs_dir, sweep
 from negbench.loop.record import versions
 from negbench.runfolder import RunFolder
-from negbench.tracking import Tracker, first_line
+from negbench.tracking import Tracker
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,10 @@ def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:
         yield "no store yet" if tracker.enabled else "no copy is kept", False
         return
     try:
-        mended = tracker.mend()
-    except Exception as error:  # of whatever kind the store's driver raises
-        yield f"{tracker.shown} does not answer: {first_line(error)}", True
+        with tracker.answering():
+            mended = tracker.mend()
+    except NegbenchError as error:
+        yield str(error), True
         return
     yield f"{tracker.shown} answers", False
     if mended:

@@ -190,7 +190,7 @@ def finish(console: Console, book: Book, final: Final | None, tracking_uri: str 
     elif finished(book)[0].number == 0:
         console.print("the default is the best trial: nothing to compare it with", highlight=False)
     page, *written = write_page(book.folder / "report", study_page(book))
-    _close_parent(book, final, tracking_uri, written)
+    _close_parent(book, tracking_uri, written)
     for line in (f"stored {book.folder}", f"page   {page}", f"look   {dashboard_command(book)}"):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -227,18 +227,7 @@ def dashboard_command(book: Book) -> str:
 # --- MLflow ------------------------------------------------------------------------------------------------------
 
 
-def _close_parent(book: Book, final: Final | None, tracking_uri: str | None, written: Sequence[Path]) -> None:
-    tracker, note, spec = Tracker.open(book.folder.parent, tracking_uri), book.folder / "mlflow.json", book.spec
-    params: dict[str, Any] = {"sampler": spec.sampler, "pruner": spec.active_pruner}
-    params |= {"seeds": ",".join(map(str, spec.seeds)), "minimise": spec.minimise or "", "sampler_seed": spec.seed}
-    params |= {f"space/{knob.key}": knob.text() for knob in spec.space.knobs}
-    best = finished(book)[0]
-    metrics = {f"trials/{state}": float(count) for state, count in book.counts().items()}
-    metrics |= {"best/recall": best.values[0], "best/trial": float(best.number)}
-    metrics |= {f"importance/{key}": share for key, share in importance(book).items()}
-    if final is not None:
-        metrics |= {"final/default": final.default.mean, "final/best": final.best.mean}
-        metrics |= {"final/difference": final.test.value, "final/p_value": final.test.p_value}
-    tracker.describe(note, params, metrics)
-    seen = trials_shown("objective/recall", [knob.key for knob in spec.space.knobs], "\n\n".join(_answer(book)))
-    tracker.close_parent(note, book.name, [], written, seen)
+def _close_parent(book: Book, tracking_uri: str | None, written: Sequence[Path]) -> None:
+    tracker, knobs = Tracker.open(book.folder.parent, tracking_uri), [knob.key for knob in book.spec.space.knobs]
+    seen = trials_shown("objective/recall", knobs, "\n\n".join(_answer(book)))
+    tracker.close_parent(book.folder / "mlflow.json", book.name, [], written, seen)

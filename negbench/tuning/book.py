@@ -216,6 +216,9 @@ def _opened(url: str) -> BaseStorage:
     try:
         if "://" not in url:
             return JournalStorage(JournalFileBackend(url))
+        if url.startswith(("postgresql", "mysql")):  # a server that does not answer is given up after ten seconds
+            patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}
+            return optuna.storages.RDBStorage(url, engine_kwargs=patience)
         storage: Any = optuna.storages.get_storage(url)
         return storage
     except Exception as error:  # whatever the journal's reader and the database's driver raise

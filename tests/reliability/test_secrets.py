@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from mlflow.store.db.db_types import DATABASE_ENGINES
+from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
 from negbench.cli.main import run as negbench
 from negbench.errors import without_secrets
@@ -26,8 +28,13 @@ URI = f"http://alice:{SECRET}@127.0.0.1:9"
         ("mysql://alice:p@w/pw?pw@host:3306/db", "mysql://alice@host:3306/db"),
         ("postgresql://alice:pw@host/db?sslmode=require&password=pw", "postgresql://alice@host/db?sslmode=require"),
         ("https://host/x?access_token=pw", "https://host/x"),
+        ("databricks://pw@profile", "databricks://profile"),
+        ("https://host/x?sig=pw&a=1#b", "https://host/x?a=1#b"),
+        ("url: /api?a=1&key=pw (Caused by ...)", "url: /api?a=1 (Caused by ...)"),
+        ("https://alice:p?w=1@host/x", "https://host/x"),
+        ("postgresql://alice@host/db?sslkey=/a/b.key&sslpassword=pw", "postgresql://alice@host/db?sslkey=/a/b.key"),
         ("postgresql://alice@host/db?options=a@b&sslpassword=pw", "postgresql://alice@host/db?options=a@b"),
-        ("cannot reach http://a:pw@host/: no route (ftp://b:pw@h)", "cannot reach http://host/: no route (ftp://b@h)"),
+        ("cannot reach http://a:pw@host/: no route (ftp://b:pw@h)", "cannot reach http://host/: no route (ftp://h)"),
     ],
 )
 def test_no_secret_is_left_of_an_address(given: str, want: str) -> None:
@@ -49,6 +56,34 @@ def test_no_secret_is_left_of_an_address(given: str, want: str) -> None:
 )
 def test_an_address_without_a_secret_stays(given: str) -> None:
     assert without_secrets(given) == given
+
+
+SCHEMES = sorted({*_tracking_store_registry._registry, *DATABASE_ENGINES, "postgresql+psycopg", "redis"} - {"", "file"})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *(f"alice:{password}@host:1/db" for password in (SECRET, f"a/{SECRET}", f"a?b={SECRET}", f"@{SECRET}#a@")),
+        *(f"host/db?{name}={SECRET}" for name in ("sig", "key", "token", "X-Amz-Signature", "password", "apiKey")),
+        *(f"alice@host/db?a=1&{name}={SECRET}&b=2" for name in ("sig", "key", "access_token")),
+        f"host/db#token={SECRET}",
+    ],
+)
+def test_every_scheme_that_a_store_may_have(scheme: str, rest: str) -> None:
+    """MLflow's own and SQLAlchemy's, in any sentence, and in the parts that a library makes of them."""
+    address = f"{scheme}://{rest}"
+    assert SECRET not in without_secrets(address)
+    assert SECRET not in without_secrets(f"no route to '{address}': (url: {address})")
+    part = f"Max retries exceeded with url: /{rest}/api (host='{SECRET}', to 'alice:{SECRET}')"
+    assert SECRET not in without_secrets(part, address)
+    assert "host" in without_secrets(address)
+
+
+@pytest.mark.parametrize("address", [f"databricks://{SECRET}@host", f"https://{SECRET}@host", f"uc://{SECRET}@host"])
+def test_a_user_that_may_be_a_token(address: str) -> None:
+    assert without_secrets(address) == f"{address.partition('://')[0]}://host"
 
 
 def found_in(folder: Path) -> list[str]:

@@ -262,9 +262,6 @@ def test_the_command_from_start_to_test(
         assert final["test"]["value"] == pytest.approx(np.mean(values["dqe best"]) - np.mean(values["dqe default"]))
     (parent,) = [run for run in mlflow_runs(tmp_path, "s") if run.data.tags["negbench.kind"] == "study"]
     assert parent.info.status == "FINISHED"
-    assert parent.data.params["pruner"] == "median"
-    assert parent.data.metrics["trials/finished"] == counts["finished"]
-    assert parent.data.metrics["best/recall"] == best.values[0]
     assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
     experiment = MlflowClient(default_uri(tmp_path)).get_experiment_by_name("s")
     view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.trials"])["state"])
