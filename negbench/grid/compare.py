@@ -11,9 +11,9 @@ from typing import Any
 from negbench.config import RunConfig
 from negbench.display import notes, stages
 from negbench.errors import OptionError
-from negbench.grid.axes import Axes
+from negbench.grid.axes import Axes, listed
 from negbench.grid.cells import SCENES, Cell, plan
-from negbench.grid.comparison import ComparisonFolder, default_name
+from negbench.grid.comparison import ComparisonFolder, check_place, default_name
 from negbench.grid.dials import dial_cells, parse_dial, points_of
 from negbench.grid.systems import system_cells
 from negbench.layers import read_recipe
@@ -113,7 +113,9 @@ def _check(asked: Compare) -> None:
 
 
 def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> ComparisonFolder:
-    return ComparisonFolder(runs / (asked.name or default_name(cells)), about)
+    folder = runs / (asked.name or default_name(cells))
+    check_place(folder, "comparison")
+    return ComparisonFolder(folder, about)
 
 
 def _size(axes: Axes, **more: int) -> str:
@@ -156,7 +158,7 @@ def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     if asked.losses is not None:
         raise OptionError("--systems brings each system's own loss: leave --losses out")
     _single(axes, "--systems", "backbones", "datasets")
-    names = asked.systems.split(",") if isinstance(asked.systems, str) else list(asked.systems)
+    names = listed(asked.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
     for name in chosen:
         system(name, "--systems")  # raises

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from negbench import files
 from negbench.errors import NegbenchError, RunError, without_secrets
 from negbench.files import DamagedError
+from negbench.grid.comparison import check_place
 from negbench.signals import Stopped
 from negbench.tracking import Pruned
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
@@ -58,6 +59,7 @@ class Book:
 
     def __init__(self, folder: Path, name: str, spec: StudySpec | None, url: str, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        check_place(folder, "study")
         self.folder, self.name, self.url, self.trials = folder, name, url, trials
         self._storage, self.hold = open_storage(url, name, folder)
         with self.hold():

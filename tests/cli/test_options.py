@@ -32,6 +32,34 @@ def test_help_has_a_short_flag(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith("Usage: negbench")
 
 
+def test_the_help_of_compare_is_two_screens_in_groups(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert negbench(["compare", "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 100
+        titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
+        assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
+        flags = [found[1] for line in lines if (found := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
+        assert sorted(flags) == sorted(set(flags))
+        assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
+        examples = lines[lines.index("Examples:") + 1 :]
+        assert all(line.startswith("  negbench compare --") for line in examples)
+        assert len(examples) > 2
+
+
+def test_the_commands_are_told_in_whole_sentences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert negbench(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "..." not in out.partition("Start:")[2]
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert negbench(["--version"]) == 0
     assert capsys.readouterr().out == f"negbench {__version__}\n"
