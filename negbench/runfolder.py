@@ -169,7 +169,9 @@ class RunFolder:
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""
-        return self.table("ranks")
+        frame = self.table("ranks")
+        with self._intact("ranks.parquet"):
+            return frame.astype({"target_rank": "int64", "gallery_size": "int64"})
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """What `write_table` wrote, or some columns of it."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from negbench import __version__
+from negbench.cli.main import app
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.executors import Here, Processes
@@ -48,6 +51,18 @@ def test_the_help_of_compare_is_two_screens_in_groups(
         examples = lines[lines.index("Examples:") + 1 :]
         assert all(line.startswith("  negbench compare --") for line in examples)
         assert len(examples) > 2
+
+
+def test_every_example_of_the_help_is_a_command_line() -> None:
+    root = typer.main.get_command(app)
+    commands = {**root.commands, **root.commands["data"].commands}  # type: ignore[attr-defined]
+    told = [line for command in commands.values() for line in getattr(command, "examples", ())]
+    assert len(told) > 25
+    for line in told:
+        first, *words = shlex.split(line)
+        assert first == "negbench"
+        name, *rest = words[1:] if words[0] == "data" else words
+        commands[name].make_context(name, rest).close()  # raises where there is no such flag
 
 
 def test_the_commands_are_told_in_whole_sentences(

@@ -315,6 +315,24 @@ def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) ->
     assert "tests" not in page.ids
 
 
+def test_values_of_another_type_are_one_line(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(compared, runs)
+    folder = RunFolder(next(runs.glob("qure-*-s0-*")))
+    ranks = folder.ranks()
+    folder.write_ranks(ranks.assign(target_rank="first"))
+    assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "ranks.parquet is damaged (" in line
+    folder.write_ranks(ranks)
+    (folder.path / "metrics.jsonl").unlink()
+    assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"run {folder.run_id} has lost metrics.jsonl" in line
+
+
 def test_data_that_are_gone_do_not_stop_the_report(
     compared: Path, tmp_path: Path, words_of: Callable[[Path], str]
 ) -> None:
