@@ -93,12 +93,8 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
 
 def _check(asked: Compare) -> None:
     """Refuse options that do nothing without another, and axes whose cells make no common table."""
-    for given, flag, wanted, needed in (
-        (asked.search, "--search", asked.tuned, "--tuned N"),
-        (asked.sample, "--sample", asked.dials, "--dial KEY=VALUE,VALUE"),
-    ):
-        if given and not wanted:
-            raise OptionError(f"{flag} has no effect alone: add {needed}")
+    if asked.search and not asked.tuned:
+        raise OptionError("--search has no effect alone: add --tuned N")
     used = {
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),
@@ -141,7 +137,7 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     _single(axes, "--dial", "losses", "backbones", "datasets")
     dials = [parse_dial(text) for text in asked.dials]
-    points = points_of(dials, asked.sample)
+    points = points_of(dials)
     with stages("plan") as display:
         cells, undefined = dial_cells(dials, points, axes, runs=runs, display=display, scenes=SCENES)
     notes(f"no point {label}: {reason}" for label, reason in undefined.items())

@@ -454,7 +454,6 @@ MISTAKES = [
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
     (["--alpha", "1.5"], "--alpha 1.5: input should be less than 1"),
     (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
-    (["--sample", "2"], "--sample has no effect alone: add --dial"),
     (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
     (["--dial", "train.lr=1,2", "--losses", "all"], "--dial compares on one of the losses"),
