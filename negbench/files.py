@@ -183,9 +183,16 @@ def flaw(path: Path) -> str | None:
 
 def damaged_in(folder: Path) -> list[str]:
     """Names of the listed files of a sealed folder that hold something else than what was written there."""
-    lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
-    names = dict.fromkeys(line[66:] for line in lines)
-    return [name for name in names if name and (folder / name).is_file() and flaw(folder / name)]
+    return [name for name in names_in(folder) if (folder / name).is_file() and flaw(folder / name)]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the files that a sealed folder lists, each once; none where it is not sealed."""
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return list(dict.fromkeys(line[66:] for line in lines if line[66:]))
 
 
 @contextlib.contextmanager

@@ -354,7 +354,6 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
         flags=("--dial",),
         metavar="KEY=VALUE,VALUE",
     )
-    sample: int | None = option(None, "With --dial: compute this many random combinations of the values.", ge=1)
     systems: Any = option(
         None,
         "Comma-separated published systems, or all: train each with every strategy's negatives (see `list systems`).",

@@ -24,7 +24,7 @@ import torch
 
 from negbench.config import RunConfig
 from negbench.errors import RunError
-from negbench.files import SUMS, atomic_write, intact, locked, read_json, seal, write_json
+from negbench.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
 from negbench.registry import registry
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ Status = Literal["finished", "failed", "interrupted", "new"]
 # are; always: compute anew whatever there is
 Overwrite = Literal["failed", "never", "always"]
 Step = Literal["reuse", "leave", "resume", "anew"]
+_SPARE = {"checkpoint.pt", "error.txt", "mlflow.json", "model.safetensors"}  # which a finished run can do without
 _ANEW = "delete it and result.json beside it, and the command that computed the run computes it again"
 _FIRST = "delete checkpoint.pt in its folder, and the run starts again from its first epoch"
 
@@ -120,11 +121,21 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What `write_result` wrote; RunError where the run is not finished."""
+        """What `write_result` wrote; RunError where the run is not finished, or has lost some of its files."""
         if self.status != "finished":
             raise RunError(f"run {self.run_id} is not finished ({self.status})")
+        if lost := self.lost():
+            mend = "delete its result.json, and the command that computed the run computes it again"
+            raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {mend}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
         return value
+
+    def lost(self) -> list[str]:
+        """What belongs to a finished run and is no longer there; its weights may be deleted to save space."""
+        listed = names_in(self.path)
+        pools = sorted(name for name in listed if name.startswith("pools-"))
+        spare = {*_SPARE, *pools[:-2]}  # a refresh drops the pools of the last but one
+        return [name for name in listed if name not in spare and not (self.path / name).exists()]
 
     def write_error(self, text: str) -> None:
         """Why the run failed."""
@@ -172,7 +183,9 @@ class RunFolder:
 
     def ranks(self) -> pd.DataFrame:
         """What `write_ranks` wrote."""
-        return self.table("ranks")
+        frame = self.table("ranks")
+        with self._intact("ranks.parquet"):
+            return frame.astype({"target_rank": "int64", "gallery_size": "int64"})
 
     def table(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         """What `write_table` wrote, or some columns of it."""

@@ -18,7 +18,7 @@ from negbench.display import Display, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import runs_dir
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, default_name, groups_of
+from negbench.grid.comparison import ComparisonFolder, check_place, default_name, groups_of
 from negbench.grid.compute import computed, executor_of
 from negbench.layers import layers_of
 from negbench.loop.runs import plan_run
@@ -93,7 +93,9 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
         run_of = {row["hash"]: row["run"] for row in folder.cells() if row["run"] is not None}
         outcomes = [Outcome(cell, run_of[cell.hash], None, True) for cell in plan.cells if cell.hash in run_of]
     else:
-        folder = ComparisonFolder(runs / (asked.name or default_name(plan.cells).replace("compare-", "claims-")))
+        path = runs / (asked.name or default_name(plan.cells).replace("compare-", "claims-"))
+        check_place(path, "claims")
+        folder = ComparisonFolder(path, {"kind": "claims"})
         outcomes = _compute(asked, plan, folder, say)
     with stages("judge") as display:
         findings = _findings(plan, outcomes, runs, display)

@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
         Audit,
         audit,
         help="Show what strategies would draw, without training: false negatives, hardness, diversity, fallbacks.",
-        examples=["negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit"],
+        examples=[
+            "negbench audit --strategy qure,top-k --backbone tiny --dataset synthetic --out audit",
+            "negbench audit --run RUN --judge clip",
+        ],
     )
 
 

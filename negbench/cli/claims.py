@@ -21,7 +21,11 @@ def register(app: typer.Typer) -> None:
         claims,
         help="Test what the papers claim about negatives: each is confirmed, refuted, undecided or not testable here. "
         "Computes the runs that are missing. Rerun the command to resume.",
-        examples=["negbench claims --only 5,8,17 --seeds 3"],
+        examples=[
+            "negbench claims --only 5,8,17 --seeds 3",
+            "negbench claims --recipe world --workers 2",
+            "negbench claims --compare demo",
+        ],
     )
 
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
-from negbench.options import Options, extra_of
+from negbench.options import (
+    DataOptions,
+    Options,
+    OverwriteOptions,
+    PluginOptions,
+    RunsOptions,
+    SetOptions,
+    SettingsOptions,
+    TrackedOptions,
+    WorkerOptions,
+    extra_of,
+)
 
 
 def add(
@@ -43,8 +55,52 @@ def add(
     )
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     command.__name__ = name
-    epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]) if examples else None
-    app.command(name, help=help, epilog=epilog, rich_help_panel=panel)(command)
+    cls = type(f"_{name.title()}", (_Grouped,), {"examples": tuple(examples)})
+    app.command(name, cls=cls, help=help, rich_help_panel=panel)(command)
+
+
+class _Grouped(TyperCommand):
+    """Its help has a section for each group of options, and examples that can be copied: no line of them is broken."""
+
+    examples: ClassVar[tuple[str, ...]] = ()
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections, the command's own options first."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (row := parameter.get_help_record(ctx)) is not None:
+                argument = parameter.param_type_name == "argument"
+                title = "Arguments" if argument else getattr(parameter, "rich_help_panel", None) or "Output"
+                sections.setdefault(title, []).append(row)
+        for title in sorted(sections, key=_SECTIONS.index):
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"  {line}\n")
+
+
+_SECTIONS = ("Arguments", "Options", "Settings", "Data", "Computing", "Output")
+_SECTION_OF: dict[type[Options], str] = {  # all other options are a command's own
+    PluginOptions: "Settings",
+    SetOptions: "Settings",
+    SettingsOptions: "Settings",
+    DataOptions: "Data",
+    WorkerOptions: "Computing",
+    OverwriteOptions: "Computing",
+    RunsOptions: "Computing",
+    TrackedOptions: "Computing",
+}
+
+
+def _section(name: str, model: type[Options]) -> str:
+    """Section of a field's flag: that of the class that declares it."""
+    home = next(each for each in reversed(model.__mro__) if name in vars(each).get("__annotations__", {}))
+    return _SECTION_OF.get(home, "Options")
 
 
 def _ordered(model: type[Options]) -> list[str]:
@@ -69,6 +125,7 @@ def _parameter(name: str, model: type[Options]) -> inspect.Parameter:
         flag = "--" + name.replace("_", "-")
         named = extra["flags"] or ((f"{flag}/--no-{flag[2:]}",) if default is True else (flag,))
         info = typer.Option(missing, *named, help=help, metavar=extra["metavar"], show_default=False)
+        info.rich_help_panel = _section(name, model)
     hint = kind if required else kind | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=hint)
 

@@ -21,7 +21,10 @@ def register(app: typer.Typer) -> None:
         Doctor,
         doctor,
         help="Check versions, devices, disk, stores and every stored file; clear what killed processes left.",
-        examples=["negbench doctor"],
+        examples=[
+            "negbench doctor",
+            "negbench doctor --runs-dir other/runs",
+        ],
     )
 
 

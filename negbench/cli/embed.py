@@ -20,7 +20,10 @@ def register(app: typer.Typer) -> None:
         embed,
         help="Embed every image and text that the triplets of a folder name by an encoder of your own, and write "
         "images.npz and texts.npz there: negbench init then makes a recipe of them.",
-        examples=["negbench embed my-data --encoder open_clip:ViT-B-32:openai"],
+        examples=[
+            "negbench embed my-data --encoder open_clip:ViT-B-32:openai",
+            "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",
+        ],
     )
 
 

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
         Evaluate,
         evaluate,
         help="Score a finished run on any data set, or ready-made rankings without any model.",
-        examples=["negbench evaluate RUN --dataset cirr --split test1 --submission DIR"],
+        examples=[
+            "negbench evaluate RUN --dataset cirr --split test1 --submission DIR",
+            "negbench evaluate RUN --dataset fashioniq",
+            "negbench evaluate --ranks rankings.json --dataset circo",
+        ],
     )
 
 

@@ -29,7 +29,11 @@ def register(app: typer.Typer) -> None:
         List,
         list_,
         help="List strategies, losses, backbones, datasets, systems, recipes: a line, the paper. NAME: options.",
-        examples=["negbench list backbones precomputed"],
+        examples=[
+            "negbench list backbones precomputed",
+            "negbench list",
+            "negbench list strategies",
+        ],
     )
 
 

@@ -34,7 +34,7 @@ class _Grouped(TyperGroup):
         for title, names in _GROUPS.items():
             rows = [(name, self.commands[name]) for name in (name.rstrip("_") for name in names)]
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(formatter.width - 14)) for name, command in rows])
+                formatter.write_dl([(name, command.get_short_help_str(limit=300)) for name, command in rows])
 
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app = typer.Typer(
     cls=_Grouped,
     help="Which negatives should a composed-image-retrieval model be trained against? Compare strategies fairly.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -128,7 +128,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 # a folder or disk that cannot be read or written is the user's to mend wherever it shows
 _OF_THE_MACHINE = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EIO),
     *(errno.ENAMETOOLONG, errno.ELOOP),  # of a path that the user gave, wherever it is looked up
 )
 

@@ -72,7 +72,9 @@ def remarks(console: Any, found: Iterable[str]) -> None:
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 _QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: no notes, no progress.")]
-_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Also print detailed tables, and how long each stage takes.")]
+_VERBOSE = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print detailed tables and the time of each stage.")
+]
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:

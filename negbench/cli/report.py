@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
         Report,
         report,
         help="Write one self-contained HTML page with the tables and figures of a comparison, a study or a run.",
-        examples=["negbench report demo"],
+        examples=[
+            "negbench report demo",
+            "negbench report qure-bradley-terry-tiny --galleries 5",
+        ],
     )
 
 

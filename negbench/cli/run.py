@@ -23,7 +23,11 @@ def register(app: typer.Typer) -> None:
         Run,
         run,
         help="Train and score one run; prints its metrics and where it is stored.",
-        examples=["negbench run --strategy qure --backbone tiny --dataset synthetic"],
+        examples=[
+            "negbench run --strategy qure --backbone tiny --dataset synthetic",
+            "negbench run --strategy qure --backbone blip2 --dataset fashioniq",
+            "negbench run --system dqe --backbone clip --dataset cirr --seed 1",
+        ],
     )
 
 

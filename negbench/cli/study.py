@@ -20,7 +20,11 @@ def register(app: typer.Typer) -> None:
         study,
         help="Search a strategy's knobs on a dev part of train; then run the best beside the default on fresh seeds, "
         "scored on val. Rerun the command to resume, also from other machines.",
-        examples=["negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40"],
+        examples=[
+            "negbench study --strategy dqe --backbone tiny --dataset synthetic --trials 40",
+            "negbench study --recipe band-table",
+            "negbench study --strategy top-k --search strategy.k=10:500:log --sampler random",
+        ],
     )
 
 

@@ -26,7 +26,11 @@ def register(app: typer.Typer) -> None:
         ui,
         help="Copy the finished runs that the MLflow store lacks, then serve MLflow's pages on 127.0.0.1; prints the "
         "address of a comparison's runs.",
-        examples=["negbench ui demo"],
+        examples=[
+            "negbench ui demo",
+            "negbench ui",
+            "negbench ui --runs-dir other/runs --port 5001",
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from negbench.config import Note, ResolvedConfig, RunConfig, build_config, resolved
 from negbench.data.scene import Scenes
-from negbench.errors import OptionError
+from negbench.errors import OptionError, quoted
 from negbench.layers import dataset_layer, merged, plugin_layer, plugin_section, recipe_settings, set_layer
 from negbench.options import Compare, parse_negatives, parse_seeds
 from negbench.registry import SECTIONS, constructor_of, option_defaults, registry
@@ -127,12 +127,8 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     "cir" are the strategies of the papers on composed image retrieval (`negbench.systems.system.CIR`).
     Strategies that read a guide or a judge, which a run has only where it is told one, are not among "all".
     """
-    if isinstance(given, Mapping):
-        given = [given]
-    if isinstance(given, str):
-        given = [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
     sections: list[dict[str, Any]] = []
-    for item in given:
+    for item in listed(given, kind):
         if item == "all":
             sections.extend({"name": name} for name in registry.plugins(kind) if not _needs_another(kind, name))
         elif item == "cir" and kind == "strategies":
@@ -142,6 +138,20 @@ def expand(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> tuple[d
     for section in sections:
         registry.parts(kind, str(section.get("name")))
     return tuple(sections)
+
+
+def listed(given: Any, what: str) -> list[Any]:
+    """'a,b' (a flag), one table, or a list (a recipe) -> the single names and tables.
+
+    Raises:
+        OptionError: neither; it names `what`.
+    """
+    if isinstance(given, str):
+        return [part for part in re.split(r",(?![^\[]*\])", given) if part.strip()]  # not the commas of a list
+    found = [given] if isinstance(given, Mapping) else given
+    if not isinstance(found, Sequence) or not all(isinstance(each, str | Mapping) for each in found):
+        raise OptionError(f"{what} {quoted(given)}: want names with commas between, or a list of names and tables")
+    return list(found)
 
 
 def _needs_another(kind: str, name: str) -> bool:

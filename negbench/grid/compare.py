@@ -11,9 +11,9 @@ from typing import Any
 from negbench.config import RunConfig
 from negbench.display import notes, stages
 from negbench.errors import OptionError
-from negbench.grid.axes import Axes
+from negbench.grid.axes import Axes, listed
 from negbench.grid.cells import SCENES, Cell, plan
-from negbench.grid.comparison import ComparisonFolder, default_name
+from negbench.grid.comparison import ComparisonFolder, check_place, default_name
 from negbench.grid.dials import dial_cells, parse_dial, points_of
 from negbench.grid.systems import system_cells
 from negbench.layers import read_recipe
@@ -93,12 +93,8 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
 
 def _check(asked: Compare) -> None:
     """Refuse options that do nothing without another, and axes whose cells make no common table."""
-    for given, flag, wanted, needed in (
-        (asked.search, "--search", asked.tuned, "--tuned N"),
-        (asked.sample, "--sample", asked.dials, "--dial KEY=VALUE,VALUE"),
-    ):
-        if given and not wanted:
-            raise OptionError(f"{flag} has no effect alone: add {needed}")
+    if asked.search and not asked.tuned:
+        raise OptionError("--search has no effect alone: add --tuned N")
     used = {
         "--systems": asked.systems is not None,
         "--dial": bool(asked.dials),
@@ -116,7 +112,9 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> 
     name = default_name(cells)
     if asked.until is not None:  # a folder apart from that of the first look's seeds alone
         name = name.replace("compare", asked.until)
-    return ComparisonFolder(runs / (asked.name or name), about)
+    folder = runs / (asked.name or name)
+    check_place(folder, "comparison")
+    return ComparisonFolder(folder, about)
 
 
 def _size(axes: Axes, **more: int) -> str:
@@ -142,7 +140,7 @@ def _single(axes: Axes, flag: str, *names: str) -> None:
 def _of_dials(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     _single(axes, "--dial", "losses", "backbones", "datasets")
     dials = [parse_dial(text) for text in asked.dials]
-    points = points_of(dials, asked.sample)
+    points = points_of(dials)
     with stages("plan") as display:
         cells, undefined = dial_cells(dials, points, axes, runs=runs, display=display, scenes=SCENES)
     notes(f"no point {label}: {reason}" for label, reason in undefined.items())
@@ -159,7 +157,7 @@ def _of_systems(asked: Compare, axes: Axes, runs: Path) -> ComparisonPlan:
     if asked.losses is not None:
         raise OptionError("--systems brings each system's own loss: leave --losses out")
     _single(axes, "--systems", "backbones", "datasets")
-    names = asked.systems.split(",") if isinstance(asked.systems, str) else list(asked.systems)
+    names = listed(asked.systems, "systems")
     chosen = list(systems()) if names == ["all"] else [name.strip() for name in names if name.strip()]
     for name in chosen:
         system(name, "--systems")  # raises

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from negbench import files
 from negbench.config import RunConfig
-from negbench.errors import RunError
+from negbench.errors import OptionError, RunError
 from negbench.runfolder import Overwrite, RunFolder
 
 if TYPE_CHECKING:
@@ -24,13 +24,44 @@ KEY = ("strategy", "loss", "backbone", "dataset")
 AXES = ("system", "point", "settings", *KEY)  # the first three only where a comparison has such an axis
 
 
+_KINDS = {"comparison": "a comparison", "claims": "claims", "study": "a study", "final": "the final runs of a study"}
+
+
+def check_place(folder: Path, kind: str) -> None:
+    """Refuse a name that something else has in the runs folder; what is of the same kind goes on.
+
+    Args:
+        folder: of the name.
+        kind: comparison, claims, final or study.
+
+    Raises:
+        OptionError: what is there, and what to do.
+    """
+    there = _kind_of(folder)
+    if there not in (None, kind):
+        what = _KINDS.get(str(there), there)
+        raise OptionError(f"--name {folder.name}: {folder} is {what} already: give another --name")
+
+
+def _kind_of(folder: Path) -> str | None:
+    if folder.name == "artifacts" or (folder.exists() and not folder.is_dir()):
+        return "of the MLflow store" if folder.name in ("artifacts", "mlflow.db") else "a file"
+    if (folder / "config.json").exists():
+        return "a run"
+    if (folder / "study.json").exists():
+        return "study"
+    path = folder / "comparison.json"
+    return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
+
+
 @dataclass(frozen=True)
 class ComparisonFolder:
     """A comparison: its folder in the runs folder, whose name is also that of its MLflow experiment.
 
     Args:
         path: the folder.
-        about: what comparison.json says beside its cells: dials, points, systems, tuned, undefined.
+        about: what comparison.json says beside its cells: dials, points, systems, tuned, undefined; and its kind,
+            where that is not comparison.
     """
 
     path: Path

@@ -52,7 +52,8 @@ def computed(
     notes(dict.fromkeys(line for cell in distinct for line in cell.remarks))
     finished = [Outcome(cell, cell.folder, None, True) for cell in cells if cell.step(runs, overwrite) == "reuse"]
     if len(finished) == len(cells) and folder.says([*before, *finished]):
-        if Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json") or not os.access(folder.path, os.W_OK):
+        tracked = Tracker.open(runs, tracking_uri).knows(folder.path / "mlflow.json")
+        if tracked or not os.access(folder.path, os.W_OK):
             return finished  # nothing to compute, and nothing to write
     todo = [cell for cell in distinct if cell.step(runs, overwrite) in ("resume", "anew")]
     if todo and isinstance(executor, Processes):

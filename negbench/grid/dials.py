@@ -8,8 +8,6 @@ configuration, of the data set mostly (`dataset.twins`), of the backbone (`backb
 from __future__ import annotations
 
 import itertools
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,31 +57,16 @@ def parse_dial(text: str) -> Dial:
     return Dial(key, values)
 
 
-def points_of(dials: Sequence[Dial], sample: int | None = None) -> list[Point]:
-    """All combinations of the dials' values, the last dial's changing fastest; or `sample` of them, without repeats.
+def points_of(dials: Sequence[Dial]) -> list[Point]:
+    """All combinations of the dials' values, the last dial's changing fastest.
 
     Raises:
-        OptionError: a key twice, or a sample that is not smaller than the whole.
+        OptionError: a key twice.
     """
     keys = [dial.key for dial in dials]
     if len(set(keys)) != len(keys):
         raise OptionError(f"--dial {', '.join(keys)}: names a key twice")
-    every = [dial.values for dial in dials]
-    total = math.prod(map(len, every))
-    if sample is None:
-        return list(itertools.product(*every))
-    if sample >= total:
-        raise OptionError(f"--sample {sample}: want fewer than the {total} points that there are")
-    return [_combination(every, number) for number in sorted(random.Random(0).sample(range(total), sample))]
-
-
-def _combination(every: Sequence[Sequence[Any]], number: int) -> Point:
-    """The combination that `itertools.product` gives at this position."""
-    found: list[Any] = []
-    for values in reversed(every):
-        number, index = divmod(number, len(values))
-        found.insert(0, values[index])
-    return tuple(found)
+    return list(itertools.product(*(dial.values for dial in dials)))
 
 
 def point_label(dials: Sequence[Dial], point: Sequence[Any]) -> str:

@@ -80,6 +80,9 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
     for place in sealed:
+        folder = RunFolder(place)
+        if folder.status == "finished" and (lost := folder.lost()):
+            yield f"run {folder.run_id} has lost {', '.join(lost)}", True
         for name in damaged_in(place):
             yield f"{place / name} is damaged; the command that reads it says what to do", True
 

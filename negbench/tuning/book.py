@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from negbench import files
 from negbench.errors import NegbenchError, OptionError, RunError, without_secrets
+from negbench.grid.comparison import check_place
 from negbench.signals import Stopped, check_stopped
 from negbench.tracking import Pruned
 from negbench.tuning.spec import SeededSampler, StudySpec, pruner_of
@@ -55,6 +56,7 @@ class Book:
 
     def __init__(self, folder: Path, spec: StudySpec | None, storage: str | None = None, trials: int = 0) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        check_place(folder, "study")
         self.folder, self.name, self.trials = folder, folder.name, trials
         if spec is not None:
             files.seal(folder)

@@ -18,7 +18,7 @@ from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.executors import Executor
 from negbench.grid.cells import SCENES, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder
+from negbench.grid.comparison import ComparisonFolder, check_place
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import values_of
 from negbench.tuning.book import Book
@@ -140,7 +140,8 @@ def compare_best(
     planned = plan(configs, runs, Display(), SCENES)
     names = [f"{base.strategy.name} {name}" for name in points for _ in fresh]
     cells = [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
-    comparison = ComparisonFolder(runs / f"{book.name}-final")
+    comparison = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"})
+    check_place(comparison.path, "final")
     outcomes = comparison.compute(cells, executor, tracking_uri=tracking_uri, progress=progress)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(cells)} runs of the best and the default failed: {lost[0]}")

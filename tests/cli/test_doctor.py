@@ -50,3 +50,29 @@ def test_leftovers_go_and_damage_is_named(
     shown = [f"{each['part']:9} {'PROBLEM: ' * each['problem']}{each['text']}" for each in document["findings"]]
     assert [line for line in shown if "GiB free" not in line] == lines
     assert "the doctor found 1 problem" in told.err
+
+
+def test_files_that_are_gone_are_named(
+    tmp_path: Path, vector_sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the doctor and by whoever reads the run; weights may be deleted to save space."""
+    config = load_config(flags={"strategy": {"name": "qure"}}, sets=[*vector_sets, "schedule.refresh_epochs=[1,2,3]"])
+    folder = run_config(config, Bench.open(tmp_path, "none")).folder
+    assert not (folder.path / "pools-00.bits").exists()  # dropped by the run itself
+    (folder.path / "model.safetensors").unlink()
+    place = ["--runs-dir", str(tmp_path)]
+    assert folder.lost() == []
+    assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 0
+    assert negbench(["report", folder.run_id, "--galleries", "0", *place]) == 0
+    for name in ("metrics.jsonl", "pools-02.bits", "mining-01.parquet"):
+        kept = (folder.path / name).read_bytes()
+        (folder.path / name).unlink()
+        capsys.readouterr()
+        assert negbench(["doctor", *place, "--tracking-uri", "none"]) == 2
+        assert f"PROBLEM: run {folder.run_id} has lost {name}" in capsys.readouterr().out
+        assert negbench(["report", folder.run_id, "--galleries", "0", *place]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert f"run {folder.run_id} has lost {name} in " in line
+        assert "delete its result.json" in line
+        (folder.path / name).write_bytes(kept)
+    assert negbench(["report", folder.run_id, "--galleries", "0", *place]) == 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from negbench import __version__
+from negbench.cli.main import app
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError
 from negbench.executors import Here, Processes
@@ -30,6 +33,46 @@ def test_help_has_a_short_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in [["-h"], ["--help"], ["run", "-h"], ["data", "-h"], ["data", "verify", "-h"]]:
         assert negbench(arguments) == 0
         assert capsys.readouterr().out.startswith("Usage: negbench")
+
+
+def test_the_help_of_compare_is_two_screens_in_groups(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert negbench(["compare", "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 100
+        titles = [line.rstrip(":") for line in lines if re.fullmatch(r"[A-Z][a-z]+:", line)]
+        assert titles == ["Options", "Settings", "Data", "Computing", "Output", "Examples"]
+        flags = [found[1] for line in lines if (found := re.match(r"  (?:-\w, )?(--[\w-]+)", line))]
+        assert sorted(flags) == sorted(set(flags))
+        assert {"--strategies", "--recipe", "--data-root", "--workers", "--json", "--help"} <= {*flags}
+        examples = lines[lines.index("Examples:") + 1 :]
+        assert all(line.startswith("  negbench compare --") for line in examples)
+        assert len(examples) > 2
+
+
+def test_every_example_of_the_help_is_a_command_line() -> None:
+    root = typer.main.get_command(app)
+    commands = {**root.commands, **root.commands["data"].commands}  # type: ignore[attr-defined]
+    told = [line for command in commands.values() for line in getattr(command, "examples", ())]
+    assert len(told) > 25
+    for line in told:
+        first, *words = shlex.split(line)
+        assert first == "negbench"
+        name, *rest = words[1:] if words[0] == "data" else words
+        commands[name].make_context(name, rest).close()  # raises where there is no such flag
+
+
+def test_the_commands_are_told_in_whole_sentences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert negbench(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "..." not in out.partition("Start:")[2]
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

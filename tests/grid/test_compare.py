@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import logging
+import os
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,13 +23,13 @@ from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError, OptionError
 from negbench.executors import Here, Processes
-from negbench.files import read_json
+from negbench.files import read_json, write_json
 from negbench.grid import compute as grid_compute
 from negbench.grid import encoding
 from negbench.grid.axes import Axes, expand, short
 from negbench.grid.cells import Cell, Outcome, plan, title_of
 from negbench.grid.compare import over_recipe
-from negbench.grid.comparison import ComparisonFolder, groups_of
+from negbench.grid.comparison import ComparisonFolder, check_place, groups_of
 from negbench.loop import runs as loop_runs
 from negbench.loop import train as loop
 from negbench.options import Compare, parse_negatives, parse_seeds
@@ -410,6 +410,54 @@ def test_a_finished_comparison_in_a_read_only_folder_is_printed(
     assert held(tmp_path) == before
 
 
+def test_a_name_belongs_to_one_kind_of_folder(
+    vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in (
+        ("of-claims", {"comparison.json": {"kind": "claims", "cells": []}}),
+        ("of-a-study", {"study.json": {}}),
+        ("of-a-run", {"config.json": {}}),
+        ("compared", {"comparison.json": {"kind": "comparison", "cells": []}}),
+    ):
+        for file, value in content.items():
+            write_json(tmp_path / name / file, value)
+    (tmp_path / "mlflow.db").touch()
+    before = held(tmp_path)
+    for name, there in (
+        ("of-claims", "claims already"),
+        ("of-a-study", "a study already"),
+        ("of-a-run", "a run already"),
+        ("mlflow.db", "of the MLflow store already"),
+        ("artifacts", "of the MLflow store already"),
+    ):
+        assert negbench(command_of(vector_sets, tmp_path, "--name", name)) == 2
+        told = capsys.readouterr().err.strip().splitlines()[-1]
+        assert told.startswith(f"negbench: error: --name {name}: ")
+        assert told.endswith(f" is {there}: give another --name")
+    for kind in ("claims", "study", "final"):
+        with pytest.raises(OptionError, match="compared is a comparison already"):
+            check_place(tmp_path / "compared", kind)
+        check_place(tmp_path / "new", kind)
+    check_place(tmp_path / "compared", "comparison")
+    check_place(tmp_path / "of-claims", "claims")
+    check_place(tmp_path / "of-a-study", "study")
+    assert held(tmp_path) == before
+
+
+def test_axes_of_wrong_types_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "r.toml"
+    for line in ("strategies = 3", "systems = 3", "strategies = [3]", "losses = true"):
+        recipe.write_text(f"[compare]\n{line}\n", encoding="utf-8")
+        assert negbench(["compare", "--recipe", str(recipe), "--dry-run", "--runs-dir", str(tmp_path)]) == 2
+        told = capsys.readouterr().err.strip().splitlines()
+        assert f"negbench: error: {line.split()[0]} " in told[-1]
+    for command in ("compare", "run", "study", "claims"):
+        more = ["--strategy", "qure"] if command in ("run", "study") else []
+        few = ["--backbone", "vectors", "--dataset", "vectors", "--set", "train.epochs=1", *more]
+        assert negbench([command, *few, "--runs-dir", os.devnull]) == 2
+        assert capsys.readouterr().err.strip().splitlines()[-1].startswith("negbench: error: ")
+
+
 def test_a_dry_run_stops_after_the_plan(
     vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -424,7 +472,6 @@ MISTAKES = [
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
     (["--alpha", "1.5"], "--alpha 1.5: input should be less than 1"),
     (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
-    (["--sample", "2"], "--sample has no effect alone: add --dial"),
     (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
     (["--dial", "train.lr=1,2", "--losses", "all"], "--dial compares on one of the losses"),

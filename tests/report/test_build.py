@@ -340,7 +340,7 @@ def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) ->
     runs = tmp_path / "runs"
     shutil.copytree(compared, runs)
     (runs / "small" / "statistics.json").unlink()
-    for file in [*runs.glob("*/curves-*.npz"), *runs.glob("*/model.safetensors")]:
+    for file in runs.glob("*/model.safetensors"):
         file.unlink()
     cells = json.loads((runs / "small" / "comparison.json").read_text(encoding="utf-8"))
     cells["cells"][0] |= {"run": None, "error": "the <b>loss</b> is nan"}
@@ -353,6 +353,24 @@ def test_what_is_gone_is_said(compared: Path, toy_root: Path, tmp_path: Path) ->
     assert "1 of 12 cells are not finished" in text
     assert "the &lt;b&gt;loss&lt;/b&gt; is nan" in text
     assert "tests" not in page.ids
+
+
+def test_values_of_another_type_are_one_line(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(compared, runs)
+    folder = RunFolder(next(runs.glob("qure-*-s0-*")))
+    ranks = folder.ranks()
+    folder.write_ranks(ranks.assign(target_rank="first"))
+    assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "ranks.parquet is damaged (" in line
+    folder.write_ranks(ranks)
+    (folder.path / "metrics.jsonl").unlink()
+    assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"run {folder.run_id} has lost metrics.jsonl" in line
 
 
 def test_data_that_are_gone_do_not_stop_the_report(
