@@ -86,26 +86,26 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         if cell.step(runs, "failed") == "reuse":
             found.setdefault(_place(cell.labels), []).append(cell)
     groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
-    lines = []
-    for table in tables_of(groups, rules):
+    lines, tables = [], tables_of(groups, rules)
+    for table in tables:
         values = table.values.get(table.main, {})
         nested = any(each.nested for each in values.values())
         every = differences(values, None, alpha=rules.alpha).pairs.differences if values else {}
         if known := [each for each in every.values() if each.seeds > 1]:
-            lines.append(_resolved(table, known, _seconds(groups, table), nested=nested))
+            where = f" ({', '.join(dict.fromkeys(table.labels.values()))})" * (len(tables) > 1)
+            lines.append(_resolved(label_of(table.main) + where, known, _seconds(groups, table), nested=nested))
     return lines or ["what seeds resolve is not known yet: compute a pilot of 3 seeds first (--seeds 3)"]
 
 
-def _resolved(table: VerdictTable, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
-    """For one table, whose strategies take `seconds` for a seed of all; the median of its pairs."""
+def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
+    """For one table's metric, whose strategies take `seconds` for a seed of all; the median of its pairs."""
     parts = []
     for points in (1, 2):
         needed = median(seeds_for(each, points / 100, nested=nested) for each in known)
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    where = ", ".join(dict.fromkeys(table.labels.values()))
-    text = f"to resolve differences of {label_of(table.main)} ({where}) takes, for {'; for '.join(parts)}"
+    text = f"to resolve differences of {what} takes, for {'; for '.join(parts)}"
     return text + ("" if nested else f"; with any number of seeds the queries leave ± {floor} points")
 
 

@@ -301,3 +301,29 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None
         widths[kind] = interval.high - interval.low
     assert widths["clusters"] == pytest.approx(widths["means"], rel=0.1)
     assert widths["queries"] < 0.6 * widths["clusters"]
+
+
+def test_a_plan_says_what_seeds_resolve(
+    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eighty queries leave a floor far above a point."""
+    assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "to resolve differences of R@10 takes, for 1 point: more queries; for 2 points: more queries; " in told
+    assert "with any number of seeds the queries leave ± " in told
+    assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
+    assert "compute a pilot of 3 seeds first" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_every_point_of_a_dial_is_decided_by_itself(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    more = ("--dial", "train.lr=0.03,0.01", "--strategies", "qure,in-batch", "--max-seeds", "5", "--name", "dial")
+    assert command(flags_of(vector_sets, tmp_path, *more)) == 0
+    rows = [row for row in read_json(tmp_path / "dial" / "statistics.json")["rows"] if row["main"]]
+    assert len({row["point"] for row in rows}) == 2
+    cells = read_json(tmp_path / "dial" / "comparison.json")["cells"]
+    for row in rows:
+        mine = [c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]
+        assert len(mine) == row["seeds"]
+        assert row["seeds"] == 5 or not row["undecided"]
