@@ -20,7 +20,6 @@ from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import AXES, ComparisonFolder, Group
 from negbench.grid.compute import computed
-from negbench.options import parse_budget
 from negbench.runfolder import RunFolder
 
 
@@ -32,7 +31,6 @@ def computed_until(
     how: Mapping[str, Any],
     *,
     say: Callable[[str], None],
-    budget: str | None = None,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
     """Compute cells, and those of more seeds where the rules have looks.
@@ -47,7 +45,6 @@ def computed_until(
         rules: how strategies are compared.
         how: executor, tracking_uri and overwrite, as `computed` takes them.
         say: told after every look what is decided, what is open, and what that would cost.
-        budget: as `--budget`; after a look that ends later there is no other.
         before: outcomes of other cells of the comparison.
 
     Returns:
@@ -64,8 +61,7 @@ def computed_until(
         failed = {_place(outcome.cell.labels) for outcome in outcomes if outcome.error}
         running = {_place(vars(row)) for row in rows if row.undecided} - failed
         say(f"look {number}, {count} seeds: {open_pairs(found.groups, rows) or 'all pairs are decided'}")
-        spent = budget is not None and time.monotonic() - started >= parse_budget(budget)
-        if spent or not running or number == len(looks.counts):
+        if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         seeds = looks.seeds(looks.counts[number])[count:]
         cells = [cell for cell in more(seeds) if _place(cell.labels) in running]

@@ -27,7 +27,7 @@ from negbench.grid.looks import Looks
 from negbench.loop import runs as loop_runs
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.options import Compare, parse_budget
+from negbench.options import Compare, parse_budget, parse_seeds
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import Values, values_of
 
@@ -35,7 +35,7 @@ FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
 
 def looks_of(**given: Any) -> Looks:
-    found = Looks.of(Compare(until="decided", **given), given.get("seeds", 3))
+    found = Looks.of(Compare(until="decided", **given), parse_seeds(given.get("seeds", 3)))
     assert found is not None
     return found
 
@@ -51,8 +51,8 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
         assert sum(looks.shares) == pytest.approx(1)
         spent = [sum(looks.shares[: n + 1]) for n in range(len(looks.counts))]
         assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
-    assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 2, 3, 4)
-    assert Looks.of(Compare(), 3) is None
+    assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
+    assert Looks.of(Compare(), (0, 1, 2)) is None
 
 
 @pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])
