@@ -20,7 +20,7 @@ from negbench.contracts import Backbone, Loss, Strategy
 from negbench.display import notes
 from negbench.errors import NegbenchError, OptionError
 from negbench.layers import Named, flag_layer, plugin_layer
-from negbench.options import Compare, Run, SettingsOptions
+from negbench.options import Compare, Run, SettingsOptions, parse_seeds
 from negbench.registry import SECTIONS, checked_options, constructor_of, option_defaults, registry
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
-    until: dict[str, Any] = {"rules": rules, "how": how, "budget": planned.asked.budget}
+    until: dict[str, Any] = {"rules": rules, "how": how}
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
 
     def more(seeds: Sequence[int]) -> list[Cell]:
@@ -295,7 +295,8 @@ def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rule
 
     asked = over_recipe(_plain(asked))
     planned = plan_comparison(asked, files.runs_dir(asked.runs_dir))
-    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, Looks.of(asked, asked.seeds))
+    looks = Looks.of(asked, parse_seeds(asked.seeds), pairs=asked.pairs == "all")
+    rules = Rules(asked.baseline, asked.margin / 100, asked.alpha, asked.metric, looks)
     metrics: list[tuple[str, ...]] = []
     if rules.metric is not None:
         sections = {cell.labels["dataset"]: cell.config.dataset for cell in planned.cells}.values()

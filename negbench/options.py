@@ -301,9 +301,6 @@ class UntilOptions(Options):
         None,
         "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided.",
     )
-    pairs: Literal["baseline", "all"] = option(
-        "baseline", "With --until: decide each strategy against the baseline, or all pairs."
-    )
     max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2)
     budget: Budget | None = option(
         None, "With --until: start no more seeds after this time: 90s, 30m, 2h.", metavar="TIME"
@@ -345,6 +342,9 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
         None, "Comma-separated data set names [default: synthetic].", flags=("--datasets", "--dataset"), cli=str
     )
     seeds: Seeds = option(3, "A count (3) or a list (0,1,2); with --until those of the first look.", cli=str)
+    pairs: Literal["baseline", "all"] = option(
+        "baseline", "With --until: decide each strategy against the baseline, or all pairs."
+    )
     negatives: Negatives = option(
         (), "Negatives per query and step: 1,5,63 [default: each strategy's own number].", cli=str
     )
@@ -392,7 +392,7 @@ Pruner = Literal["median", "hyperband", "none"]
 Minimise = Literal["mining-seconds", "false-negative-rate"]
 
 
-class Study(RunSettings, WorkerOptions, TrackedOptions):
+class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
     trials: int | None = option(None, "Trials in all; a higher number continues the study [default: 40].", ge=1)
@@ -415,6 +415,9 @@ class Study(RunSettings, WorkerOptions, TrackedOptions):
         recipe=False,
     )
     final_seeds: int | None = option(
-        None, "Fresh seeds on which the best runs beside the default; 0 for none [default: 3].", ge=0
+        None,
+        "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none "
+        "[default: 3].",
+        ge=0,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)

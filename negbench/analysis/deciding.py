@@ -20,7 +20,6 @@ from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import AXES, ComparisonFolder, Group
 from negbench.grid.compute import computed
-from negbench.options import parse_budget
 from negbench.runfolder import RunFolder
 
 
@@ -32,7 +31,6 @@ def computed_until(
     how: Mapping[str, Any],
     *,
     say: Callable[[str], None],
-    budget: str | None = None,
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
     """Compute cells, and those of more seeds where the rules have looks.
@@ -47,7 +45,6 @@ def computed_until(
         rules: how strategies are compared.
         how: executor, tracking_uri and overwrite, as `computed` takes them.
         say: told after every look what is decided, what is open, and what that would cost.
-        budget: as `--budget`; after a look that ends later there is no other.
         before: outcomes of other cells of the comparison.
 
     Returns:
@@ -64,8 +61,7 @@ def computed_until(
         failed = {_place(outcome.cell.labels) for outcome in outcomes if outcome.error}
         running = {_place(vars(row)) for row in rows if row.undecided} - failed
         say(f"look {number}, {count} seeds: {open_pairs(found.groups, rows) or 'all pairs are decided'}")
-        spent = budget is not None and time.monotonic() - started >= parse_budget(budget)
-        if spent or not running or number == len(looks.counts):
+        if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         seeds = looks.seeds(looks.counts[number])[count:]
         cells = [cell for cell in more(seeds) if _place(cell.labels) in running]
@@ -86,26 +82,26 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
         if cell.step(runs, "failed") == "reuse":
             found.setdefault(_place(cell.labels), []).append(cell)
     groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
-    lines = []
-    for table in tables_of(groups, rules):
+    lines, tables = [], tables_of(groups, rules)
+    for table in tables:
         values = table.values.get(table.main, {})
         nested = any(each.nested for each in values.values())
         every = differences(values, None, alpha=rules.alpha).pairs.differences if values else {}
         if known := [each for each in every.values() if each.seeds > 1]:
-            lines.append(_resolved(table, known, _seconds(groups, table), nested=nested))
+            where = f" ({', '.join(dict.fromkeys(table.labels.values()))})" * (len(tables) > 1)
+            lines.append(_resolved(label_of(table.main) + where, known, _seconds(groups, table), nested=nested))
     return lines or ["what seeds resolve is not known yet: compute a pilot of 3 seeds first (--seeds 3)"]
 
 
-def _resolved(table: VerdictTable, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
-    """For one table, whose strategies take `seconds` for a seed of all; the median of its pairs."""
+def _resolved(what: str, known: Sequence[Difference], seconds: float, *, nested: bool) -> str:
+    """For one table's metric, whose strategies take `seconds` for a seed of all; the median of its pairs."""
     parts = []
     for points in (1, 2):
         needed = median(seeds_for(each, points / 100, nested=nested) for each in known)
         cost = f"{max(needed, 3):.0f} seeds, {duration(seconds * max(needed, 3))} of computing"
         parts.append(f"{points} point{'s' * (points > 1)}: {cost if math.isfinite(needed) else 'more queries'}")
     floor = percent(median(floor_of(each, nested=nested) for each in known))
-    where = ", ".join(dict.fromkeys(table.labels.values()))
-    text = f"to resolve differences of {label_of(table.main)} ({where}) takes, for {'; for '.join(parts)}"
+    text = f"to resolve differences of {what} takes, for {'; for '.join(parts)}"
     return text + ("" if nested else f"; with any number of seeds the queries leave ± {floor} points")
 
 

@@ -81,13 +81,22 @@ def differences(
 
 
 def decided(
-    values: Mapping[str, Values], baseline: str | None, looks: Looks, *, margin: float, alpha: float, key: str = ""
+    values: Mapping[str, Values],
+    baseline: str | None,
+    looks: Looks | None,
+    *,
+    margin: float = 0.01,
+    alpha: float = 0.05,
+    key: str = "",
 ) -> Differences:
-    """Look by look from the first: every look tests all pairs at its share of alpha, and decides what it can for good.
+    """As `differences`; where there are looks, one after the other: what a look decides is decided for good.
 
+    Every look tests all pairs at its share of alpha.
     All intervals of all looks hold at once in 1 - alpha of the repetitions, whatever was decided when, and so do those
     that are returned: of a decided pair those of its look, of an undecided one those of the last look at it.
     """
+    if looks is None:
+        return differences(values, baseline, margin=margin, alpha=alpha, key=key)
     found, seen = None, 0
     for count, share in zip(looks.counts, looks.shares, strict=True):
         mine = {name: chosen for name, each in values.items() if (chosen := each.of_seeds(looks.seeds(count))).seeds}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from negbench.analysis.differences import Differences, decided, differences
+from negbench.analysis.differences import Differences, decided
 from negbench.analysis.prices import more_seeds
 from negbench.analysis.statistics import Design, Interval
 from negbench.analysis.words import label_of
@@ -341,14 +341,11 @@ def rows_of(table: VerdictTable, rules: Rules, metrics: Sequence[str] | None = N
     A metric whose values cannot be tested (a gallery group with a single query) has no rows.
     """
     rows: list[VerdictRow] = []
-    baseline, options = table.baseline(rules), {"margin": rules.margin, "alpha": rules.alpha}
+    baseline = table.baseline(rules)
     for metric in table.values if metrics is None else metrics:
         values, key = table.values[metric], "/".join([*table.place, metric])
         try:
-            if rules.looks is None:
-                found = differences(values, baseline, **options, key=key)
-            else:
-                found = decided(values, baseline, rules.looks, **options, key=key)
+            found = decided(values, baseline, rules.looks, margin=rules.margin, alpha=rules.alpha, key=key)
         except ValueError:  # the only one left to a table that was read here: too few queries in a stratum
             continue
         rows += [_row(table, metric, name, found, baseline, rules) for name in values]

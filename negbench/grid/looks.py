@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from negbench.errors import OptionError
-from negbench.options import UntilOptions, parse_seeds
+from negbench.options import UntilOptions, parse_budget
 
 COUNTS = (3, 5, 8, 12, 18, 27, 40, 60)  # seeds of a look: half as many again as those of the one before
 
@@ -16,17 +17,19 @@ class Looks:
     """When a comparison looks; fixed before its first cell.
 
     Args:
-        first: seeds of the first look; the lowest others follow.
+        first: seeds of the first look; those above the highest follow.
         most: number of seeds at the last look.
         pairs: whether all pairs are to be decided, or those with the baseline.
+        budget: seconds; after a look that ends later there is no other.
     """
 
     first: tuple[int, ...]
     most: int
     pairs: bool = False
+    budget: float = math.inf
 
     @classmethod
-    def of(cls, asked: UntilOptions, seeds: object) -> Looks | None:
+    def of(cls, asked: UntilOptions, first: tuple[int, ...], *, pairs: bool = False) -> Looks | None:
         """As asked for; None without `--until decided`.
 
         Raises:
@@ -34,13 +37,12 @@ class Looks:
         """
         if asked.until is None:
             return None
-        first = parse_seeds(seeds)
         if not 2 <= len(first) <= asked.max_seeds:
             raise OptionError(
-                f"--until decided starts with {len(first)} seed{'s' * (len(first) > 1)} and ends at {asked.max_seeds}: "
-                "want --seeds of at least 2, and --max-seeds of no fewer"
+                f"--until decided starts with {len(first)} seeds and ends with {asked.max_seeds}: start with 2 or more "
+                "(--seeds), and end with no fewer (--max-seeds)"
             )
-        return cls(first, asked.max_seeds, asked.pairs == "all")
+        return cls(first, asked.max_seeds, pairs, parse_budget(asked.budget) if asked.budget else math.inf)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -56,5 +58,4 @@ class Looks:
 
     def seeds(self, count: int) -> tuple[int, ...]:
         """The first `count` of all seeds."""
-        others = (seed for seed in itertools.count() if seed not in self.first)
-        return (*self.first, *itertools.islice(others, self.most - len(self.first)))[:count]
+        return (*self.first, *range(max(self.first) + 1, max(self.first) + 1 + self.most))[:count]

@@ -114,15 +114,16 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], known: Known | 
     read, worlds = list[dict[str, PerQuery]](), set[str]()
     for run in runs:
         ranks = QueryRanks.from_frame(run.ranks())
-        world = str(run.manifest.get("dataset", {}).get("world", ""))
+        named = run.manifest.get("dataset", {}).get("world")
+        world = "" if named is None else str(named)
         worlds.add(world)
         if known.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
             raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)
     names = [name for name in metrics if all(name in found for found in read)]
-    if any(len({len(found[name].values) for found in read}) > 1 for name in names):
-        raise RunError(f"the worlds of {runs[0].run_id} and those after it have different numbers of queries")
+    if any(len({(len(found[name].values), str(found[name].strata)) for found in read}) > 1 for name in names):
+        raise RunError(f"the worlds of {runs[0].run_id} and the runs after it have different numbers of queries")
     clusters = None if ranks.cluster is None else np.array(ranks.cluster)
     return {
         name: Values(

@@ -11,14 +11,15 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench.analysis.differences import differences
+from negbench.analysis.deciding import computed_until
+from negbench.analysis.differences import decided
 from negbench.analysis.statistics import Difference, Summary
-from negbench.config import resolved
+from negbench.analysis.verdicts import Rules
 from negbench.display import Display
 from negbench.errors import NegbenchError
-from negbench.executors import Executor
-from negbench.grid.cells import SCENES, Outcome, plan
+from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place
+from negbench.grid.looks import Looks
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import values_of
 from negbench.tuning.book import Book
@@ -82,13 +83,14 @@ def importance(book: Book) -> dict[str, float]:
 
 
 def _tested(
-    runs: Mapping[str, Sequence[RunFolder]], baseline: str | None
+    runs: Mapping[str, Sequence[RunFolder]], baseline: str | None, looks: Looks | None = None
 ) -> tuple[Mapping[str, Summary], Mapping[str, Difference]]:
     """Means of the main metric by name, and the tests of all others against the baseline where there is one.
 
     Args:
         runs: name -> runs by seed, of one data set and the same seeds for all.
         baseline: one of the names.
+        looks: as `Rules`.
 
     Raises:
         NegbenchError: a main metric that is no mean over queries.
@@ -97,7 +99,7 @@ def _tested(
     found = {name: values_of(folders, [metric]) for name, folders in runs.items()}
     if not all(found.values()):
         raise NegbenchError(f"{metric} is no mean over queries: there is no test of it")
-    tested = differences({name: own[metric] for name, own in found.items()}, baseline)
+    tested = decided({name: own[metric] for name, own in found.items()}, baseline, looks)
     return tested.means, tested.against
 
 
@@ -107,20 +109,19 @@ def _tested(
 def compare_best(
     book: Book,
     runs: Path,
-    executor: Executor,
-    *,
-    seeds: int,
-    tracking_uri: str | None = None,
-    progress: Callable[[Outcome, int], None] | None = None,
+    fresh: tuple[int, ...],
+    looks: Looks | None,
+    how: Mapping[str, Any],
+    say: Callable[[str], None],
 ) -> Final | None:
     """Run the best trial's point and the default on fresh seeds, on the whole train split, scored on val.
 
     Args:
         book: a study with a finished trial.
         runs: runs folder; the runs make a comparison there, '<study>-final'.
-        executor: where they are computed.
-        seeds: how many; the first ones that no trial used.
-        tracking_uri, progress: as `ComparisonFolder.compute`.
+        fresh: seeds that no trial used; with looks those of the first.
+        looks: at which seeds are added until the difference is decided; None: none are.
+        how, say: as `computed_until`.
 
     Returns:
         None where the default is itself the best.
@@ -132,20 +133,27 @@ def compare_best(
     if best is None:
         raise NegbenchError(f"study '{book.name}' has no finished trial")
     spec, base = book.spec, book.spec.config
-    fresh = tuple(range(max(spec.seeds) + 1, max(spec.seeds) + 1 + seeds))
-    points: dict[str, dict[str, Any]] = {"default": {}, "best": best.params}
-    configs = [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in fresh]
-    if resolved(configs[0]).identity() == resolved(configs[len(fresh)]).identity():
+    points: dict[str, dict[str, Any]] = {f"{base.strategy.name} default": {}, f"{base.strategy.name} best": best.params}
+    default, chosen = points
+
+    def cells_of(seeds: Sequence[int]) -> list[Cell]:
+        configs = [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in seeds]
+        names = [name for name in points for _ in seeds]
+        planned = plan(configs, runs, Display(), SCENES)
+        return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
+
+    cells = cells_of(fresh)
+    if cells[0].config.identity() == cells[len(fresh)].config.identity():
         return None
-    planned = plan(configs, runs, Display(), SCENES)
-    names = [f"{base.strategy.name} {name}" for name in points for _ in fresh]
-    cells = [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
     comparison = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"})
     check_place(comparison.path, "final")
-    outcomes = comparison.compute(cells, executor, tracking_uri=tracking_uri, progress=progress)
+    rules = Rules(default, looks=looks)
+    outcomes = computed_until(comparison, cells, cells_of, rules, how, say=say)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
-        raise NegbenchError(f"{len(lost)} of {len(cells)} runs of the best and the default failed: {lost[0]}")
-    folders = [RunFolder(runs / str(outcome.run_id)) for outcome in outcomes]
-    means, tests = _tested({"default": folders[: len(fresh)], "best": folders[len(fresh) :]}, "default")
-    metric = folders[0].result["main_metric"]
-    return Final(metric, fresh, comparison.path.name, means["default"], means["best"], tests["best"])
+        raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
+    folders: dict[str, list[RunFolder]] = {name: [] for name in points}
+    for outcome in outcomes:
+        folders[outcome.cell.labels["strategy"]].append(RunFolder(runs / str(outcome.run_id)))
+    means, tests = _tested(folders, default, looks)
+    metric, seeds = folders[default][0].result["main_metric"], tuple(run.config.seed for run in folders[default])
+    return Final(metric, seeds, comparison.path.name, means[default], means[chosen], tests[chosen])

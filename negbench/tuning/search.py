@@ -11,8 +11,9 @@ from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display, log, notes
 from negbench.executors import Executor
-from negbench.grid.cells import SCENES, Outcome
+from negbench.grid.cells import SCENES
 from negbench.grid.encoding import encode_run
+from negbench.grid.looks import Looks
 from negbench.layers import layers_of, read_recipe
 from negbench.options import Study
 from negbench.signals import Stopped
@@ -34,7 +35,8 @@ class StudyPlan:
 
     spec: StudySpec
     trials: int
-    final_seeds: int
+    fresh: tuple[int, ...]  # seeds of the final runs, above those of the trials
+    looks: Looks | None = None  # at the final runs
     remarks: tuple[str, ...] = ()  # parts of the system that the backbone or the data set does not support
 
 
@@ -55,10 +57,11 @@ def plan_study(asked: Study) -> StudyPlan:
     spec = StudySpec.of(
         base, space, seeds=asked.seeds, minimise=asked.minimise, sampler=asked.sampler, pruner=asked.pruner
     )
+    final, first = asked.final_seeds, max(spec.seeds) + 1
+    fresh = tuple(range(first, first + (_FINAL_SEEDS if final is None else final)))
     size = len(spec.listed) if grid else _TRIALS
     trials = min(asked.trials or size, size) if grid else asked.trials or size
-    final = _FINAL_SEEDS if asked.final_seeds is None else asked.final_seeds
-    return StudyPlan(spec, trials, final, remarks)
+    return StudyPlan(spec, trials, fresh, Looks.of(asked, fresh), remarks)
 
 
 def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple[Book, Final | None]:
@@ -90,11 +93,6 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         ended = counts["finished"] + counts["pruned"] + counts["failed"]
         log.info("[%d/%d] %6.1f s  %s", ended, trials, time.monotonic() - started, text)
 
-    def progress(outcome: Outcome, done: int) -> None:
-        what = f"{outcome.cell.labels['strategy']} seed {outcome.cell.seed}"
-        error = f" FAILED: {outcome.error}" if outcome.error else ""
-        log.info("[%d/%d] %6.1f s  %s%s", done, 2 * plan.final_seeds, time.monotonic() - started, what, error)
-
     if executor.elsewhere or executor.workers > 1:
         encode_run(spec.space.corners(spec.config)[0], executor, Display(), SCENES)
     try:
@@ -104,9 +102,10 @@ def study(asked: Study, executor: Executor, say: Callable[[str], None]) -> tuple
         log.warning("%d of %d trials are finished and kept in %s", book.counts()["finished"], trials, book.folder)
         raise
     log.info("%d trials, %.1f s of this command", trials, time.monotonic() - started)
-    if not plan.final_seeds:
+    if not plan.fresh:
         return book, None
-    return book, compare_best(book, runs, executor, seeds=plan.final_seeds, tracking_uri=uri, progress=progress)
+    how = {"executor": executor, "tracking_uri": uri, "overwrite": "failed"}
+    return book, compare_best(book, runs, plan.fresh, plan.looks, how, say)
 
 
 def _header(book: Book, trials: int) -> list[str]:

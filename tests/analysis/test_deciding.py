@@ -27,7 +27,7 @@ from negbench.grid.looks import Looks
 from negbench.loop import runs as loop_runs
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ragged import Ragged
-from negbench.options import Compare, parse_budget
+from negbench.options import Compare, parse_budget, parse_seeds
 from negbench.runfolder import RunFolder
 from negbench.scoring.stored import Values, values_of
 
@@ -35,7 +35,7 @@ FILES = ("table.csv", "statistics.csv", "statistics.json", "behaviour.csv")
 
 
 def looks_of(**given: Any) -> Looks:
-    found = Looks.of(Compare(until="decided", **given), given.get("seeds", 3))
+    found = Looks.of(Compare(until="decided", **given), parse_seeds(given.get("seeds", 3)))
     assert found is not None
     return found
 
@@ -51,8 +51,8 @@ def test_looks_are_fixed_in_advance_and_spend_all_of_alpha() -> None:
         assert sum(looks.shares) == pytest.approx(1)
         spent = [sum(looks.shares[: n + 1]) for n in range(len(looks.counts))]
         assert spent == pytest.approx([(count / looks.most) ** 0.5 for count in looks.counts])
-    assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 2, 3, 4)
-    assert Looks.of(Compare(), 3) is None
+    assert looks_of(seeds="7,1,0", max_seeds=6).seeds(6) == (7, 1, 0, 8, 9, 10)
+    assert Looks.of(Compare(), (0, 1, 2)) is None
 
 
 @pytest.mark.parametrize("given", [{"seeds": 1}, {"seeds": 9, "max_seeds": 8}])
@@ -301,3 +301,29 @@ def test_clusters_reach_the_statistics_from_stored_ranks(tmp_path: Path) -> None
         widths[kind] = interval.high - interval.low
     assert widths["clusters"] == pytest.approx(widths["means"], rel=0.1)
     assert widths["queries"] < 0.6 * widths["clusters"]
+
+
+def test_a_plan_says_what_seeds_resolve(
+    straight: Path, vector_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eighty queries leave a floor far above a point."""
+    assert command(flags_of(vector_sets, straight, "--dry-run")) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "to resolve differences of R@10 takes, for 1 point: more queries; for 2 points: more queries; " in told
+    assert "with any number of seeds the queries leave ± " in told
+    assert command(flags_of(vector_sets, tmp_path, "--dry-run")) == 0
+    assert "compute a pilot of 3 seeds first" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_every_point_of_a_dial_is_decided_by_itself(straight: Path, vector_sets: list[str], tmp_path: Path) -> None:
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    more = ("--dial", "train.lr=0.03,0.01", "--strategies", "qure,in-batch", "--max-seeds", "5", "--name", "dial")
+    assert command(flags_of(vector_sets, tmp_path, *more)) == 0
+    rows = [row for row in read_json(tmp_path / "dial" / "statistics.json")["rows"] if row["main"]]
+    assert len({row["point"] for row in rows}) == 2
+    cells = read_json(tmp_path / "dial" / "comparison.json")["cells"]
+    for row in rows:
+        mine = [c for c in cells if (c["point"], c["strategy"]) == (row["point"], row["strategy"])]
+        assert len(mine) == row["seeds"]
+        assert row["seeds"] == 5 or not row["undecided"]

@@ -1,10 +1,11 @@
-"""Calibration of negbench.analysis.statistics: python tests/benchmarks/bench_statistics.py [--full] [--tables N]
+"""Calibration of negbench.analysis: python tests/benchmarks/bench_statistics.py [--full] [--looks] [--tables N]
 
 For each setting, tables of hits and misses are simulated in which a third of the strategies is truly 3 points better
 than the rest. A verdict is false where it calls a difference of 0, has the wrong sign, or says "equal" at a true
 difference of a margin or more; the rate is that of tables with any false verdict. Power is the share of the true
-differences that are called. `--full` prints the table of docs/statistics.md (1,000 tables a setting; hours of one
-core); the default of 40 tables takes a few minutes.
+differences that are called. `--looks` simulates `--until decided` whole: strategies that are 0, 0.5, 1 and 3 points
+better, looks after 3, 5, 8, ... seeds, decided strategies that stop. `--full` prints the table of docs/statistics.md
+(1,000 tables a setting; hours of one core); the default of 40 tables takes a few minutes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from negbench.analysis.differences import differences
 from negbench.analysis.statistics import Design, Difference, ValueTable, against, pairs
+from negbench.grid.looks import Looks
+from negbench.scoring.stored import Values
 
 EFFECT, MARGIN, DIFFICULTY = 0.03, 0.01, 3.0
+EFFECTS = (0.0, 0.005, 0.01, 0.03)  # of the strategies by turns, with `--looks`
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Setting:
     preference: float = 0.0
     clusters: int = 0
     nested: bool = False
+    looks: bool = False  # `seeds` are then those of the last look
 
     def spread(self, rng: np.random.Generator) -> np.ndarray:
         if self.sds == "equal":
@@ -46,6 +52,8 @@ class Setting:
         """Values, and the true differences to the first strategy."""
         effects = np.zeros(self.rows)
         effects[self.rows - self.rows // 3 :] = EFFECT
+        if self.looks:
+            effects = np.resize(EFFECTS, self.rows)
         worlds = self.seeds if self.nested else 1
         places = np.arange(self.queries) if not self.clusters else rng.integers(self.clusters, size=self.queries)
 
@@ -100,6 +108,41 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
     return false / tables, power, spent / tables
 
 
+def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
+    """Share of tables with a false verdict, share of each true gap's pairs that is decided, seeds of a strategy."""
+    rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds), 0, 0.0
+    ended = {round(gap, 3): list[bool]() for gap in EFFECTS}
+    for _ in range(tables):
+        table, effects = setting.table(rng)
+        true = dict(zip(table.names, effects, strict=True))
+        whole = {
+            n: Values(v, tuple(range(setting.seeds)), None, nested=setting.nested) for n, v in table.values.items()
+        }
+        seeds, running, found = dict.fromkeys(whole, 0), set(whole), None
+        for count, share in zip(looks.counts, looks.shares, strict=True):
+            seeds |= dict.fromkeys(running, count)
+            now = differences({n: v.of_seeds(range(seeds[n])) for n, v in whole.items()}, "s0", share=share)
+            found = now if found is None else now.after(found)
+            family = dict(found.pairs.differences)
+            if setting.family == "baseline":
+                family = {(name, "s0"): each for name, each in found.against.items()}
+            running = {name for pair, each in family.items() if each.verdict == "undecided" for name in pair}
+        gaps = {pair: true[pair[0]] - true[pair[1]] for pair in family}
+        false += any(is_false(each, gaps[pair]) for pair, each in family.items())
+        used += float(np.mean(list(seeds.values()))) / tables
+        for pair, gap in gaps.items():
+            ended.setdefault(round(abs(gap), 3), []).append(family[pair].verdict != "undecided")
+    return false / tables, [float(np.mean(ended[round(gap, 3)])) for gap in EFFECTS], used
+
+
+def look_settings(full: bool) -> Iterator[Setting]:
+    for most in (12, 60) if full else (12,):
+        for sds in ("equal", "log-normal", "heavy-tailed"):
+            yield Setting(seeds=most, rows=9, sds=sds, nested=True, looks=True)
+            yield Setting(seeds=most, rows=9, sds=sds, looks=True)
+        yield Setting(seeds=most, rows=9, sds="log-normal", nested=True, looks=True, family="pairs")
+
+
 def settings(full: bool) -> Iterator[Setting]:
     for sds in ("equal", "log-normal", "heavy-tailed"):
         for seeds in (2, 3, 5, 10) if full else (3,):
@@ -119,19 +162,28 @@ def settings(full: bool) -> Iterator[Setting]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--looks", action="store_true")
     parser.add_argument("--tables", type=int)
     chosen = parser.parse_args()
     tables = chosen.tables or (1000 if chosen.full else 40)
     print(f"{tables} tables a setting, effect {100 * EFFECT:g} points, margin {100 * MARGIN:g} point, alpha 5 %\n")
     head = ("family", "seeds", "rows", "queries", "sds", "by query", "false verdicts", "power", "seconds a table")
+    if chosen.looks:
+        decided = [f"decided of {100 * gap:g} points" for gap in EFFECTS]
+        head = (*head[:1], "seeds at most", *head[2:7], *decided, "seeds used")
     print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
     over = []
-    for number, each in enumerate(settings(chosen.full)):
-        false, power, seconds = measured(each, tables, number)
+    for number, each in enumerate((look_settings if chosen.looks else settings)(chosen.full)):
+        if chosen.looks:
+            false, decided, used = looked_at(each, tables, number)
+            found = [f"{false:.1%}", *(f"{share:.0%}" for share in decided), f"{used:.1f}"]
+        else:
+            false, power, seconds = measured(each, tables, number)
+            found = [f"{false:.1%}", f"{power:.0%}", f"{seconds:.2f}"]
         kind = "nested worlds" if each.nested else f"{each.clusters} clusters" if each.clusters else "crossed"
         kind += ", effects differ" * bool(each.preference)
         row = (each.family, each.seeds, each.rows, each.queries, each.sds, kind)
-        print("| " + " | ".join(map(str, row)) + f" | {false:.1%} | {power:.0%} | {seconds:.2f} |", flush=True)
+        print("| " + " | ".join(map(str, (*row, *found))) + " |", flush=True)
         lower = scipy.stats.binomtest(round(false * tables), tables).proportion_ci(0.998).low  # one-sided 99.9 %
         over += [row] if lower > 0.05 else []
     print(f"\nlower 99.9 % bound above 5 %: {over or 'none'}")

@@ -240,7 +240,7 @@ def test_recipes_are_overridden_by_flags(tmp_path: Path) -> None:
         tmp_path, '[strategy]\nname = "dqe"\n[study]\nseeds = 3\nfix = ["schedule.n_def=3"]\ntrials = 5\n'
     )
     plan = plan_study(Study(trials=9, recipe=recipe))
-    assert (plan.trials, plan.spec.seeds, plan.final_seeds) == (9, (0, 1, 2), 3)
+    assert (plan.trials, plan.spec.seeds, plan.fresh) == (9, (0, 1, 2), (3, 4, 5))
     assert plan.spec.config.schedule.n_def == 3
     assert plan.spec.config.eval.dev_fraction == 0.2
     text = '[strategy]\nname = "qure"\n[study]\nsampler = "grid"\nsearch = ["schedule.n_def=3|6"]\n'

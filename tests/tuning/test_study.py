@@ -235,7 +235,8 @@ def command(toy_sets: list[str], runs: Path, *more: str) -> list[str]:
 def test_the_command_from_start_to_test(
     toy_sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = command(toy_sets, tmp_path, "--trials", "4", "--final-seeds", "2")
+    until = ("--final-seeds", "2", "--until", "decided", "--max-seeds", "3")
+    arguments = command(toy_sets, tmp_path, "--trials", "4", *until)
     assert negbench(arguments) == 0
     told = capsys.readouterr()
     out = told.out
@@ -249,11 +250,11 @@ def test_the_command_from_start_to_test(
     best = finished(book)[0]
     if best.number != 0:
         final = json.loads((tmp_path / "s" / "final.json").read_text())
-        assert final["seeds"] == [1, 2]
+        assert final["seeds"] == [1, 2, 3]  # not decided after two
+        assert "look 1, 2 seeds: 1 pair is undecided" in out
         runs = json.loads((tmp_path / "s-final" / "comparison.json").read_text())["cells"]
-        assert sorted((row["strategy"], row["seed"]) for row in runs) == [
-            ("dqe best", 1), ("dqe best", 2), ("dqe default", 1), ("dqe default", 2),
-        ]  # fmt: skip
+        seeds = [(name, seed) for name in ("dqe best", "dqe default") for seed in (1, 2, 3)]
+        assert sorted((row["strategy"], row["seed"]) for row in runs) == seeds
         values = {}
         for row in runs:
             details = RunFolder(tmp_path / row["run"]).result
