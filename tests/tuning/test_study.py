@@ -62,28 +62,19 @@ def toy_study(toy_sets: list[str], runs: Path, *, trials: int = 3, uri: str = "n
     return book
 
 
-def test_trials_and_seeds_share_a_dev_part_that_is_encoded_once_and_the_reported_split_is_never_touched(
+def test_trials_and_seeds_share_a_dev_part_and_the_reported_split_is_never_touched(
     toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
-    asked, opened = list[str](), list[int]()
-    load_split, open_scene = scene.load_split, scene.open_scene
+    asked, load_split = list[str](), scene.load_split
 
     def watched(config: Any, split: str, **options: Any) -> Any:
         asked.append(split)
         return load_split(config, split, **options)
 
-    def counted(*arguments: Any) -> Any:
-        found = open_scene(*arguments)
-        opened.append(found.encoded)
-        return found
-
     monkeypatch.setattr(scene, "load_split", watched)
-    monkeypatch.setattr(scene, "open_scene", counted)
     SCENES.clear()
     book = toy_study(toy_sets, tmp_path, trials=2, seeds=2, pruner="none")
     assert asked == ["train"]  # once for all trials, and nothing else
-    assert opened == [3 * 32]
     runs = [[RunFolder(tmp_path / "s" / "cells" / run) for run in t.user_attrs["runs"]] for t in book.frozen()]
     train = {q.id for q in load_split(runs[0][0].config.dataset, "train", images=False).queries}
     (shared,) = {tuple(run.ranks()["query"]) for mine in runs for run in mine}
@@ -94,6 +85,22 @@ def test_trials_and_seeds_share_a_dev_part_that_is_encoded_once_and_the_reported
         for run in mine:
             assert run.manifest["dataset"]["scored"] == "dev"
             assert not [name for point in run.metrics() for name in point if name.startswith("val/")]
+
+
+def test_images_are_encoded_once(toy_sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEGBENCH_CACHE", str(tmp_path / "cache"))
+    opened: list[int] = []
+    real = scene.open_scene
+
+    def watched(*arguments: Any) -> Any:
+        found = real(*arguments)
+        opened.append(found.encoded)
+        return found
+
+    monkeypatch.setattr(scene, "open_scene", watched)
+    SCENES.clear()
+    toy_study(toy_sets, tmp_path / "runs", trials=3)
+    assert opened == [3 * 32]
 
 
 def test_the_same_study_twice_gives_the_same_values(toy_sets: list[str], tmp_path: Path) -> None:
