@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -222,7 +221,7 @@ def _decode(path: Path) -> _Decoded:
         return _Decoded(0, "", "", error.strerror or str(error))
     sha256 = hashlib.sha256(raw).hexdigest()
     try:
-        with pil.open(io.BytesIO(raw)) as opened:
+        with pil.open(path) as opened:  # its errors name the file
             shown = opened.convert("RGBA")
     except Exception as error:  # a damaged file can make PIL raise anything
         return _Decoded(len(raw), sha256, "", (str(error).splitlines() or [type(error).__name__])[0])
