@@ -25,6 +25,7 @@ import torch
 from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
+from negbench.schemas import check_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,6 +115,8 @@ class RunFolder:
             mend = "delete its result.json, and the command that computed the run computes it again"
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {mend}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
+        with self._intact("result.json"):
+            check_types(value)
         return value
 
     def lost(self) -> list[str]:
