@@ -26,6 +26,7 @@ from negbench.config import RunConfig
 from negbench.errors import RunError
 from negbench.files import SUMS, atomic_write, intact, locked, names_in, read_json, seal, write_json
 from negbench.registry import registry
+from negbench.schemas import check_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,6 +129,8 @@ class RunFolder:
             mend = "delete its result.json, and the command that computed the run computes it again"
             raise RunError(f"run {self.run_id} has lost {', '.join(lost)} in {self.path}: {mend}")
         value: dict[str, Any] = read_json(self.path / "result.json", _ANEW)
+        with self._intact("result.json"):
+            check_types(value)
         return value
 
     def lost(self) -> list[str]:

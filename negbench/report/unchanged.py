@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from negbench import files
+from negbench.errors import NegbenchError
 from negbench.grid.comparison import ComparisonFolder
 
 FILE = "inputs.json"
@@ -34,12 +35,12 @@ def inputs_of(folder: Path, *settings: object) -> str:
 
 
 def unchanged(folder: Path, inputs: str) -> bool:
-    """Whether `keep` was told these inputs, and what was made from them is there."""
-    kept = folder / FILE
-    if not kept.exists():
+    """Whether `keep` was told these inputs, and what was made from them is there, undamaged."""
+    try:
+        told = files.read_json(folder / FILE)
+        return bool(told["inputs"] == inputs) and not any(files.flaw(folder / name) for name in told["made"])
+    except (OSError, NegbenchError):
         return False
-    told = files.read_json(kept)
-    return bool(told["inputs"] == inputs) and all((folder / name).exists() for name in told["made"])
 
 
 def keep(folder: Path, inputs: str, made: Iterable[Path]) -> None:

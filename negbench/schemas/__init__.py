@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MOVES_SCORES = False  # describes what was computed
 
@@ -54,6 +54,20 @@ class RunRecord(Part):
     images_encoded: int = Field(ge=0, description="images whose features were not stored before")
     peak_memory_mib: dict[str, float] = Field(description="of the process, and of the GPU where there is one")
     remarks: list[str] = Field(description="what a reader must know")
+
+
+def check_types(result: Any) -> None:
+    """Raise ValueError where a field of a result has another type; a run of an earlier version may lack some.
+
+    Args:
+        result: as JSON holds it.
+    """
+    try:
+        RunRecord.model_validate(result)
+    except ValidationError as error:
+        wrong = [each for each in error.errors() if each["type"] not in ("missing", "extra_forbidden")]
+        if wrong:
+            raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error
 
 
 def schema_of(form: type[Part]) -> dict[str, Any]:

@@ -381,14 +381,19 @@ def test_a_finished_comparison_is_read_and_printed(
     (tmp_path / "c" / "report" / "index.html").unlink()
     assert negbench(command) == 0
     assert (tmp_path / "c" / "report" / "index.html").exists()
+    for name in ("inputs.json", "statistics.json"):  # damaged: made again
+        (tmp_path / "c" / name).write_text("{}", encoding="utf-8")
+        assert negbench(command) == 0
+    assert len(judged) == 3
+    judged.clear()
     assert negbench([*command, "--margin", "30"]) == 0
     assert read_json(tmp_path / "c" / "statistics.json")["rows"][0]["margin"] == 0.3
-    assert len(judged) == 2
+    assert len(judged) == 1
     run = next(tmp_path.glob("*/result.json")).parent
     RunFolder(run).write_result({**RunFolder(run).result, "seconds": {"train": 1234.5}})
     assert negbench([*command, "--margin", "30", "-v"]) == 0
     assert "1,234" in capsys.readouterr().out.replace("1234", "1,234")  # of the table of costs
-    assert len(judged) == 3
+    assert len(judged) == 2
     assert negbench([*command, "--strategies", "qure", "--margin", "30"]) == 0  # one cell less
     assert len(read_json(tmp_path / "c" / "comparison.json")["cells"]) == 1
 

@@ -367,6 +367,13 @@ def test_values_of_another_type_are_one_line(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "ranks.parquet is damaged (" in line
     folder.write_ranks(ranks)
+    result = folder.result
+    for flaw in ({"metrics": "high"}, {"regime_by_refresh": "x"}, {"refresh_epochs": ["x"]}):
+        folder.write_result({**result, **flaw})
+        assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert f"result.json is damaged ({next(iter(flaw))}" in line
+    folder.write_result(result)
     (folder.path / "metrics.jsonl").unlink()
     assert negbench(["report", "small", "--runs-dir", str(runs)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
