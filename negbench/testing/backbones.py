@@ -256,11 +256,10 @@ class BackboneTestCase:
         shape = 3, len(self.texts), backbone.identity.embedding_dim
         pairs = [(r, p) for r in range(3) for p in range(len(self.texts))]
         by_image = [backbone.queries(features[r : r + 1], self.texts[p : p + 1])[0] for r, p in pairs]
-        composes = isinstance(backbone, ComposesTexts)
-        by_text = [backbone.compose_texts([self.texts[r]], [self.texts[p]])[0] for r, p in pairs if composes]
         for chunk in (1, 5, 1024):
             found = [(cross_queries(backbone, features[:3], tokens, chunk=chunk), by_image)]
             if isinstance(backbone, ComposesTexts):
+                by_text = [backbone.compose_texts([self.texts[r]], [self.texts[p]])[0] for r, p in pairs]
                 found.append((backbone.cross_texts(self.texts[:3], self.texts, chunk=chunk), by_text))
             for crossed, loops in found:
                 _unit(crossed, *shape)

@@ -31,7 +31,7 @@ def test_a_path_names_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert plugin_section("datasets", "sub/a.jsonl:seed=3") == {**want, "seed": 3}
     assert plugin_section("strategies", "sub/a.jsonl") == {"name": "sub/a.jsonl"}
     assert dataset_layer("sub/a.jsonl", Path("x"), True)["dataset"] == {**want, "root": "x", "allow_missing": True}
-    for name in ("a.csv", "A.PARQUET"):
+    for name in ("a.csv", "A.CSV"):
         assert plugin_section("datasets", name) == {"name": "triplets", "file": str(tmp_path / name)}
     assert plugin_section("datasets", "fashioniq") == {"name": "fashioniq"}
     assert dataset_layer(None, None, False) == {}
