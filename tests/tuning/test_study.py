@@ -275,9 +275,10 @@ def test_final_runs_go_on_until_the_best_is_decided(
 ) -> None:
     """A rate at which nothing is learned against one at which everything is: two seeds leave it open, or decide it."""
     recipe = tmp_path / "r.toml"
-    recipe.write_text("[study]\npoints = [{'train.lr' = 0.03}]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
+    recipe.write_text("[study]\nuntil = 'decided'\nmax_seeds = 3\n", encoding="utf-8")
+    grid = ("--search", "train.lr=0.000001|0.03", "--fix", "num_negatives", "--sampler", "grid", "--trials", "2")
     sets = [part for text in (*vector_sets, "train.lr=0.000001", "train.epochs=2") for part in ("--set", text)]
-    asked = ["study", "--strategy", "top-k", "--recipe", str(recipe), *sets, "--runs-dir", str(tmp_path)]
+    asked = ["study", "--strategy", "all-corpus", "--recipe", str(recipe), *grid, *sets, "--runs-dir", str(tmp_path)]
     assert negbench([*asked, "--name", "s", "--final-seeds", "2", "--tracking-uri", "none"]) == 0
     out = capsys.readouterr().out
     final = json.loads((tmp_path / "s" / "final.json").read_text())
