@@ -22,7 +22,7 @@ from negbench.analysis.words import label_of
 from negbench.errors import UnknownNameError
 from negbench.grid.comparison import AXES, Group
 from negbench.grid.looks import Looks
-from negbench.scoring.stored import Known, Values, values_of
+from negbench.scoring.stored import Seen, Values, values_of
 
 DEFAULT_BASELINES = ("in-batch", "all-corpus")  # the first that is there; else the first strategy
 OVER_ALL = "over all"  # in place of a data set or a backbone
@@ -262,7 +262,7 @@ def tables_of(
     for group in groups:
         found.setdefault(tuple(group.labels.get(axis, "") for axis in PLACE), []).append(group)
     tables = []
-    known: dict[str, Known] = {}
+    seen: dict[str, Seen] = {}
     for place, members in sorted(found.items()):
         labels = {axis: value for axis, value in zip(PLACE, place, strict=True) if value}
         result, dataset = members[0].results[0], labels["dataset"]
@@ -270,7 +270,7 @@ def tables_of(
         metrics = list(dict.fromkeys([main, *headline_metrics(list(result["metrics"]))]))
         values: dict[str, dict[str, Values]] = {}
         for group in sorted(members, key=lambda g: g.labels["strategy"]):
-            for name, mine in values_of(group.runs, metrics, known.setdefault(dataset, {})).items():
+            for name, mine in values_of(group.runs, metrics, seen.setdefault(dataset, {})).items():
                 values.setdefault(name, {})[group.labels["strategy"]] = mine
         negatives = {group.labels["strategy"]: negatives_of(group) for group in members}
         tables.append(VerdictTable(labels, main, values, negatives, (own or {}).get(labels.get("system", ""), "")))

@@ -33,9 +33,12 @@ class Looks:
         """As asked for; None without `--until decided`.
 
         Raises:
-            OptionError: fewer than two seeds at first, or more than at last.
+            OptionError: fewer than two seeds at first, or more than at last; an option that needs `--until`.
         """
         if asked.until is None:
+            for name in ("pairs", "max_seeds", "budget"):
+                if name in asked.model_fields_set:
+                    raise OptionError(f"--{name.replace('_', '-')} has no effect alone: add --until decided")
             return None
         if not 2 <= len(first) <= asked.max_seeds:
             raise OptionError(

@@ -92,21 +92,21 @@ class Values:
         return replace(self, values=self.values[rows], seeds=tuple(self.seeds[row] for row in rows))
 
 
-Known = dict[int, tuple[str, tuple[str, ...]]]  # world and query ids of each seed; of real data, of "seed" -1
+Seen = dict[int, tuple[str, tuple[str, ...]]]  # world and query ids of each seed; of real data, of "seed" -1
 
 
-def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], known: Known | None = None) -> dict[str, Values]:
+def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], seen: Seen | None = None) -> dict[str, Values]:
     """Metric -> per-query values of finished runs of one data set, a row each.
 
     Args:
         runs: one for each seed.
         metrics: means over queries; others are left out.
-        known: what the runs read before are of, to which that of these is added.
+        seen: what the runs read before are of, to which that of these is added.
 
     Raises:
         RunError: stored ranks of other queries, or of another world, than those of the same data or seed before.
     """
-    config, metrics, known = runs[0].config, list(metrics), {} if known is None else known
+    config, metrics, seen = runs[0].config, list(metrics), {} if seen is None else seen
     plugin = registry.plugins("datasets").get(config.dataset.name)
     if plugin is None or plugin.path is not None:
         runs[0].check_plugins()
@@ -117,7 +117,7 @@ def values_of(runs: Sequence[RunFolder], metrics: Iterable[str], known: Known | 
         named = run.manifest.get("dataset", {}).get("world")
         world = "" if named is None else str(named)
         worlds.add(world)
-        if known.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
+        if seen.setdefault(run.config.seed if world else -1, (world, ranks.query)) != (world, ranks.query):
             raise RunError(f"run {run.run_id} holds ranks of other queries than the runs before it: compute it again")
         read.append(data.per_query(ranks, metrics))
     seeds = tuple(run.config.seed for run in runs)

@@ -15,6 +15,7 @@ from negbench.analysis.deciding import computed_until
 from negbench.analysis.differences import decided
 from negbench.analysis.statistics import Difference, Summary
 from negbench.analysis.verdicts import Rules
+from negbench.config import RunConfig, resolved
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES, Cell, plan
@@ -136,19 +137,19 @@ def compare_best(
     points: dict[str, dict[str, Any]] = {f"{base.strategy.name} default": {}, f"{base.strategy.name} best": best.params}
     default, chosen = points
 
+    def configs_of(seeds: Sequence[int]) -> list[RunConfig]:
+        return [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in seeds]
+
     def cells_of(seeds: Sequence[int]) -> list[Cell]:
-        configs = [spec.space.config(base, point, seed, closed=False) for point in points.values() for seed in seeds]
         names = [name for name in points for _ in seeds]
-        planned = plan(configs, runs, Display(), SCENES)
+        planned = plan(configs_of(seeds), runs, Display(), SCENES)
         return [replace(c, labels={**c.labels, "strategy": name}) for c, name in zip(planned, names, strict=True)]
 
-    cells = cells_of(fresh)
-    if cells[0].config.identity() == cells[len(fresh)].config.identity():
+    if len({str(resolved(config).identity()) for config in configs_of(fresh[:1])}) == 1:
         return None
-    comparison = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"})
+    comparison, rules = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"}), Rules(default, looks=looks)
     check_place(comparison.path, "final")
-    rules = Rules(default, looks=looks)
-    outcomes = computed_until(comparison, cells, cells_of, rules, how, say=say)
+    outcomes = computed_until(comparison, cells_of(fresh), cells_of, rules, how, say=say)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
     folders: dict[str, list[RunFolder]] = {name: [] for name in points}

@@ -478,6 +478,8 @@ MISTAKES = [
     (["--alpha", "1.5"], "--alpha 1.5: input should be less than 1"),
     (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
     (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
+    (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),
+    (["--until", "decided"], "--until decided starts with 1 seeds"),
     (["--dial", "train.lr=1,2", "--tuned", "2"], "--dial and --tuned do not go together"),
     (["--dial", "train.lr=1,2", "--losses", "all"], "--dial compares on one of the losses"),
     (["--systems", "all", "--negatives", "1"], "--systems and --negatives do not go together"),
