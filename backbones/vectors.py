@@ -8,7 +8,7 @@ attributes, scaled to unit length together, token l of an image is::
 so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included. A
 text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t and e is `alignment`.
 Words that name no value (hints such as "darker", or what the captions never say) have vectors of their own. All that is
-frozen. Trained on top: a projection of each side, the fusion with its hidden layer, the temperature and, on demand,
+frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the temperature and, on demand,
 DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
@@ -121,8 +121,8 @@ class Vectors(GivenFeatures):
         noise: float = 0.7,
         decay: float = 0.9,
         alignment: float = 0.3,
-        hidden: int = 256,
-        fusion: FusionKind = "gated",
+        hidden: int = 0,
+        fusion: FusionKind = "sum",
         fusion_init: FusionInit = "sum",
         attribute_weights: bool | float = False,
         world: int | None = None,

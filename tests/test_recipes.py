@@ -227,7 +227,8 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 # --- the numbers ---------------------------------------------------------------------------------------------------
 
 
-WORLDS = ("demo", "world", *(name for name in RECIPES if name.startswith("map-")))  # ours, of vectors
+# ours, of vectors
+WORLDS = ("demo", "world", "dqe-margins", *(name for name in RECIPES if name.startswith("map-")))
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -238,7 +239,7 @@ def test_a_world_draws_alike(name: str) -> None:
     if name != "demo":
         assert {config.train.num_negatives for config in configs} == {1}
     dials = [parse_dial(text) for text in over_recipe(Compare(recipe=path_of(name))).dials]
-    assert bool(dials) == name.startswith("map-")
+    assert bool(dials) == (name not in ("demo", "world"))
     for dial in dials:
         assert dial.key in configs[0].flat()
         assert len(dial.values) > 1
@@ -367,7 +368,7 @@ def test_a_recipe_lies_over_the_one_that_it_extends(tmp_path: Path) -> None:
     config = load_config(recipe=write(tmp_path, "c", 'extends = "b.toml"'), flags={"backbone": {"name": "clip"}})
     assert (config.train.epochs, config.train.lr) == (9, 0.1)
     assert config.strategy.model_dump() == {"name": "dqe", "alpha": 0.2, "beta": 0.7, "scale": "absolute"}
-    assert config.backbone.model_dump() == {"name": "clip", "attribute_weights": True}
+    assert config.backbone.model_dump() == {"name": "clip", "fusion": "sum", "attribute_weights": True}
 
 
 def test_a_recipe_that_extends_itself_or_nothing(tmp_path: Path) -> None:
@@ -408,7 +409,7 @@ def test_what_cannot_be_carried_is_a_remark_of_every_command(
     # each cell has what its own backbone carries
     configs = axes_of(recipe, [f"dataset.root='{toy_root}'"], backbones="tiny,blip2").configs()
     assert {c.backbone.name: c.backbone.options for c in configs} == {
-        "tiny": {"attribute_weights": True},
+        "tiny": {"fusion": "sum", "attribute_weights": True},
         "blip2": {"attribute_weights": True},
     }
     assert {config.loss.name for config in configs} == {"margin-kl"}

@@ -46,7 +46,8 @@ def run_table(folder: RunFolder) -> Grid:
         metrics_frame(folder),
         f"{manifest['dataset']['val']}, epoch {result['reported_epoch']}",
         f"gallery {gallery}; text: {manifest['dataset']['text_template']}; backbone {identity['name']} "
-        f"{identity['weights']} {identity['sha256'][:12]}, {identity['parameters']:,} parameters",
+        f"{identity['weights']} {identity['sha256'][:12]}, {identity['composition']}, "
+        f"{identity['parameters']:,} parameters",
         rest=str(folder.path / "result.json"),
         bold=(label_of(result["main_metric"]),),
     )

@@ -134,7 +134,8 @@ def _corners(
     """Every choice of factors from the system, the others from the plain one; none that could change nothing."""
     plain = system(PLAIN)
     parts, _ = chosen.carried(base, scenes)
-    before = resolved(build_config([*plain.layers(()), *base]))
+    start = chosen.layers(parts, ())
+    before = resolved(build_config([*plain.layers(()), *start, *base]))
     factors = [
         factor
         for factor in FACTORS

@@ -26,6 +26,9 @@ CIR = (
 )  # fmt: skip
 PLAIN = "plain"  # what a system's gain is counted from
 FACTORS = ("negatives", "objective", "architecture")
+BASE = "base"
+# where all systems start, as far as the backbone has these options; a system's parts replace those of the base
+HEAD: dict[str, Any] = {"fusion": "sum", "hidden": 0}
 
 Layer = Mapping[str, Any]
 
@@ -36,7 +39,7 @@ class Component:
 
     Attributes:
         what: in words, with the paper's equation.
-        factor: objective or architecture.
+        factor: objective or architecture; BASE where no corner does without it.
         layer: configuration.
         texts: whether it reads privileged texts of references and targets.
         composes: whether it composes texts with texts.
@@ -92,17 +95,19 @@ class System:
         """Configuration layers of these factors of the system, with those of `parts` that belong to them."""
         core = [layer for name, layer in (("negatives", self.negatives), ("objective", self.objective))]
         chosen = [layer for name, layer in zip(FACTORS, core, strict=False) if name in factors]
-        return [*chosen, *(part.layer for part in parts if part.factor in factors)]
+        return [*chosen, *(part.layer for part in parts if part.factor in (*factors, BASE))]
 
     def carried(self, base: Sequence[Layer], scenes: Scenes) -> tuple[tuple[Component, ...], tuple[str, ...]]:
-        """The parts that the backbone and the data set of `base` carry, and a line on each that they do not.
+        """The base and the parts that the backbone and the data set of `base` carry; a line on each part they do not.
 
         The backbone's options name it: a layer above that names it too does not drop them then (`merged`).
         """
         config = build_config([self.negatives, self.objective, *base])
         for path in config.plugins:
             registry.add_file(Path(path))
-        found, remarks = list[Component](), list[str]()
+        known = option_defaults(constructor_of("backbones", registry.get("backbones", config.backbone.name)))
+        head = {"name": config.backbone.name} | {name: value for name, value in HEAD.items() if name in known}
+        found, remarks = [Component("base head", BASE, {"backbone": head})], list[str]()
         for part in self.parts:
             why = part.lacking(config, scenes)
             if why is None and "backbone" in part.layer:

@@ -85,8 +85,10 @@ def test_corners_take_each_factor_from_one_or_the_other(vector_sets: list[str]) 
     assert hashes[plain] == hashes[PLAIN]  # the same runs: computed once
     own = next(c for c in matrix.cells if c.labels["system"] == "qure" and c.config.strategy.name == "qure")
     assert hashes[whole] == own.hash
-    # gated fusion is what this backbone has anyway: a factor that changes nothing is none
-    assert {f for factors in matrix.corners["hycole"] for f in factors} == {"negatives", "objective"}
+    assert {f for factors in matrix.corners["hycole"] for f in factors} == {"negatives", "objective", "architecture"}
+    for factors, label in matrix.corners["hycole"].items():
+        fusion = "gated" if "architecture" in factors else "sum"  # every system's start, plain's too
+        assert of[label].backbone.options["fusion"] == fusion
 
 
 def test_what_is_not_defined_says_why(vector_sets: list[str]) -> None:

@@ -11,7 +11,7 @@ from negbench.cli.main import run as negbench
 from negbench.config import build_config, resolved
 from negbench.data.scene import Scenes
 from negbench.errors import UnknownNameError
-from negbench.systems.system import FACTORS, PLAIN, system, systems
+from negbench.systems.system import FACTORS, PLAIN, system, systems, with_system
 
 # paper-stated values, written out
 STATED: dict[str, dict[str, Any]] = {
@@ -99,12 +99,26 @@ def test_what_cannot_be_carried_is_said(vector_sets: list[str]) -> None:
 def test_factors_are_taken_apart(toy_root: Path) -> None:
     base = [{"dataset": {"root": str(toy_root)}}]
     chosen = system("dqe")
-    parts, _ = chosen.carried(base, Scenes())
+    (start, *parts), _ = chosen.carried(base, Scenes())
+    assert chosen.layers([start], ()) == [{"backbone": {"name": "tiny", "fusion": "sum"}}]  # in every corner
     for factor, key in zip(FACTORS, ("strategy", "loss", "backbone"), strict=True):
         layers = chosen.layers(parts, [factor])
         assert key in {name for layer in layers for name in layer}
         others = {"strategy", "loss", "backbone"} - {key}
         assert not others & {name for layer in layers for name in layer}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_every_system_starts_from_one_base(name: str) -> None:
+    base = [{"dataset": "vectors", "backbone": {"name": "vectors", "dim": 16}}]
+    layer, _ = system(name).layer(base, Scenes())
+    options = resolved(build_config([layer, *base])).backbone.options
+    fusion, weights = "gated" if name == "hycole" else "sum", name == "dqe"
+    assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
+    assert options["attribute_weights"] is weights
+    given = [{**base[0], "backbone": {"name": "vectors", "fusion": "combiner", "hidden": 8}}]  # a flag beats it
+    whole, _ = with_system([{"system": name}, *given], Scenes())
+    assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == ("combiner", 8)
 
 
 def test_unknown_systems_are_named() -> None:
