@@ -28,9 +28,7 @@ _FEW = 200  # val queries below which most differences stay undecided
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 
-NO_TRIPLETS = (
-    "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text"
-)
+NO_TRIPLETS = "triplets: a .jsonl or .csv file with a row a query: reference and target (names of images), text"
 
 _SKELETON = '''"""My strategy: images that score below the target by less than `margin`.
 
