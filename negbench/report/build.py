@@ -351,7 +351,7 @@ def _header(groups: Sequence[Group]) -> tuple[str, ...]:
     """Data, seeds, epochs, when the last run ended, and the version."""
     runs = [run for group in groups for run in group.runs]
     manifests, configs = [run.manifest for run in runs], [run.config for run in runs]
-    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs for config in configs})
+    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
         _joined({manifest["dataset"]["val"]: 0 for manifest in manifests}),

@@ -160,7 +160,8 @@ def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabe
     best = {loss: max(row.mean for row in rows if row.loss == loss) for loss in {row.loss for row in rows}}
 
     def draw(axes: Axes) -> None:
-        small = axes.get_figure(root=True).get_figwidth() < 6
+        whole = axes.get_figure(root=True)
+        small = whole is not None and whole.get_figwidth() < 6
         beside = axes.get_yaxis_transform()
         shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
 
