@@ -23,7 +23,7 @@ from negbench import __version__
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
 from negbench.metrics.preference import clustered_interval
-from negbench.schemas.card import CardDifference, CardRow, CardTable, ResultCard, SourcePackage, SplitCounts
+from negbench.schemas.result_card import CardDifference, CardRow, CardTable, ResultCard, SourcePackage, SplitCounts
 
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
 MAIN, RANK = "recall_at_10", 10
