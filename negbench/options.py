@@ -193,7 +193,7 @@ def _checked_rate(given: Any) -> Any:
     except (TypeError, ValueError):
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise OptionError("want grid, or a number above 0 such as 1e-3")
+        raise OptionError(f"--lr {given!r}: want grid, or a number above 0, e.g. 1e-3")
     return rate
 
 

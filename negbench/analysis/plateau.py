@@ -131,9 +131,10 @@ def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str
         return []
     rising.sort(key=lambda each: -each[0])
     row = rising[0][2]
+    points = f"{100 * row.margin:g} point{'s' * (row.margin != 0.01)}"
     told = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
     told += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
     return [
-        f"Not trained out: {label_of(row.metric)} still rises by more than {100 * row.margin:g} points in the last "
-        f"third of the epochs ({told}). More epochs may change the order."
+        f"Not trained out: {label_of(row.metric)} still rises by more than {points} in the last third "
+        f"of the epochs ({told}). More epochs may change the order."
     ]
