@@ -17,7 +17,7 @@ from negbench.errors import NegbenchError
 from negbench.layers import set_layer
 from negbench.systems.system import systems
 
-TEST = 'statistic = "level", of = "a", measure = "recall", confirms = "> 0", refutes = "< 0"'
+TEST = 'statistic = "level", of = "a", measure = "recall", supports = "> 0", refutes = "< 0"'
 KNOWN = {"a": {"system": "qure"}, "b": {"system": "plain"}, "c": {"system": "plain"}}
 
 
@@ -32,7 +32,7 @@ def test_all_34_claims_are_there_and_fit_together() -> None:
         for test in claim.tests:
             assert len(test.settings) == {"level": 1, "difference": 2}.get(test.statistic, len(test.settings))
             assert (test.other is not None) == (test.statistic == "order")
-            sides = sorted((test.refutes, test.confirms), key=lambda side: side.above)
+            sides = sorted((test.refutes, test.supports), key=lambda side: side.above)
             assert [side.above for side in sides] == [False, True]
             assert sides[0].bound <= sides[1].bound, f"claim {claim.number}: both can hold"
     assert {name for claim in all_claims() for name in claim.settings} == set(settings())
@@ -79,7 +79,7 @@ def test_lists_stand_for_one_test_each(tmp_path: Path) -> None:
     test = 'statistic = "difference", of = ["a", "b"], against = "c", measure = "recall"'
     head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
     path = tmp_path / "claims.toml"
-    path.write_text(f'[[claim]]\n{head}\ntests = [{{ {test}, confirms = "> 0", refutes = "< 0" }}]\n')
+    path.write_text(f'[[claim]]\n{head}\ntests = [{{ {test}, supports = "> 0", refutes = "< 0" }}]\n')
     (claim,) = read_claims(path)
     assert [str(test) for test in claim.tests] == ["recall: a - c", "recall: b - c"]
 

@@ -35,7 +35,7 @@ def claims_of(folder: Path) -> dict[int, dict[str, object]]:
 def test_claims_are_computed_and_judged(computed: Path) -> None:
     found = claims_of(computed / "c")
     assert list(found) == [3, 5, 12, 29, 34]
-    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"confirmed", "refuted", "undecided"}
+    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"supported", "refuted", "undecided"}
     assert (found[29]["verdict"], found[34]["verdict"]) == ("not testable", "not testable")
     assert "--dataset fashioniq" in str(found[34]["reason"])
     assert "'hycole-slow': unknown option" in str(found[29]["reason"])
