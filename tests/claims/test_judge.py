@@ -102,6 +102,15 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     assert found.high - found.low > estimate_of(one, other, strata, 0.2).high - estimate_of(one, other, strata, 0.2).low
 
 
+def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
+    """A difference that varies over queries, alike in 8 seeds: 40 queries where they are shared, else 320."""
+    generator = np.random.default_rng(0)
+    one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
+    shared, nested = (estimate_of(one, np.zeros_like(one), None, 0.05, nested=own) for own in (False, True))
+    assert shared.value == pytest.approx(nested.value)
+    assert (shared.high - shared.low) / (nested.high - nested.low) == pytest.approx(8**0.5, rel=0.1)
+
+
 def test_too_few_queries() -> None:
     with pytest.raises(ValueError, match="fewer than two queries"):
         estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 0.05)
@@ -178,3 +187,24 @@ def test_reasons() -> None:
     assert (single.verdict, single.reason) == ("undecided", "one seed says nothing of others: --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
+
+
+def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
+    """Differences at the two values 3 and -1, seed by seed 1, 0.9, 1.1 in the mean; one value alone is refuted."""
+    table = {
+        "a m=1": [3.0, 2.9, 3.1],
+        "a m=2": [-1.0, -1.1, -0.9],
+        "b m=1": [0.0, 0.0, 0.0],
+        "b m=2": [0.0, 0.0, 0.0],
+    }
+    swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
+    assert swept.needed == tuple(table)
+    found = judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={})
+    assert found.verdict == "supported"
+    assert found.answers[0].estimate is not None
+    assert found.answers[0].estimate.value == pytest.approx(1.0)
+    alone = dataclasses.replace(swept, sweep=("m=2",))
+    assert judge(claim_of(alone), evidence(*table), SEEDS, lacking=None, undefined={}).verdict == "refuted"
+    assert (
+        judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={"a m=2": "no"}).reason == "'a m=2': no"
+    )
