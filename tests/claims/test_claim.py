@@ -64,8 +64,8 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     assert config["dqe-30-70 loss.margin=0.5"].loss.options["margin"] == 0.5
     assert config["dqe-30-70 loss.margin=0.5"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
     one, other = (config[f"{name}-objective"] for name in ("dqe", "bradley-terry"))
-    alike = ("backbone", "strategy", "schedule", "mining", "train", "hybrid")
-    assert all(getattr(one, part) == getattr(other, part) for part in alike)
+    parts = ("backbone", "strategy", "schedule", "mining", "train", "hybrid")
+    assert all(getattr(one, part) == getattr(other, part) for part in parts)
     assert (one.loss.name, other.loss.name) == ("margin-kl", "bradley-terry")
     assert config["in-batch"].loss.name == "info-nce"
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
