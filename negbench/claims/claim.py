@@ -82,7 +82,8 @@ class ClaimTest:
         what = str(self.measure)
         if self.statistic == "order":
             return f"{what} and {self.other} order {len(self.settings)} settings alike"
-        return f"{what}: " + " - ".join(self.settings) + (f" (mean over {', '.join(self.sweep)})" if self.sweep else "")
+        swept = [text if i == 0 else text.partition("=")[2] for i, text in enumerate(self.sweep)]
+        return f"{what}: " + " - ".join(self.settings) + (f" (mean over {', '.join(swept)})" if swept else "")
 
 
 @dataclass(frozen=True)
