@@ -59,6 +59,7 @@ class VectorWorld(Dataset):
     """
 
     has_images: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = True
 
     @classmethod
     def load(
