@@ -38,6 +38,8 @@ HOWTO = (
     "ten_minutes",
     "emoji",
     "own_strategy",
+    "own_loss",
+    "own_backbone",
     "own_data",
     "own_encoder",
     "own_embeddings",
