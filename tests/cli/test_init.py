@@ -92,7 +92,7 @@ def test_a_folder_of_images_from_init_to_negatives(
     mined = follow(pictures, capsys, tmp_path / "runs")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
-        assert len(row.negatives) == 5
+        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
     assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     # the same by a finished run, as JSON lines
@@ -102,7 +102,7 @@ def test_a_folder_of_images_from_init_to_negatives(
     assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["query"] for line in lines] == mined["query"].tolist()
-    assert {len(line["negatives"]) for line in lines} == {2}
+    assert {len(line["negatives"]) for line in lines} == {2}  # of three
     # a recipe that was changed is kept, and so is the strategy
     with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
         file.write("# mine\n")
