@@ -259,6 +259,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     if planned.rates is not None:
         computed(planned.trials, planned.rates.cells, **how)
         planned = planned.at_best_rates()
+    if not executor.elsewhere:
+        _forewarn(planned, rules)
     outcomes, errors = computed_until(planned.folder, planned.cells, planned.more, **until), list[str]()
     if searches:
         tuned, errors = _tuned(planned, searches, outcomes, until)
@@ -278,6 +280,20 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
         )
     raise_failed(outcomes)
     return Comparison(path)
+
+
+def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
+    """Tell what makes these data say little, once for each backbone and data set that is still to be trained on."""
+    from negbench.display import stages
+    from negbench.grid.cells import SCENES
+    from negbench.own.forewarn import forewarnings
+
+    runs, overwrite = planned.folder.path.parent, planned.asked.overwrite
+    todo = [cell for cell in planned.cells if cell.step(runs, overwrite) in ("resume", "anew")]
+    first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
+    with stages("prepare") as display:
+        found = forewarnings(list(first.values()), rules.margin, display, SCENES)
+    notes(found)
 
 
 def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:
