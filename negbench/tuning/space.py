@@ -302,8 +302,8 @@ def parse_search(text: str, full: ResolvedConfig, knobs: Mapping[str, Knob], ban
         ends = [float(end) for end in ends]
     if not ends[0] < ends[1] or (log and ends[0] <= 0):
         raise OptionError(f"{where}: want low < high{', and low > 0 on a log scale' if log else ''}")
-    if default is None:
-        raise OptionError(f"{where}: {key} has no value by default; set one first with --set {key}=...")
+    if default is None or isinstance(default, str):  # a share of the gallery is no number of images
+        raise OptionError(f"{where}: {key} has no number by default; set one first with --set {key}=...")
     return Knob(key, default, ends[0], ends[1], log)
 
 

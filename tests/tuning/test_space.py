@@ -54,6 +54,12 @@ def test_the_space_of_a_strategy(strategy: str, expected: dict[str, Any]) -> Non
     assert knobs_of(space) == expected
 
 
+def test_a_share_of_the_gallery_stays_as_it_is() -> None:
+    assert knobs_of(build_space(base_of("top-k", "strategy.k=0.6%"))) == SCHEDULE
+    with pytest.raises(NegbenchError, match="no number by default"):
+        build_space(base_of("top-k", "strategy.k=0.6%"), search=["strategy.k=10:100"])
+
+
 @pytest.mark.parametrize("strategy", ["dqe", "qure", "cirqrs", "top-k", "all-corpus"])
 def test_trial_0_is_the_default(strategy: str) -> None:
     for epochs in (2, 4, 7, 12, 30, 50):
