@@ -1,4 +1,4 @@
-"""Hook of MkDocs: the pages that are made from docstrings, cards, recipes of systems, README and examples.
+"""Hook of MkDocs: the pages that are made from docstrings, cards, recipes of systems, README and notebooks.
 
 Nothing is written beside the site: pages are handed to MkDocs as they are made. `make docs` runs it.
 """
@@ -38,6 +38,8 @@ HOWTO = (
     "ten_minutes",
     "emoji",
     "own_strategy",
+    "own_loss",
+    "own_backbone",
     "own_data",
     "own_encoder",
     "own_embeddings",
@@ -96,7 +98,6 @@ def pages() -> Iterator[tuple[str, str]]:
         script = ROOT / "docs" / "howto" / f"{name}.py"
         if script.exists():
             yield f"howto/{name}.md", notebook(script.read_text(encoding="utf-8"), script.name)
-    yield "howto/other_trainers.md", other_trainers()
 
 
 def names(kind: str) -> list[str]:
@@ -240,18 +241,6 @@ def notebook(text: str, name: str) -> str:
         else:
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + f"\n\nThis page is `docs/howto/{name}`, which the tests run.\n"
-
-
-def other_trainers() -> str:
-    """The files of examples/, each under its docstring."""
-    head = "`negbench.Miner` takes embeddings and gives negatives, by the code that runs mine with; `negbench mine` "
-    head += "does it for files. One file of `examples/` a framework; the tests run them."
-    parts = ["# Mining for another trainer", head]
-    for file in sorted((ROOT / "examples").glob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        doc = text.split('"""')[1]
-        parts += [f"## {file.stem}", prose(doc), f"```python\n{text.split(chr(34) * 3, 2)[2].strip()}\n```"]
-    return "\n\n".join(parts) + "\n"
 
 
 # --- Markdown ----------------------------------------------------------------------------------------------------

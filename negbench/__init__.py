@@ -9,38 +9,53 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from negbench.api import (
-        audit,
-        compare,
-        embed,
-        list_plugins,
-        load,
-        load_dataset,
-        make_backbone,
-        make_loss,
-        make_strategy,
-        run,
-        study,
-    )
-    from negbench.command_options import Audit, Claims, Embed, Evaluate, Mine
-    from negbench.contracts import (
-        Backbone,
-        BankStep,
-        BankStrategy,
-        BatchStrategy,
-        Epoch,
-        Loss,
-        LossInput,
-        OrderedBatches,
-        Query,
-        ScoreView,
-        Strategy,
-        SyntheticStrategy,
-        tunable,
-    )
-    from negbench.errors import NegbenchError
-    from negbench.options import Compare, Run, Study
-    from negbench.own.miner import Miner
+    from negbench.api import audit as audit
+    from negbench.api import compare as compare
+    from negbench.api import embed as embed
+    from negbench.api import list_plugins as list_plugins
+    from negbench.api import load as load
+    from negbench.api import load_dataset as load_dataset
+    from negbench.api import make_backbone as make_backbone
+    from negbench.api import make_loss as make_loss
+    from negbench.api import make_strategy as make_strategy
+    from negbench.api import run as run
+    from negbench.api import study as study
+    from negbench.command_options import Audit as Audit
+    from negbench.command_options import Claims as Claims
+    from negbench.command_options import Embed as Embed
+    from negbench.command_options import Evaluate as Evaluate
+    from negbench.command_options import Mine as Mine
+    from negbench.contracts import AspectScores as AspectScores
+    from negbench.contracts import Backbone as Backbone
+    from negbench.contracts import BackboneIdentity as BackboneIdentity
+    from negbench.contracts import BankStep as BankStep
+    from negbench.contracts import BankStrategy as BankStrategy
+    from negbench.contracts import BatchStrategy as BatchStrategy
+    from negbench.contracts import ComposesTexts as ComposesTexts
+    from negbench.contracts import CrossesQueries as CrossesQueries
+    from negbench.contracts import Epoch as Epoch
+    from negbench.contracts import FreezesTexts as FreezesTexts
+    from negbench.contracts import HasSubQueries as HasSubQueries
+    from negbench.contracts import HoldsFeatures as HoldsFeatures
+    from negbench.contracts import Loss as Loss
+    from negbench.contracts import LossInput as LossInput
+    from negbench.contracts import OrderedBatches as OrderedBatches
+    from negbench.contracts import Query as Query
+    from negbench.contracts import ScoreView as ScoreView
+    from negbench.contracts import Strategy as Strategy
+    from negbench.contracts import SubQuery as SubQuery
+    from negbench.contracts import SyntheticStrategy as SyntheticStrategy
+    from negbench.contracts import check_option as check_option
+    from negbench.contracts import tunable as tunable
+    from negbench.datasets.card import DatasetCard as DatasetCard
+    from negbench.datasets.dataset import Dataset as Dataset
+    from negbench.datasets.dataset import columns_of as columns_of
+    from negbench.errors import NegbenchError as NegbenchError
+    from negbench.metrics.metric import Metric as Metric
+    from negbench.options import Compare as Compare
+    from negbench.options import Run as Run
+    from negbench.options import Study as Study
+    from negbench.own.miner import Miner as Miner
 
 __version__ = "0.1.0"
 
@@ -58,65 +73,54 @@ _HOMES = {
         "run",
         "study",
     ),
+    "negbench.command_options": (
+        "Audit",
+        "Claims",
+        "Embed",
+        "Evaluate",
+        "Mine",
+    ),
     "negbench.contracts": (
+        "AspectScores",
         "Backbone",
+        "BackboneIdentity",
         "BankStep",
         "BankStrategy",
         "BatchStrategy",
+        "ComposesTexts",
+        "CrossesQueries",
         "Epoch",
+        "FreezesTexts",
+        "HasSubQueries",
+        "HoldsFeatures",
         "Loss",
         "LossInput",
         "OrderedBatches",
         "Query",
         "ScoreView",
         "Strategy",
+        "SubQuery",
         "SyntheticStrategy",
+        "check_option",
         "tunable",
     ),
+    "negbench.datasets.card": ("DatasetCard",),
+    "negbench.datasets.dataset": (
+        "Dataset",
+        "columns_of",
+    ),
     "negbench.errors": ("NegbenchError",),
-    "negbench.command_options": ("Audit", "Claims", "Embed", "Evaluate", "Mine"),
-    "negbench.options": ("Compare", "Run", "Study"),
+    "negbench.metrics.metric": ("Metric",),
+    "negbench.options": (
+        "Compare",
+        "Run",
+        "Study",
+    ),
     "negbench.own.miner": ("Miner",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Audit",
-    "Backbone",
-    "BankStep",
-    "BankStrategy",
-    "BatchStrategy",
-    "Claims",
-    "Compare",
-    "Embed",
-    "Epoch",
-    "Evaluate",
-    "Loss",
-    "LossInput",
-    "Mine",
-    "Miner",
-    "NegbenchError",
-    "OrderedBatches",
-    "Query",
-    "Run",
-    "ScoreView",
-    "Strategy",
-    "Study",
-    "SyntheticStrategy",
-    "__version__",
-    "audit",
-    "compare",
-    "embed",
-    "list_plugins",
-    "load",
-    "load_dataset",
-    "make_backbone",
-    "make_loss",
-    "make_strategy",
-    "run",
-    "study",
-    "tunable",
-]
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -247,8 +247,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
         NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
     """
     from negbench.analysis.deciding import computed_until
-    from negbench.grid.compare import plan_comparison
-    from negbench.grid.compute import executor_of, raise_failed
+    from negbench.grid.compute import computed, executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
@@ -257,11 +256,12 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
     until: dict[str, Any] = {"rules": rules, "how": how}
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
-
-    def more(seeds: Sequence[int]) -> list[Cell]:
-        return plan_comparison(planned.asked.model_copy(update={"seeds": list(seeds)}), runs).cells
-
-    outcomes, errors = computed_until(planned.folder, planned.cells, more, **until), list[str]()
+    if planned.rates is not None:
+        computed(planned.trials, planned.rates.cells, **how)
+        planned = planned.at_best_rates()
+    if not executor.elsewhere:
+        _forewarn(planned, rules)
+    outcomes, errors = computed_until(planned.folder, planned.cells, planned.more, **until), list[str]()
     if searches:
         tuned, errors = _tuned(planned, searches, outcomes, until)
         outcomes += tuned
@@ -280,6 +280,20 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
         )
     raise_failed(outcomes)
     return Comparison(path)
+
+
+def _forewarn(planned: ComparisonPlan, rules: Rules) -> None:
+    """Tell what makes these data say little, once for each backbone and data set that is still to be trained on."""
+    from negbench.display import stages
+    from negbench.grid.cells import SCENES
+    from negbench.own.forewarn import forewarnings
+
+    runs, overwrite = planned.folder.path.parent, planned.asked.overwrite
+    todo = [cell for cell in planned.cells if cell.step(runs, overwrite) in ("resume", "anew")]
+    first = {(cell.labels["backbone"], cell.labels["dataset"]): cell.config for cell in reversed(todo)}
+    with stages("prepare") as display:
+        found = forewarnings(list(first.values()), rules.margin, display, SCENES)
+    notes(found)
 
 
 def plan_compare(asked: Compare, console: Console) -> tuple[ComparisonPlan, Rules, list[Combination]]:

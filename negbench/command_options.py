@@ -24,6 +24,7 @@ from negbench.options import (
 
 MOVES_SCORES = False
 
+MinedFormat = Literal["parquet", "jsonl", "triplets", "sentence-transformers"]
 PluginKind = Literal["strategies", "losses", "backbones", "datasets", "systems", "recipes"]
 
 
@@ -173,7 +174,12 @@ class Mine(SubjectOptions):
     """Options of `negbench mine`: negatives for a trainer of one's own, from embeddings in files or for a data set."""
 
     strategy: str = option(..., "Corpus strategy; options as qure:variant=release.")
-    out: Path = option(..., "One row a query: negatives, statistics; .parquet or .jsonl.", metavar="FILE")
+    out: Path = option(..., "File to write: .parquet or .jsonl.", metavar="FILE")
+    format: MinedFormat | None = option(
+        None,
+        "parquet, jsonl: a row a query with its negatives, their scores and statistics; triplets: a row a negative; "
+        "sentence-transformers: anchor, positive, negative_1, ..., score [default: as --out ends].",
+    )
     queries: Path | None = option(None, "[Q, D] floats.", metavar="FILE.npy")
     images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
     targets: Path | None = option(
@@ -193,6 +199,12 @@ class Mine(SubjectOptions):
         if value.suffix not in (".parquet", ".jsonl"):
             raise ValueError("want a name that ends in .parquet or .jsonl")
         return value
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        if self.format in ("parquet", "jsonl") and self.out.suffix != f".{self.format}":
+            raise ValueError(f"--format {self.format} wants an --out that ends in .{self.format}")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

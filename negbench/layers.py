@@ -40,8 +40,9 @@ def _recipe_file(given: Path) -> Path:
 def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A recipe as nested dict, laid over the one that it extends (`extends = FILE`, relative to its own place).
 
-    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. Raises
-    NegbenchError where a file is missing, not TOML, or extends itself.
+    `path` may be the name of a recipe that comes with negbench; `above` are the files that led here. The files of
+    `plugins` are relative to the recipe's place, too. Raises NegbenchError where a file is missing, not TOML, or
+    extends itself.
     """
     path = _recipe_file(path)
     try:
@@ -50,6 +51,11 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise NegbenchError(f"--recipe {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5,000 digits
         raise NegbenchError(f"--recipe {path}: not a TOML file: {error}") from error
+    if "plugins" in found:
+        files = found["plugins"]
+        if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+            raise NegbenchError(f"--recipe {path}: plugins: want a list of Python files, got {quoted(files)}")
+        found["plugins"] = [str((path.parent / file).resolve()) for file in files]
     if "extends" not in found:
         return found
     below, above = path.parent / str(found.pop("extends")), (*above, path.resolve())
@@ -59,8 +65,12 @@ def read_recipe(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def recipe_settings(path: Path | None) -> dict[str, Any]:
-    """A recipe without the tables that one command alone reads: [compare] and [study]; {} without a recipe."""
+    """A recipe without the tables that one command alone reads ([compare], [study]); registers its `plugins`.
+
+    {} without a recipe.
+    """
     found = {} if path is None else read_recipe(path)
+    plugin_layer([Path(file) for file in found.get("plugins", ())])
     return {key: value for key, value in found.items() if key not in ("compare", "study")}
 
 
@@ -127,7 +137,10 @@ def plugin_section(kind: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Later layers win, key by key; a later layer that names another plug-in drops the earlier one's options."""
+    """Later layers win, key by key; a later layer that names another plug-in drops the earlier one's options.
+
+    Files of `plugins` add up.
+    """
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -137,6 +150,8 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if isinstance(value, Mapping) and isinstance(before, dict):
                 renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
                 result[key] = dict(value) if renamed else {**before, **value}
+            elif key == "plugins" and before:
+                result[key] = list(dict.fromkeys([*before, *value]))
             else:
                 result[key] = dict(value) if isinstance(value, Mapping) else value
     return result

@@ -144,6 +144,7 @@ class Registry:
         """
         module = import_file(path, "--plugin")
         names = []
+        _check_complete(module, path)
         for kind in KINDS:
             for cls in _classes_of(kind, module):
                 name = checked_name(getattr(cls, "key", None) or _name_of(path), f"--plugin {path}: key")
@@ -345,6 +346,17 @@ def import_file(path: Path, flag: str) -> ModuleType:
         del sys.modules[name]
         raise NegbenchError(f"{flag} {path} cannot be imported: {on_one_line(error)}") from error
     return module
+
+
+def _check_complete(module: ModuleType, path: Path) -> None:
+    """NegbenchError for a plug-in class with methods that are missing, unless another class of the file adds them."""
+    bases = tuple(getattr(importlib.import_module(home), name) for home, name in _BASES.values())
+    own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
+    for cls in own:
+        lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+        inherited = any(other is not cls and issubclass(other, cls) for other in own)
+        if lacking and issubclass(cls, bases) and not inherited and not cls.__name__.startswith("_"):
+            raise NegbenchError(f"--plugin {path}: class {cls.__name__} lacks {', '.join(lacking)}")
 
 
 def _classes_of(kind: str, module: ModuleType) -> list[type]:

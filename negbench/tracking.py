@@ -39,7 +39,9 @@ _PLACE = ".mlflow.place"  # where the runs folder lay when its store was made
 _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
-_VIEW = "mlflow.sharedViewState."
+# MLflow has no call for the columns of its runs table; its "Share" button keeps them as this tag, under a key
+_VIEW_KEY = "negbench"
+_VIEW = f"mlflow.sharedViewState.{_VIEW_KEY}"
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -58,12 +60,11 @@ class Shown:
 
     Args:
         answer: Markdown: description of the run that the others hang under.
-        views: saved views of the runs table by name, of which `address` opens the first by the alphabet; a state as
-            MLflow's "Share" keeps it.
+        view: of the runs table, which `address` opens; a state as MLflow's "Share" keeps it.
     """
 
     answer: str = ""
-    views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    view: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,7 @@ class Tracker:
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
-        views = sorted(tag.removeprefix(_VIEW) for tag in found.tags if tag.startswith(_VIEW))
-        view = f"&viewStateShareKey={views[0]}" if views else ""  # without: a comparison that is not finished
+        view = f"&viewStateShareKey={_VIEW_KEY}" * (_VIEW in found.tags)  # not of a comparison that is not finished
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
     @contextmanager
@@ -400,10 +400,10 @@ class Tracker:
     def _show(self, client: MlflowClient, experiment: str, parent: str, shown: Shown) -> None:
         if shown.answer:
             client.set_tag(parent, "mlflow.note.content", shown.answer[:_TAG_LIMIT])
-        now = int(time.time() * 1000)
-        for key, state in shown.views.items():
-            view = {"name": key, "createdAt": now, "updatedAt": now, "state": json.dumps(state)}
-            client.set_experiment_tag(experiment, f"{_VIEW}{key}", json.dumps(view))
+        if shown.view:
+            now = int(time.time() * 1000)
+            view = {"name": _VIEW_KEY, "createdAt": now, "updatedAt": now, "state": json.dumps(shown.view)}
+            client.set_experiment_tag(experiment, _VIEW, json.dumps(view))
 
 
 class RunLog:

@@ -44,6 +44,15 @@ def test_view_allows_everything_but_the_target() -> None:
     assert view.allowed.tolist() == [[True, True, False, True], [True, False, True, True]]
 
 
+def test_view_takes_arrays() -> None:
+    planes = {"target": SCORES.numpy()}
+    view = ScoreView(SCORES.numpy(), TARGET.numpy(), SCORES.numpy() > -0.4, relevant=SCORES.numpy() > 0, planes=planes)  # type: ignore[arg-type]
+    assert torch.equal(view.scores, SCORES)
+    assert torch.equal(view.plane("target"), SCORES)
+    assert view.allowed.tolist() == [[False, True, False, False], [True, False, True, True]]
+    assert view.window(view.allowed, 1).tolist() == [[False, True, False, False], [True, False, False, False]]
+
+
 def test_view_takes_the_target_out_of_a_copy() -> None:
     allowed = torch.ones(2, 4, dtype=torch.bool)
     allowed[0, 0] = False

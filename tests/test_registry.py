@@ -379,6 +379,12 @@ def test_files_that_are_no_plugins(tmp_path: Path) -> None:
     broken.write_text("import no_such_module_of_anyone\n", encoding="utf-8")
     with pytest.raises(NegbenchError, match="defines no Strategy, Loss, Backbone or Dataset"):
         Registry().add_file(empty)
+    half = tmp_path / "half.py"
+    text = "import negbench\nclass Half(negbench.Backbone):\n    identity = feature_key = temperature = None\n"
+    text += "    def queries(self, features, text): ...\n    def text_queries(self, text): ...\n"
+    half.write_text(text, encoding="utf-8")
+    with pytest.raises(NegbenchError, match=r"half.py: class Half lacks candidates, image_features, tokenize$"):
+        Registry().add_file(half)
     with pytest.raises(NegbenchError, match=r"cannot be imported: ModuleNotFoundError: .*no_such_module_of_anyone"):
         Registry().add_file(broken)
 

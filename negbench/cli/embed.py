@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,18 +30,17 @@ def register(app: typer.Typer) -> None:
 
 def embed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Embed, print."""
-    from negbench.own.embed import embed_folder, next_steps
+    from negbench.own.embed import embed_folder
 
-    console = output.console()
-    found = embed_folder(Embed.parsed(given))
+    asked, console = Embed.parsed(given), output.console()
+    found = embed_folder(asked)
     for path, shape, what in (
         (found.images, found.image_shape, "images"),
         (found.texts, found.text_shape, "texts"),
     ):
         console.print(f"{'wrote':8} {path}: {shape[0]:,} {what}, {list(shape)}", highlight=False, soft_wrap=True)
-    console.print("next", highlight=False)
-    steps = next_steps(found)
-    for line in steps:
-        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    columns = ["--columns", asked.columns] if asked.columns else []
+    step = shlex.join(["negbench", "init", str(found.images.parent), *columns])
+    console.print(f"next\n  {step}", highlight=False, soft_wrap=True, markup=False)
     shapes = {"image_shape": found.image_shape, "text_shape": found.text_shape}
-    return {"images": found.images, "texts": found.texts, **shapes, "next": steps}
+    return {"images": found.images, "texts": found.texts, **shapes, "next": [step]}

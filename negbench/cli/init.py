@@ -31,7 +31,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked, console = Init.parsed(given), output.console()
     found = look(asked.folder, asked.columns)
-    for title, lines in (("found", found.present), ("missing", found.missing)):
+    for title, lines in (("found", found.present), ("missing", found.missing), ("warning", found.warnings)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
     if not found.comparable:
@@ -42,4 +42,10 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
     console.print("next", highlight=False)
     for line in steps:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
-    return {"found": found.present, "missing": found.missing, "written": written, "next": steps}
+    return {
+        "found": found.present,
+        "missing": found.missing,
+        "warnings": found.warnings,
+        "written": written,
+        "next": steps,
+    }

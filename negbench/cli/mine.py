@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
         "data set as a finished run (--run) or an untrained backbone scores it.",
         examples=[
             "negbench mine --queries q.npy --images i.npy --targets t.parquet --strategy qure --draws 5 "
-            "--out negatives.parquet"
+            "--out negatives.parquet",
+            "negbench mine --recipe my-data/recipe.toml --strategy qure --draws 5 --format sentence-transformers "
+            "--out pairs.jsonl",
         ],
     )
 
@@ -35,10 +37,14 @@ def mine(given: Mapping[str, Any]) -> dict[str, Any]:
     found = write_negatives(asked)
     if found.source:
         console.print(found.source, highlight=False)
+    short = int((found.frame["negatives"].map(len) < asked.draws).sum())
+    left_out = "are left out" if asked.format == "sentence-transformers" else "have fewer"
+    fewer = f" ({short:,} queries {left_out}: their pools are smaller)" * bool(short)
     fallbacks = int(found.summary["fallback_below"] + found.summary["fallback_any"])
     console.print(
-        f"{len(found.frame):,} queries, {asked.draws} negatives each, from pools of {found.summary['pool_size']:,.1f} "
-        f"images on average; {fallbacks:,} queries fell back; hardness {found.summary['hardness']:.4f}",
+        f"{len(found.frame):,} queries, {asked.draws} negatives each{fewer}, from pools of "
+        f"{found.summary['pool_size']:,.1f} images on average; {fallbacks:,} queries fell back; "
+        f"hardness {found.summary['hardness']:.4f}",
         highlight=False,
     )
     console.print(f"wrote {asked.out}", highlight=False, soft_wrap=True)

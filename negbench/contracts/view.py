@@ -25,6 +25,8 @@ DEFAULT_TEMPERATURE = 0.07  # CLIP's and BLIP-2's initial value
 class ScoreView:
     """What a strategy may look at: a block of B queries against N images (or the batch against itself).
 
+    NumPy arrays are made tensors.
+
     Args:
         scores: [B, N] float of any sign, higher is better; cosine before the temperature.
         target: [B] int64, column of each query's positive.
@@ -50,6 +52,10 @@ class ScoreView:
     planes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("scores", "target", "allowed", "relevant"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, torch.as_tensor(getattr(self, name)))
+        object.__setattr__(self, "planes", {name: torch.as_tensor(plane) for name, plane in self.planes.items()})
         if self.scores.ndim != 2 or not self.scores.is_floating_point():
             raise ValueError(
                 f"scores must be a [B, N] float tensor, got {tuple(self.scores.shape)} {self.scores.dtype}"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from negbench.contracts import check_option
 from negbench.datasets._read import Reader, quoted
@@ -73,7 +77,17 @@ def read_triplets(path: Path, columns: str = "") -> TripletTable:
 
 
 def read_names(path: Path) -> tuple[list[str], str]:
-    """(images of a gallery file, one name a line; hash of its bytes). Raises DataError naming a bad line."""
+    """(images of a gallery file; hash of its bytes): one name a line, or `ids` of embeddings in a .npz.
+
+    Raises DataError, which names a bad line.
+    """
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                ids = [_image(str(name), f"{path}: ids") for name in arrays["ids"].tolist()]
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: has no readable 'ids': {error}") from error
+        return list(dict.fromkeys(ids)), hashlib.sha256("\n".join(ids).encode()).hexdigest()
     reader = Reader(path.parent)
     names = dict.fromkeys(_image(line.strip(), where) for where, line in reader.lines(path))
     return list(names), reader.content

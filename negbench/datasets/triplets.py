@@ -63,7 +63,7 @@ class Triplets(Dataset):
                 go to val until it holds `val_fraction` of the rows.
             file: .jsonl (a Hugging Face data set writes one with `to_json`) or .csv.
             columns: the file's own names of these columns, as reference=ref,text=caption.
-            gallery: text file with one image a line: added to every gallery of every split.
+            gallery: file with one image a line, or the .npz of the embeddings: added to every gallery of every split.
             val_fraction: share of the rows that becomes val; used where the file has no column `split`.
             seed: of that order.
             exclude_reference: whether a query's own reference is left out when ranking.

@@ -21,7 +21,7 @@ from negbench.command_options import Embed
 from negbench.contracts import Backbone
 from negbench.errors import DataError, NegbenchError, OptionError, UnknownNameError, out_of_memory
 from negbench.files import atomic_write
-from negbench.own.init import NO_TRIPLETS, RECIPE, Found, load_split, shell, survey, toml
+from negbench.own.init import NO_TRIPLETS, Found, load_split, survey
 from negbench.registry import import_file, on_one_line, place_in
 from negbench.room import device_named
 
@@ -87,18 +87,6 @@ def embed_folder(asked: Embed) -> EmbeddedFolder:
     return EmbeddedFolder(
         found.folder / IMAGES, found.folder / TEXTS, tuple(images.shape), tuple(words.shape), found.triplets[0]
     )
-
-
-def next_steps(found: EmbeddedFolder) -> list[str]:
-    """What to do with them: `negbench init`, or what to change in the recipe that it wrote before."""
-    folder = found.images.parent
-    if not (folder / RECIPE).exists():
-        return [f"negbench init {shell(folder)}"]
-    return [
-        f"in {folder / RECIPE}, in the place of what is there:",
-        "[backbone]",
-        *(f"{name} = {toml(value)}" for name, value in found.backbone.items()),
-    ]
 
 
 # --- what is embedded ----------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,20 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from negbench.config import build_config
+from negbench.data.scene import Scenes
 from negbench.datasets._read import list_files
 from negbench.datasets._triplet_files import REQUIRED, TripletTable, read_triplets
 from negbench.datasets.image_files import EXTENSIONS
+from negbench.display import Display
 from negbench.errors import DataError, NegbenchError, OptionError
 from negbench.files import atomic_write
+from negbench.options import Compare
+from negbench.own.forewarn import forewarnings, of_data
 from negbench.registry import registry
 
 if TYPE_CHECKING:
     from negbench.datasets.dataset import Dataset
 
 RECIPE, PLUGIN = "recipe.toml", "my_strategy.py"
+_SEAL = (
+    "# made by `negbench init`, which makes it anew as long as you leave it as it is: "  # and the digest of the rest
+)
 _TABLES = (".jsonl", ".csv")
 _NAMES = {"images": "ids", "texts": "texts"}
-_FEW = 200  # val queries below which most differences stay undecided
 _COUNTED = 100_000  # files looked at
 _LEFT_OUT = "leave them out with --allow-missing (allow_missing=True), which marks the result partial"
 
@@ -70,6 +79,7 @@ class Found:
         vectors: 'images' or 'texts' -> a file of embeddings with names, and the key of its vectors.
         present: a line for each thing that was found.
         missing: a line for each thing that is not there, or not right, with the mend.
+        warnings: a line for each reason why comparisons will say little (`forewarn`).
     """
 
     folder: Path
@@ -79,6 +89,7 @@ class Found:
     vectors: dict[str, tuple[Path, str]] = field(default_factory=dict)
     present: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     train: int = 0  # queries
     val: int = 0
 
@@ -208,43 +219,42 @@ def _check(found: Found) -> None:
         )
     if found.missing:
         return
+    assert found.triplets is not None
+    margin, stored = float(Compare.model_fields["margin"].default) / 100, found.images.total()
     try:
-        data = [load_split(found, split, images=not found.vectors) for split in ("train", "val")]
-        found.train, found.val = (len(each.queries) for each in data)
+        train, val = (load_split(found, split, images=not found.vectors) for split in ("train", "val"))
+        found.train, found.val = len(train.queries), len(val.queries)
         if found.vectors:
             backbone = registry.make("backbones", "precomputed", **_backbone(found))
-            for each in data:
+            for each in (train, val):
                 backbone.features_of(each.images)
                 backbone.tokenize([query.text for query in each.queries])
+            with np.load(found.vectors["images"][0], allow_pickle=False) as arrays:
+                stored = len(arrays["ids"])
     except NegbenchError as error:
         found.missing.append(str(error))
         return
-    found.present.append(f"{found.train:,} train and {found.val:,} val queries, {len(data[1].images):,} images in val")
-    if not found.vectors:
+    found.present.append(f"{found.train:,} train and {found.val:,} val queries, {len(val.images):,} images in val")
+    if found.vectors:
+        own = {"dataset": _dataset(found), "backbone": {"name": "precomputed", **_backbone(found)}}
+        config = build_config([{**own, "strategy": "in-batch"}])
+        found.warnings += forewarnings([config], margin, Display(), Scenes(), stored)
+    else:
+        found.warnings += of_data(train, val, margin, {"gallery": None}, stored)
+        columns = f" --columns {shlex.quote(found.columns)}" * bool(found.columns)
         found.present.append(
-            f"no embeddings: `negbench embed {shell(found.folder)} --encoder ...` makes them by an encoder of yours"
-        )
-    if found.val < _FEW:
-        found.present.append(
-            f"{found.val:,} val queries are few: intervals will be wide, and most differences undecided; take five "
-            "seeds at least"
+            f"no embeddings: `negbench embed {shell(found.folder)}{columns} --encoder ...` makes them by an encoder of "
+            "yours"
         )
 
 
 def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dataset:
     """One split of the triplets, as a run loads it. Raises NegbenchError where it would, of missing images, too."""
-    assert found.triplets is not None
-    file = found.triplets[0]
+    section = _dataset(found)
+    file = Path(section["file"])
     try:
         dataset: Dataset = registry.make(
-            "datasets",
-            "triplets",
-            root=found.folder,
-            file=file,
-            columns=found.columns,
-            split=split,
-            images=images,
-            **options,
+            "datasets", section.pop("name"), **section, root=found.folder, split=split, images=images, **options
         )
     except DataError as error:
         text = str(error).replace(_LEFT_OUT, f"take their rows out of {file.name}")  # there is no such option here
@@ -252,6 +262,13 @@ def load_split(found: Found, split: str, *, images: bool, **options: Any) -> Dat
     if not dataset.queries:
         raise DataError(f"{file.name}: there is no query in split {split}")
     return dataset
+
+
+def _dataset(found: Found) -> dict[str, Any]:
+    """The recipe's section."""
+    assert found.triplets is not None
+    columns = {"columns": found.columns} if found.columns else {}
+    return {"name": "triplets", "file": str(found.triplets[0]), **columns}
 
 
 def _backbone(found: Found) -> dict[str, Any]:
@@ -268,43 +285,60 @@ def _backbone(found: Found) -> dict[str, Any]:
 
 
 def write(found: Found) -> list[Path]:
-    """Write the recipe and a strategy to change.
+    """Write the recipe, and a strategy to change where there is none; returns the files that were written.
+
+    A recipe that `write` made and nobody has changed since is made anew: of embeddings, once they are there.
 
     Raises:
-        OptionError: one of them is there already.
+        OptionError: a recipe of the user's own is there.
     """
-    texts = {RECIPE: recipe(found), PLUGIN: _SKELETON}
-    for name in texts:
-        if (found.folder / name).exists():
-            raise OptionError(f"{found.folder / name} is there already: rename it, or go on with it")
-    for name, text in texts.items():
-        with atomic_write(found.folder / name) as file:
-            file.write(text)
-    return [found.folder / name for name in texts]
+    target, plugin, text = found.folder / RECIPE, found.folder / PLUGIN, recipe(found)
+    if target.exists() and not _untouched(target.read_text(encoding="utf-8", errors="replace")):
+        backbone = ", ".join(f"{name} = {toml(value)}" for name, value in _backbone(found).items())
+        use = f"put into its [backbone] name = {toml('precomputed')}, {backbone}; or " * bool(backbone)
+        raise OptionError(f"{target} is there already, and is not as `negbench init` wrote it: {use}rename it")
+    texts = {target: f"{_SEAL}{_digest(text)}\n{text}"} | ({} if plugin.exists() else {plugin: _SKELETON})
+    for path, content in texts.items():
+        with atomic_write(path) as file:
+            file.write(content)
+    return list(texts)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _untouched(text: str) -> bool:
+    """Whether a recipe is as `write` made it."""
+    seal, _, rest = text.partition("\n")
+    return seal == f"{_SEAL}{_digest(rest)}"
 
 
 def recipe(found: Found) -> str:
     """The recipe as text."""
     assert found.triplets is not None
-    file, table = found.triplets
+    table = found.triplets[1]
     split = any(row.split for row in table.rows)
     size = next((size for size in (64, 32, 16, 8, 4, 2) if 4 * size <= found.train), 2)
     lines = [
-        f"# {found.folder.name}, by `negbench init`:",
-        *(f"# - {line}" for line in found.present),
+        f"# {found.folder.name}:",
+        *(f"# - {line}" for line in [*found.present, *found.warnings]),
         "# A line that begins with '#' shows a default, or another choice. `negbench list KIND NAME` explains options.",
         "",
+        f"plugins = [{toml(PLUGIN)}] # Python files with strategies, losses, ... of your own",
+        "",
         "[dataset]",
-        'name = "triplets"',
-        f"file = {toml(file)}",
-        *([f"columns = {toml(found.columns)}"] if found.columns else []),
+        *(f"{name} = {toml(value)}" for name, value in _dataset(found).items()),
     ]
     if not found.vectors:
         lines.append(f"root = {toml(found.folder)} # where the images lie")
     if not split:
         lines.append("# val_fraction = 0.2 # the file has no column `split`: this share of its targets becomes val")
+    gallery = '"gallery.txt" # a file with one image a line'
+    if found.vectors:
+        gallery = f"{toml(found.vectors['images'][0])} # all images that have embeddings"
     lines += [
-        '# gallery = "gallery.txt" # a file with one image a line: rank these, too, not only those that val names',
+        f"# gallery = {gallery}: rank these, too, not only those that val names",
         "# exclude_reference = true # leave a query's own reference out of its ranking",
         "",
         "[backbone]",
@@ -324,12 +358,19 @@ def recipe(found: Found) -> str:
         "[train]",
         "epochs = 10",
         f"batch_size = {size}",
+        f"lr = {_rate(found)} # the backbone's default; `negbench study` searches: --search train.lr=1e-4:1e-2:log",
         "",
         "[compare] # read by `negbench compare` alone",
         'strategies = ["in-batch", "all-corpus", "top-k", "qure", "cirqrs", "dqe", "my-strategy"]',
         "seeds = 5",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _rate(found: Found) -> float:
+    """Learning rate of the recipe's backbone."""
+    cls: Any = registry.get("backbones", "precomputed" if found.vectors else "tiny")
+    return float(cls.recommended["lr"])
 
 
 def toml(value: Any) -> str:
@@ -340,16 +381,14 @@ def toml(value: Any) -> str:
 def commands(found: Found) -> list[str]:
     """What to do next, in this order."""
     folder = shell(found.folder)
-    own, plugin = f"--recipe {folder}/{RECIPE}", f"--plugin {folder}/{PLUGIN}"
+    own = f"--recipe {folder}/{RECIPE}"
     return [
-        f"negbench audit {own} {plugin} --strategy qure,top-k,my-strategy",
-        f"negbench compare {own} {plugin} --name first",
+        f"negbench audit {own} --strategy qure,top-k,my-strategy",
+        f"negbench compare {own} --name first",
         f"negbench mine {own} --strategy qure --draws 5 --out {folder}/negatives.parquet",
     ]
 
 
 def shell(path: Path) -> str:
     """A path as a shell reads it."""
-    import shlex
-
     return shlex.quote(str(path))

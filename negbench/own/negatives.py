@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ _LISTS = ("excluded", "relevant")
 class MinedNegatives:
     """What was mined: a row a query, and means over the queries.
 
-    `frame` holds the target, the negatives (a list each) and the fields of `negbench.mining.mine.Mined`; of a data set
-    also query, reference and text, and ids in the place of rows. `source` names the data set and the model.
+    `frame` holds query, target, the negatives and their scores (a list each, no negative twice) and the other fields of
+    `negbench.mining.mine.Mined`; of a data set also reference and text, and ids in the place of rows. `source` names
+    the data set and the model.
     """
 
     frame: pd.DataFrame
@@ -39,19 +40,45 @@ class MinedNegatives:
 
 
 def write_negatives(asked: Mine) -> MinedNegatives:
-    """Mine as asked and write the table: .parquet, or .jsonl with an object a query.
+    """Mine as asked and write the table: .parquet, or .jsonl with an object a row.
 
     Raises:
         NegbenchError: a user's mistake: files or options that do not fit, a strategy that cannot be mined ahead.
     """
     found = _of_dataset(asked) if asked.queries is None else _of_files(asked)
+    found = replace(found, frame=_distinct(found.frame))
+    frame = _shaped(found.frame, asked)
     if asked.out.suffix == ".parquet":
         with atomic_write(asked.out, "wb") as file:
-            found.frame.to_parquet(file, index=False)
+            frame.to_parquet(file, index=False)
     else:
         with atomic_write(asked.out) as file:
-            found.frame.to_json(file, orient="records", lines=True, force_ascii=False)
+            frame.to_json(file, orient="records", lines=True, force_ascii=False)
     return found
+
+
+def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each query's negatives once, with their scores: draws repeat where a pool holds fewer images."""
+    drawn = zip(frame["negatives"], frame["scores"], strict=True)
+    kept = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
+    return frame.assign(negatives=[list(row) for row in kept], scores=[list(row.values()) for row in kept])
+
+
+def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
+    """The table in the format asked for; queries with fewer negatives than asked for have no row of fixed length."""
+    if asked.format == "triplets":
+        named = [name for name in ("query", "reference", "text", "target") if name in frame]
+        long = frame[[*named, "negatives", "scores"]].explode(["negatives", "scores"])
+        return long.rename(columns={"negatives": "negative", "scores": "score"}).astype({"score": float})
+    if asked.format != "sentence-transformers":
+        return frame
+    full = frame[frame["negatives"].map(len) == asked.draws]
+    if full.empty:
+        raise DataError(f"no query has {asked.draws} different negatives: lower --draws")
+    found = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
+    found |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
+    scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
+    return pd.DataFrame(found).assign(score=scores)
 
 
 def _of_dataset(asked: Mine) -> MinedNegatives:
@@ -118,7 +145,8 @@ def _of_files(asked: Mine) -> MinedNegatives:
             progress=advance,
         )
     frame = found.statistics
-    frame.insert(0, "target", table["target"].to_numpy())
+    frame.insert(0, "query", np.arange(len(frame)))
+    frame.insert(1, "target", table["target"].to_numpy())
     return MinedNegatives(frame, found.summary())
 
 

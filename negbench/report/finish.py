@@ -23,14 +23,14 @@ from negbench.analysis.words import label_of, latex, markdown
 from negbench.display import Grid, log
 from negbench.grid.comparison import AXES, Group
 from negbench.report.unchanged import inputs_of, keep, unchanged, writable
-from negbench.report.views import shown
+from negbench.report.views import shown, summary_name, varied
 from negbench.runfolder import final_values
 from negbench.tracking import SummaryRun, Tracker
 
 _WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "overtakes", "found")
 
 # tables that -v prints; all are files and on the page
-_IN_DETAIL = {"behaviour", "regime", "cost", "crossings", "corners", "decomposition"}
+_IN_DETAIL = {"behaviour", "regime", "training", "cost", "crossings", "corners", "decomposition"}
 
 
 def _verbose() -> bool:
@@ -104,7 +104,8 @@ def _renew(
         pages = write_report(runs, name)
         written += [path for path in pages if path.parent.name != "tables"]  # the same tables as ours
     seen = shown(found.groups, found.rows, "\n\n".join(answer))
-    summaries = [_summary(group, found.rows) for group in found.groups]
+    axes = varied(found.groups)
+    summaries = [_summary(group, found.rows, axes) for group in found.groups]
     Tracker.open(runs, tracking_uri).close_parent(runs / name / "mlflow.json", name, summaries, written, seen)
 
 
@@ -160,8 +161,10 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
         title += f"{100 * main.margin:g}"
     did = "what the strategies did: means over refreshes (batch strategies: epochs) and seeds"
     where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
+    how = "how it trained: where the curve of the seeds' mean ends, what it still rose, and the steps to a share of it"
     named = {"table": (table.quality, title), "behaviour": (table.behaviour, did), "regime": (table.regime, where)}
-    for file, (frame, text) in (named | {"cost": (table.cost, "cost: means over seeds")}).items():
+    named |= {"training": (table.training, how), "cost": (table.cost, "cost: means over seeds")}
+    for file, (frame, text) in named.items():
         if len(frame) and (file not in _IN_DETAIL or _verbose()):
             console.print(_grid(frame, text, folder / f"{file}.csv"))
 
@@ -174,19 +177,21 @@ def _grid(frame: pd.DataFrame, title: str, rest: Path) -> Grid:
     return Grid(frame.drop(columns=list(same)), title, caption, rest=str(rest), words=_WORDS)
 
 
-def _summary(group: Group, rows: Sequence[VerdictRow]) -> SummaryRun:
-    """Means and deviations of all that the cells logged at their end, the parameters that they share, the verdict."""
+def _summary(group: Group, rows: Sequence[VerdictRow], axes: Sequence[str]) -> SummaryRun:
+    """Means and deviations of all that the cells logged at their end, the parameters that they share, the verdict.
+
+    It is named by the labels on these axes.
+    """
     finals = [final_values(result) for result in group.results]
     metrics: dict[str, float] = {"seeds": float(len(finals))}
     for key in dict.fromkeys(name for values in finals for name in values):
         values = [v[key] for v in finals if key in v and math.isfinite(v[key])]
         if values:
-            metrics[f"mean/{key}"] = float(np.mean(values))
+            metrics[summary_name(key)] = float(np.mean(values))
             if len(values) > 1:
-                metrics[f"sd/{key}"] = float(np.std(values, ddof=1))
+                metrics[f"sd/{summary_name(key)}"] = float(np.std(values, ddof=1))
     flats = [run.config.flat() for run in group.runs]
     shared: dict[str, Any] = {k: v for k, v in flats[0].items() if all(f.get(k) == v for f in flats)}
-    places = [group.labels[axis] for axis in AXES if axis in group.labels and axis != "dataset"]
     tags = dict(group.labels)
     labels = [group.labels.get(axis, "") for axis in AXES]
     row = next((r for r in rows if r.main and [getattr(r, axis) for axis in AXES] == labels), None)
@@ -194,4 +199,4 @@ def _summary(group: Group, rows: Sequence[VerdictRow]) -> SummaryRun:
         tags |= {"verdict": row.verdict, "baseline": row.baseline, "tested": row.metric}
         tags |= {"beaten by": ", ".join(row.beaten_by)}
         metrics |= logged(row_line(row))
-    return SummaryRun(f"mean: {' '.join(places)}", tags, shared, metrics)
+    return SummaryRun(" ".join(group.labels[axis] for axis in axes if axis in group.labels), tags, shared, metrics)

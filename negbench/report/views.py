@@ -17,29 +17,36 @@ _AFTER = ("mined/false_negative_rate_draws", "mined/hardness", "used/train_secon
 
 
 def shown(groups: Sequence[Group], rows: Sequence[VerdictRow], answer: str) -> Shown:
-    """How MLflow presents a comparison.
+    """How MLflow presents a comparison: the means over seeds with their verdicts, or the cells where none was tested.
 
     Args:
         groups: of the comparison, not empty.
         rows: its verdicts; the main metric is theirs, else the data set's.
         answer: Markdown, the description of the parent run.
-
-    Returns:
-        The view of all cells, which is opened first, and that of the means over seeds with their verdicts.
     """
-    tested = [row.metric for row in rows if row.main and row.dataset == groups[0].labels["dataset"]]
-    main = tested[0] if tested else str(groups[0].results[0]["main_metric"])
+    main_rows = [row for row in rows if row.main]
+    tested = [row.metric for row in main_rows if row.dataset == groups[0].labels["dataset"]]
+    final = f"final/{tested[0] if tested else groups[0].results[0]['main_metric']}"
     known = final_values(groups[0].results[0])
-    metrics = [name for name in (f"final/{main}", *_AFTER) if name in known]
-    varied = [axis for axis in AXES if len({group.labels.get(axis) for group in groups}) > 1]
-    tags = [f"tags.`{axis}`" for axis in dict.fromkeys(("strategy", "loss", *varied))]
-    views = {"cells": _view("cell", [*tags, "tags.`seed`", *_metrics(metrics)], metrics[:1])}
-    if any(row.main for row in rows):
-        means = [f"mean/{name}" for name in metrics]
-        difference = _metrics(["difference", "diff_low", "diff_high"] * any(row.compared for row in rows))
-        columns = [*tags, "tags.`verdict`", "tags.`baseline`", *_metrics(means[:1]), *difference, *_metrics(means[1:])]
-        views["strategies"] = _view("summary", columns, means[:1])
-    return Shown(answer, views)
+    metrics = [name for name in (final, *_AFTER) if name in known]
+    tags = [f"tags.`{axis}`" for axis in dict.fromkeys((*varied(groups), "loss"))]
+    if not main_rows:
+        return Shown(answer, _view("cell", [*_metrics(metrics), *tags, "tags.`seed`"], metrics[:1]))
+    means = [summary_name(name) for name in metrics]
+    difference = ["difference", "diff_low", "diff_high"] * any(row.compared for row in rows)
+    columns = _metrics([*means[:1], *difference, *means[1:]])
+    return Shown(answer, _view("summary", [*columns, "tags.`verdict`", "tags.`baseline`", *tags], means[:1]))
+
+
+def varied(groups: Sequence[Group]) -> list[str]:
+    """The axes that tell the groups apart, the strategy first."""
+    more = [axis for axis in AXES if len({group.labels.get(axis) for group in groups}) > 1]
+    return list(dict.fromkeys(("strategy", *more)))
+
+
+def summary_name(metric: str) -> str:
+    """A summary's name of a metric: of the final ones without their room."""
+    return metric.removeprefix("final/")
 
 
 def trials_shown(objective: str, knobs: Sequence[str], answer: str) -> Shown:
@@ -50,8 +57,8 @@ def trials_shown(objective: str, knobs: Sequence[str], answer: str) -> Shown:
         knobs: parameters that are searched.
         answer: Markdown, the description of the parent run.
     """
-    columns = ["tags.`trial`", *_metrics([objective]), *(f"params.`{knob}`" for knob in knobs)]
-    return Shown(answer, {"trials": _view("trial", columns, [objective])})
+    columns = [*_metrics([objective]), "tags.`trial`", *(f"params.`{knob}`" for knob in knobs)]
+    return Shown(answer, _view("trial", columns, [objective]))
 
 
 def _metrics(names: Sequence[str]) -> list[str]:

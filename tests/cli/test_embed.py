@@ -151,29 +151,55 @@ class Counting(nn.Module):
 
 
 @pytest.mark.slow
-def test_from_an_encoder_to_negatives(
+def test_init_embed_init_ends_with_one_recipe_of_the_embeddings(
     pictures: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert any("no embeddings: `negbench embed " in line for line in look(pictures).present)
-    assert negbench(["embed", str(pictures), "--encoder", f"{mine}:Mine"]) == 0
-    out = capsys.readouterr().out
-    assert "images.npz: 24 images, [24, 6]" in out
-    assert "texts.npz: 3 texts, [3, 5]" in out
+    """The commands of docs/howto/own_embeddings.md, in its order, on a file whose columns have other names."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "own_embeddings.md").read_text(encoding="utf-8")
+    printed = [shlex.split(line)[1:] for line in page.split("```sh\n")[1].split("```")[0].splitlines()]
+    renamed = (pictures / "queries.jsonl").read_text(encoding="utf-8")
+    renamed = renamed.replace('"reference"', '"ref"').replace('"text"', '"caption"')
+    (pictures / "queries.jsonl").write_text(renamed, encoding="utf-8")
+    names = "reference=ref,text=caption"
 
     def following() -> list[list[str]]:
+        out = capsys.readouterr().out
         return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  negbench ")]
 
+    def as_printed(line: list[str]) -> list[str]:
+        """A command of the page, with this test's folder and encoder."""
+        found = [word.replace("my-data", str(pictures)) for word in line]
+        return [f"{mine}:Mine" if word == "encoder.py:Mine" else word for word in found]
+
+    first, embedding, *after = map(as_printed, printed)
+    assert negbench(first) == 0
+    capsys.readouterr()
+    recipe = pictures / "recipe.toml"
+    assert read_recipe(recipe)["backbone"]["name"] == "tiny"
+    assert any(f"--columns {names} --encoder" in line for line in look(pictures, names).present)
+    own = pictures / "my_strategy.py"
+    own.write_text(own.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
+    assert negbench(embedding) == 0
     (init,) = following()
     assert negbench(init) == 0
-    out = capsys.readouterr().out
-    assert "negbench embed" not in out
-    assert read_recipe(pictures / "recipe.toml")["backbone"]["name"] == "precomputed"
+    audit, compare, mining = following()
+    assert [init, audit, compare, mining] == after
+    assert read_recipe(recipe)["backbone"]["name"] == "precomputed"
+    assert read_recipe(recipe)["dataset"]["columns"] == names
+    assert own.read_text(encoding="utf-8").endswith("# mine\n")
+    assert {file.suffix for file in pictures.iterdir()} == {"", ".jsonl", ".toml", ".py", ".npz"}
+    assert negbench([*audit, "--queries", "10"]) == 0
+    short = ["--strategies", "in-batch,my-strategy", "--seeds", "1", "--set", "train.epochs=1", "--no-report"]
+    assert negbench([*compare, *short, "--runs-dir", str(tmp_path / "runs"), "--tracking-uri", "none"]) == 0
+    assert "val queries are few for a margin of 1 points" in capsys.readouterr().err
+    assert negbench(mining) == 0
     capsys.readouterr()
-    again = ["embed", str(pictures), "--encoder", f"{mine}:Mine", "--overwrite", "--json"]
-    assert negbench(again) == 0  # the recipe is there: what to write into it
-    told = json.loads(capsys.readouterr().out)
-    assert told["image_shape"] == [24, 6]
-    assert told["next"][1:3] == ["[backbone]", 'name = "precomputed"']
+    assert negbench([*embedding, "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["image_shape"] == [24, 6]
+    # a recipe that was changed says how to use the embeddings
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("epochs = 10", "epochs = 3"), encoding="utf-8")
+    assert negbench(init) == 2
+    assert f'put into its [backbone] name = "precomputed", images = "{pictures}' in capsys.readouterr().err
 
 
 def test_vectors_are_those_of_each_item_alone(pictures: Path, mine: Path) -> None:

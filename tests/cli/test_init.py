@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from negbench.backbones.precomputed import Precomputed
 from negbench.cli.main import run as negbench
 from negbench.layers import read_recipe
 from negbench.registry import registry
@@ -91,9 +92,9 @@ def test_a_folder_of_images_from_init_to_negatives(
     mined = follow(pictures, capsys, tmp_path / "runs")
     images = {file.stem for file in (pictures / "pictures").iterdir()}
     for row in mined.itertuples():
-        assert len(row.negatives) == 5
+        assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
-    assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8}
+    assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     # the same by a finished run, as JSON lines
     (run,) = (tmp_path / "runs").glob("my-strategy-*")
     out = tmp_path / "negatives.jsonl"
@@ -101,15 +102,25 @@ def test_a_folder_of_images_from_init_to_negatives(
     assert negbench([*command, "--draws", "2", "--out", str(out)]) == 0
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["query"] for line in lines] == mined["query"].tolist()
-    assert {len(line["negatives"]) for line in lines} == {2}
-    assert negbench(["init", str(pictures)]) == 2  # what was written is kept
-    assert "is there already" in capsys.readouterr().err
+    assert {len(line["negatives"]) for line in lines} == {2}  # of three
+    # a recipe that was changed is kept, and so is the strategy
+    with (pictures / "recipe.toml").open("a", encoding="utf-8") as file:
+        file.write("# mine\n")
+    kept = [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
+    assert negbench(["init", str(pictures)]) == 2
+    assert "is there already, and is not as `negbench init` wrote it: rename it" in capsys.readouterr().err
+    assert kept == [file.read_bytes() for file in (pictures / "recipe.toml", pictures / "my_strategy.py")]
 
 
 def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = embeddings(tmp_path / "vectors", 60, 40, 8)
     assert negbench(["init", str(folder)]) == 0
-    audit = told_next(capsys.readouterr().out)[0]
+    out = capsys.readouterr().out
+    audit = told_next(out)[0]
+    assert "val queries are few for a margin of 1 points" in out
+    assert "of 60 images, those that its own rows name" in out
+    assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
+    assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
         "text_key": "clip",

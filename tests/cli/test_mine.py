@@ -63,6 +63,43 @@ def test_writes_what_the_miner_finds(folder: Path, targets: str, capsys: pytest.
     assert frame["false_negative_rate_pool"].notna().any() == (targets != "t.npy")
 
 
+def test_formats_hold_the_same_negatives_each_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a pool of four, six draws repeat: each negative once, with the score it had, in every format."""
+    queries, images = (np.load(folder / name) for name in ("q.npy", "i.npy"))
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, images)]
+    cosine, targets = unit[0] @ unit[1].T, np.load(folder / "t.npy")
+    assert negbench(_command(folder, strategy="top-k:k=4", draws=6)) == 0
+    assert "6 negatives each (20 queries have fewer: their pools are smaller)" in capsys.readouterr().out
+    frame = pd.read_parquet(folder / "out.parquet")
+    for row in frame.itertuples():
+        others = np.delete(cosine[row.query], targets[row.query])
+        assert len(set(row.negatives)) == len(row.negatives) == 4
+        assert sorted(row.scores) == pytest.approx(np.sort(others)[-4:], abs=1e-6)
+        assert row.scores == pytest.approx(cosine[row.query, row.negatives], abs=1e-6)
+    out = folder / "out.jsonl"
+    assert negbench(_command(folder, strategy="top-k:k=4", draws=6, format="triplets", out=out)) == 0
+    triplets = pd.read_json(out, lines=True)
+    assert list(triplets) == ["query", "target", "negative", "score"]
+    assert triplets.groupby("query")["negative"].agg(list).tolist() == [list(row) for row in frame["negatives"]]
+    assert triplets["score"].to_numpy() == pytest.approx(cosine[triplets["query"], triplets["negative"]], abs=1e-6)
+    assert negbench(_command(folder, strategy="top-k:k=4", draws=6, format="sentence-transformers", out=out)) == 2
+    assert "no query has 6 different negatives: lower --draws" in capsys.readouterr().err
+    assert negbench(_command(folder, strategy="top-k:k=4", draws=2, format="sentence-transformers", out=out)) == 0
+    pairs = pd.read_json(out, lines=True)
+    assert list(pairs) == ["anchor", "positive", "negative_1", "negative_2", "score"]
+    columns = pairs[["positive", "negative_1", "negative_2"]].to_numpy()
+    assert np.array(pairs["score"].tolist()) == pytest.approx(np.take_along_axis(cosine, columns, 1), abs=1e-6)
+
+
+def test_the_command_of_the_page_on_other_trainers(folder: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "howto" / "other_trainers.md"
+    (line,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("negbench mine --q")]
+    files = ("q.npy", "i.npy", "t.npy", "pairs.jsonl")
+    command = [str(folder / word) if word in files else word for word in line.split()[1:]]
+    assert negbench([*command, "--draws", "1"]) == 0
+    assert list(pd.read_json(folder / "pairs.jsonl", lines=True)) == ["anchor", "positive", "negative_1", "score"]
+
+
 def test_dot_products(folder: Path) -> None:
     assert negbench([*_command(folder, strategy="top-k:k=1", draws=1), "--dot"]) == 0
     scores = np.load(folder / "q.npy") @ np.load(folder / "i.npy").T
@@ -94,6 +131,7 @@ MISTAKES = [
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
     ("out", "negatives.csv", "want a name that ends in .parquet"),
+    ("format", "jsonl", "--format jsonl wants an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),
 ]
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from negbench.contracts import Loss
 from negbench.datasets._triplet_files import TripletTable
 from negbench.own.init import Found, commands
 from negbench.registry import registry
+from negbench.testing import BackboneTestCase, LossTestCase
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
@@ -48,6 +53,39 @@ def test_reading_a_comparison(
     assert "qure minus in-batch:" in out
     table = out.split("exit status 0")[1]
     assert "undecided" in table or "worse" in table or "better" in table
+
+
+def test_own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("own_loss", tmp_path, monkeypatch, capsys)
+    assert out.rstrip().endswith("0.6931")
+    assert "soft-margin" in (tmp_path / "runs" / "own-loss" / "table.md").read_text(encoding="utf-8")
+
+
+def test_own_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run("own_backbone", tmp_path, monkeypatch, capsys)
+    assert "colours" in (tmp_path / "runs" / "own-backbone" / "table.md").read_text(encoding="utf-8")
+
+
+def shown_in(name: str) -> dict[str, Any]:
+    """What the plug-in file of a notebook defines."""
+    (source,) = re.findall(r"^SOURCE = '''(.*?)'''", (HOWTO / f"{name}.py").read_text(encoding="utf-8"), re.M | re.S)
+    module = types.ModuleType(f"howto_{name}")
+    sys.modules[module.__name__] = module  # a dataclass and a pickled function look their module up
+    exec(source, module.__dict__)
+    return module.__dict__
+
+
+class TestSoftMargin(LossTestCase):
+    @pytest.fixture
+    def loss(self) -> Loss:
+        return shown_in("own_loss")["SoftMargin"]()
+
+
+class TestColours(BackboneTestCase):
+    @pytest.fixture
+    def make(self) -> Any:
+        made = shown_in("own_backbone")["Colours"]
+        return lambda seed: made.load(seed=seed)
 
 
 def test_every_notebook_has_a_test() -> None:

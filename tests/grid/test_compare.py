@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from dataclasses import replace
@@ -338,8 +339,9 @@ def test_the_command_ends_with_tables_and_summary_runs(
             for r in runs
             if r.data.tags["negbench.kind"] == "cell" and r.data.tags["strategy"] == summary.data.tags["strategy"]
         ]
-        assert summary.data.metrics["mean/final/recall_at_10"] == pytest.approx(np.mean(cells))
-        assert summary.data.metrics["sd/final/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
+        assert summary.info.run_name == summary.data.tags["strategy"]
+        assert summary.data.metrics["recall_at_10"] == pytest.approx(np.mean(cells))
+        assert summary.data.metrics["sd/recall_at_10"] == pytest.approx(np.std(cells, ddof=1))
     rows = {row["strategy"]: row for row in read_json(tmp_path / "both" / "statistics.json")["rows"] if row["main"]}
     tested = {r.data.tags["strategy"]: r.data for r in runs if r.data.tags["negbench.kind"] == "summary"}
     assert tested["in-batch"].tags["verdict"] == "baseline"
@@ -348,6 +350,16 @@ def test_the_command_ends_with_tables_and_summary_runs(
     for metric, column in (("p_adjusted", "p_adjusted"), ("difference", "difference"), ("diff_low", "diff_low")):
         assert tested["qure"].metrics[metric] == pytest.approx(rows["qure"][column])
     assert "difference" not in tested["in-batch"].metrics
+    # MLflow opens on the strategies: metrics first, then tags, all of them there
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.negbench"])["state"])
+    assert Tracker.open(tmp_path).address("both").endswith("&viewStateShareKey=negbench")
+    listed = client.search_runs([experiment.experiment_id], view["searchFilter"])
+    assert {run.info.run_name for run in listed} == {"qure", "in-batch"}
+    kinds = [column.split(".")[0] for column in view["selectedColumns"]]
+    assert kinds == sorted(kinds)
+    assert view["selectedColumns"][:2] == ["metrics.`recall_at_10`", "metrics.`difference`"]
+    names = {column.split("`")[1] for column in view["selectedColumns"]}
+    assert names <= {*tested["qure"].metrics, *tested["qure"].tags}
 
 
 def command_of(vector_sets: list[str], runs: Path, *more: str) -> list[str]:

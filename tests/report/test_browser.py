@@ -126,29 +126,21 @@ def heads_in_sight(page: Page) -> list[str]:
     return [str(text) for text in shown]
 
 
-def test_the_printed_address_opens_the_cells_with_what_matters(page: Page, printed: str, runs: Path) -> None:
+def test_the_printed_address_opens_the_strategies_with_what_matters(page: Page, printed: str, runs: Path) -> None:
     page.set_viewport_size({"width": 1920, "height": 1000})
     page.goto(printed)
-    cells = stored(runs)["cell"]
-    page.get_by_text(f"{len(cells)} matching runs").wait_for()
-    for run in cells:  # unfolded, not under their parent
+    summaries = stored(runs)["summary"]
+    page.get_by_text(f"{len(summaries)} matching runs").wait_for()
+    for run in summaries:  # unfolded, not under their parent
         page.get_by_role("link", name=run.info.run_name, exact=True).wait_for()
     page.get_by_role("link", name="Models", exact=True).wait_for()  # the pages for training, not for GenAI
     heads = heads_in_sight(page)
-    wanted = ["strategy", "loss", "seed", "final/average/recall"]
-    wanted += ["mined/false_negative_rate_draws", "mined/hardness", "used/train_seconds"]
+    wanted = ["average/recall", "difference", "diff_low", "diff_high", "mined/false_negative_rate_draws"]
+    wanted += ["mined/hardness", "used/train_seconds", "verdict", "baseline", "strategy"]
     assert [head for head in heads if head in wanted] == wanted
-    values = [
-        float(text) for text in page.locator("[col-id*='final/average/recall`'][role=gridcell]").all_inner_texts()
-    ]
-    best = sorted((run.data.metrics["final/average/recall"] for run in cells), reverse=True)
+    values = [float(text) for text in page.locator("[col-id*='`average/recall`'][role=gridcell]").all_inner_texts()]
+    best = sorted((run.data.metrics["average/recall"] for run in summaries), reverse=True)
     assert values == pytest.approx(best, abs=1e-3)
-
-
-def test_strategies_are_a_saved_view_with_their_verdicts(page: Page, printed: str, runs: Path) -> None:
-    page.goto(printed.replace("=cells", "=strategies"))
-    summaries = stored(runs)["summary"]
-    page.get_by_text(f"{len(summaries)} matching runs").wait_for()
     verdicts = page.locator("[col-id*='verdict'][role=gridcell]")
     verdicts.nth(len(summaries) - 1).wait_for()
     assert sorted(verdicts.all_inner_texts()) == sorted(run.data.tags["verdict"] for run in summaries)

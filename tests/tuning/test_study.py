@@ -290,9 +290,9 @@ def test_the_command_from_start_to_test(
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["mlflow.note.content"].startswith(f"The best of {counts['finished']} finished trials: ")
     experiment = MlflowClient(default_uri(tmp_path)).get_experiment_by_name("s")
-    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.trials"])["state"])
+    view = json.loads(json.loads(experiment.tags["mlflow.sharedViewState.negbench"])["state"])
     assert view["selectedColumns"] == [
-        "tags.`trial`", "metrics.`objective/recall`", *(f"params.`{key}`" for key in best.params)
+        "metrics.`objective/recall`", "tags.`trial`", *(f"params.`{key}`" for key in best.params)
     ]  # fmt: skip
     listed = MlflowClient(default_uri(tmp_path)).search_runs([experiment.experiment_id], view["searchFilter"])
     assert {run.data.tags["trial"] for run in listed} == {str(trial) for trial in range(sum(counts.values()))}

@@ -1,0 +1,110 @@
+"""What makes an evaluation say little, told in one line each before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from negbench.analysis.words import label_of
+from negbench.config import RunConfig
+from negbench.data.scene import Scenes, threads
+from negbench.datasets.dataset import Dataset
+from negbench.display import Display
+from negbench.loop.runs import open_run
+from negbench.loop.types import OpenRun
+from negbench.scoring import evaluation
+
+MOVES_SCORES = False  # looks on
+
+_FIRST = 0.5  # share of queries whose own reference ranks first
+_SATURATED = 0.9  # of the main metric, before training
+_CHANGED = 0.05  # share of queries that two strategies are taken to answer differently
+
+
+def forewarnings(
+    configs: Sequence[RunConfig], margin: float, display: Display, scenes: Scenes, stored: int = 0
+) -> list[str]:
+    """A line for each reason why comparisons on these data will say little, under the weights as loaded.
+
+    What cannot be loaded is left out: the runs themselves tell why.
+
+    Args:
+        configs: one for each backbone and data set.
+        margin: differences within it count as equal, as a share (0.01 is one point).
+        display: shows the stages.
+        scenes: shares what was loaded.
+        stored: number of images that the user's own files hold, where that is known.
+    """
+    found = list[str]()
+    for config in configs:
+        try:
+            run = open_run(config, display, scenes)
+            with threads(run.config.compute.threads), display.stage("evaluate", note="before training"):
+                splits, options = run.splits, run.config.dataset.options
+                found += of_data(splits.train, splits.val, margin, options, stored)
+                found += _of_scores(run)
+        except Exception:  # whatever a plug-in does: its own run says so, and the others are computed
+            continue
+    return list(dict.fromkeys(found))
+
+
+def of_data(train: Dataset, val: Dataset, margin: float, options: Mapping[str, Any], stored: int = 0) -> Iterator[str]:
+    """What the annotations alone show: duplicates, few queries, a gallery smaller than the data.
+
+    Args:
+        train: its queries train.
+        val: its queries are ranked.
+        margin: as in `forewarnings`.
+        options: of the data set, its defaults included.
+        stored: as in `forewarnings`.
+    """
+    yield from dict.fromkeys([*train.remarks, *val.remarks])
+    # 95 % interval of a difference of two shares of the same queries, of which _CHANGED are answered differently
+    width = 1.96 * (_CHANGED / len(val.queries)) ** 0.5
+    if width > margin > 0:
+        wanted = round(_CHANGED * (1.96 / margin) ** 2)
+        yield (
+            f"{len(val.queries):,} val queries are few for a margin of {100 * margin:g} points: where two strategies "
+            f"differ on one query in {1 / _CHANGED:.0f}, the interval is ±{100 * width:.1f} points wide; take "
+            f"--margin {100 * width:.1f}, or about {wanted:,} queries"
+        )
+    images = max(stored, len({*train.all_images, *val.all_images}))
+    if options.get("gallery", "") is None and len(val.images) < images:
+        yield (
+            f"val ranks {len(val.images):,} of {images:,} images, those that its own rows name, which is easier than "
+            "ranking all: dataset.gallery = FILE (one image a line, or the .npz of the embeddings) adds the others"
+        )
+
+
+def _of_scores(run: OpenRun) -> Iterator[str]:
+    """What untrained scores show: references that rank first, a metric that is high already, equal images."""
+    split, options = run.scene.val, run.config.dataset.options
+    val = split.dataset
+    embedded = evaluation.embed(run.backbone, run.scene, split)
+    score_block = evaluation.block_scorer(embedded.queries, embedded.candidates)
+    metrics, main = val.measure(score_block), val.card.main
+    own = bool((val.target_columns == val.reference_columns).any())  # a target that could not be left out
+    if options.get("exclude_reference") is False and not own:
+        first = val.top(score_block, 1).columns[:, 0]
+        share = float((first == val.reference_columns).double().mean())
+        if share >= _FIRST:
+            without = dataclasses.replace(val, card=dataclasses.replace(val.card, exclude_reference=True))
+            top = next(iter(metrics))
+            after = without.measure(score_block)[top]
+            yield (
+                f"a query's own reference ranks first for {share:.0%} of the val queries: {label_of(top)} is "
+                f"{metrics[top]:.1%} before training, and {after:.1%} with --set dataset.exclude_reference=true"
+            )
+    if metrics[main] >= _SATURATED:
+        yield (
+            f"{label_of(main)} is {metrics[main]:.1%} before any training: strategies have little room to differ; "
+            "take a stricter metric (--metric) or a larger gallery"
+        )
+    rows = embedded.candidates.flatten(1).cpu()
+    distinct = len({row.tobytes() for row in rows.numpy()})
+    if distinct < len(rows):
+        yield (
+            f"{len(rows) - distinct:,} of {len(rows):,} images in val have the same embedding as another: a duplicate "
+            "of the target counts as a wrong answer; drop it, or list it in a column `relevant`"
+        )

@@ -1,0 +1,69 @@
+"""What is told before training: each warning on data that earn it, and none on data that do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from negbench.config import build_config
+from negbench.data.scene import Scenes
+from negbench.display import Display
+from negbench.own.forewarn import forewarnings
+
+TEXTS = ["t0", "t1"]
+
+
+def told(folder: Path, margin: float, weight: float, texts: Any = None, **options: Any) -> list[str]:
+    """40 images; query n asks for image n + 1 from image n; a text is `weight` times as long as an image."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(40, 16)).astype(np.float32)
+    if "twin" in options:
+        images[options.pop("twin")] = images[0]
+    words = rng.normal(size=(2, 16)).astype(np.float32) if texts is None else texts(images)
+    np.savez(folder / "i.npz", ids=np.array([f"i{n}" for n in range(40)]), features=images)
+    names = TEXTS if texts is None else [f"t{n}" for n in range(len(words))]
+    np.savez(folder / "t.npz", texts=np.array(names), features=weight * words)
+    rows = [
+        {"reference": f"i{n}", "text": names[n % len(names)], "target": f"i{n + 1}", "split": split}
+        for split, place in (("train", range(20, 39)), ("val", range(19)))
+        for n in place
+    ]
+    (folder / "q.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    dataset = {"name": "triplets", "file": str(folder / "q.jsonl"), **options}
+    backbone = {"name": "precomputed", "images": str(folder / "i.npz"), "texts": str(folder / "t.npz")}
+    layer = {"dataset": dataset, "backbone": {**backbone, "fusion": "sum"}, "strategy": "in-batch"}
+    return forewarnings([build_config([layer])], margin, Display(), Scenes())
+
+
+def test_each_reason_is_one_line(tmp_path: Path) -> None:
+    few, gallery, first = told(tmp_path, 0.01, weight=0.01)
+    # by hand: 1.96 sqrt(0.05 / 19) = 10.1 points; 0.05 (1.96 / 0.01)^2 = 1,921
+    assert few.startswith("19 val queries are few for a margin of 1 points")
+    assert "±10.1 points" in few
+    assert "1,921 queries" in few
+    assert gallery.startswith("val ranks 20 of 40 images")
+    assert first.startswith("a query's own reference ranks first for")
+    assert "R@1 is 0.0% before training" in first
+    # with the gallery, without the references, and a wide margin there is nothing to tell
+    assert told(tmp_path, 0.2, 0.01, gallery=str(tmp_path / "i.npz"), exclude_reference=True) == []
+
+
+def test_a_metric_that_is_high_already_and_equal_images(tmp_path: Path) -> None:
+    def answers(images: np.ndarray) -> np.ndarray:
+        unit = images / np.linalg.norm(images, axis=1, keepdims=True)
+        return 3 * unit[1:] - unit[:-1]  # their sum with the reference is the target's direction
+
+    options = {"gallery": str(tmp_path / "i.npz"), "exclude_reference": True}
+    (line,) = told(tmp_path, 0.2, 1.0, answers, **options)
+    assert line.startswith("R@10 is 100.0% before any training")
+    (line,) = told(tmp_path, 0.2, 0.01, twin=30, **options)
+    assert line.startswith("1 of 40 images in val have the same embedding as another")
+
+
+def test_what_cannot_be_loaded_is_left_to_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = {"dataset": {"name": "triplets", "file": str(tmp_path / "none.jsonl")}, "strategy": "in-batch"}
+    assert forewarnings([build_config([layer])], 0.01, Display(), Scenes()) == []
