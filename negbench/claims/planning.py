@@ -42,7 +42,7 @@ class ClaimsPlan:
         cells: seed by seed; the label `system` names the setting, or its variant.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
-        remarks: what the backbone or data set does not support of the systems, and how many images shares are.
+        remarks: what the backbone or data set does not support of the systems, a line each.
     """
 
     claims: tuple[Claim, ...]
@@ -160,27 +160,15 @@ def plan_claims(
             setting, *swept = name.split()
             own, remarks = system(str(settings()[setting]["system"])).layer(base, scenes)
             changes = {key: value for key, value in settings()[setting].items() if key != "system"}
-            changes, shares = in_images(merged([changes, *map(set_layer, swept)]), found.config, scenes)
+            changes = merged([changes, *map(set_layer, swept)])
             configs = [build_config([own, *base, changes, {"seed": seed}]) for seed in seeds]
             found.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
         except NegbenchError as error:
             found.undefined[name] = str(error)
             continue
-        found.remarks.extend(remark for remark in (*remarks, *shares) if remark not in found.remarks)
+        found.remarks.extend(remark for remark in remarks if remark not in found.remarks)
     found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # one seed of all, then the next
     return found
-
-
-def in_images(layer: Layer, config: ResolvedConfig, scenes: Scenes) -> tuple[dict[str, Any], list[str]]:
-    """The layer with a strategy's '0.6%' as a number of images of the train gallery, at least 1; a remark on each."""
-    groups = scenes.dataset(config.dataset, "train", images=False).groups.values()
-    gallery = sum(map(len, groups)) / len(groups)
-    options, remarks = dict(layer.get("strategy", {})), list[str]()
-    for key, value in options.items():
-        if isinstance(value, str) and value.endswith("%"):
-            options[key] = max(1, round(gallery * float(value[:-1]) / 100))
-            remarks.append(f"a pool of {value} of the train gallery is {options[key]} of {gallery:,.0f} images")
-    return {**layer, **({"strategy": options} if options else {})}, remarks
 
 
 def _findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:

@@ -74,7 +74,7 @@ def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
     assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 6]
     found = claims_of(computed / "c")
     assert found[5] == before[5]
-    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'all-corpus': no finished run of seed 0, 1, 2")
+    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'top': no finished run of seed 0, 1, 2")
     assert len(list(computed.iterdir())) == count  # nothing was computed
     assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
     assert negbench(["claims", "--compare", "c", "--only", "5", "--seeds", "7,", *common]) == 0
