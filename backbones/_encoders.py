@@ -16,7 +16,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer
+from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer, read_state
 from negbench.backbones._preprocess import _eight_bit
 from negbench.backbones._weights import fetch, hub_name, quiet, refuse
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
@@ -88,8 +88,8 @@ def _open_clip(name: str, device: torch.device) -> Encoder:
         blueprint = find(options["model"], options["weights"], options["activation"])
         tokenizer = make_tokenizer(blueprint)
         model: Any = build(blueprint.config, 0)
-        assert blueprint.state is not None  # only random weights have none
-        load_into(model, blueprint.state, blueprint.label)
+        assert blueprint.file is not None  # only random weights have none
+        load_into(model, read_state(blueprint.file), blueprint.label)
     except NegbenchError as error:  # an encoder has the same options by their plain names
         raise WeightsError(str(error).replace(f"; {WITHOUT_WEIGHTS}", "").replace("backbone.", "")) from error
     shown = {"resize_mode": blueprint.resize, **blueprint.pixels}

@@ -5,11 +5,12 @@ attributes, scaled to unit length together, token l of an image is::
 
     x_l = sum_a w_a e(a, value) + noise * g_l / sqrt(C)          g_l ~ N(0, I), of the image's id alone
 
-so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included. A
-text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t and e is `alignment`.
-Words that name no value (hints such as "darker", or what the captions never say) have vectors of their own. All that is
-frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the temperature and, on demand,
-DQE-CIR's attribute weights (see `_given.GivenFeatures`).
+so that the tokens of an image are as many noisy views of its attributes, and no two images are alike, twins included.
+Where the data set's garments come in lines, the sum is sqrt(1 - look^2) times itself plus look times a random unit
+vector of the line. A text is the sum over the phrases in it that name a value of w_a t(a, value), where the cosine of t
+and e is `alignment`. Words that name no value (hints such as "darker", or what the captions never say) have vectors of
+their own. All that is frozen. Trained on top: a projection of each side, the fusion with any hidden layer, the
+temperature and, on demand, DQE-CIR's attribute weights (see `_given.GivenFeatures`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.datasets._garments import ATTRIBUTES, CATEGORIES, codes_of, values
 from negbench.datasets._wording import VOCABULARY, phrases, words
-from negbench.datasets.vectors import attributes_of
+from negbench.datasets.vectors import attributes_of, look_of
 from negbench.errors import DataError
 
 PAPER = "ours"
@@ -172,12 +173,17 @@ class Vectors(GivenFeatures):
             raise DataError(f"{error}; backbone 'vectors' takes --dataset vectors only") from error
         signal = self._values[torch.arange(len(ATTRIBUTES)), codes.reshape(-1, len(ATTRIBUTES))].sum(1)
         shape = (self.options.tokens, signal.shape[-1])
+        looks = [look_of(image) for image in ids]
+        if any(weight for _, weight in looks):
+            drawn = {line: torch.randn(shape[1], generator=self._generator(line)) for line, _ in {*looks}}
+            weight = torch.tensor([weight for _, weight in looks])[:, None]
+            signal = (1 - weight**2).sqrt() * signal + weight * unit(torch.stack([drawn[line] for line, _ in looks]))
         own = [torch.randn(shape, generator=self._generator(image)) for image in ids]
-        drawn = torch.stack(own) if own else torch.zeros(0, *shape)
-        return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * drawn
+        noise = torch.stack(own) if own else torch.zeros(0, *shape)
+        return signal[:, None] + self.options.noise / math.sqrt(shape[1]) * noise
 
-    def _generator(self, image: str) -> torch.Generator:
-        digest = hashlib.sha256(f"{self.options.world} {image}".encode()).digest()
+    def _generator(self, name: str) -> torch.Generator:
+        digest = hashlib.sha256(f"{self.options.world} {name}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -247,8 +247,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
         NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
     """
     from negbench.analysis.deciding import computed_until
-    from negbench.grid.compare import plan_comparison
-    from negbench.grid.compute import executor_of, raise_failed
+    from negbench.grid.compute import computed, executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
     runs = files.runs_dir(asked.runs_dir)
@@ -257,13 +256,12 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
     until: dict[str, Any] = {"rules": rules, "how": how}
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
-
-    def more(seeds: Sequence[int]) -> list[Cell]:
-        return plan_comparison(planned.asked.model_copy(update={"seeds": list(seeds)}), runs).cells
-
+    if planned.rates is not None:
+        computed(planned.trials, planned.rates.cells, **how)
+        planned = planned.at_best_rates()
     if not executor.elsewhere:
         _forewarn(planned, rules)
-    outcomes, errors = computed_until(planned.folder, planned.cells, more, **until), list[str]()
+    outcomes, errors = computed_until(planned.folder, planned.cells, planned.more, **until), list[str]()
     if searches:
         tuned, errors = _tuned(planned, searches, outcomes, until)
         outcomes += tuned

@@ -1,12 +1,15 @@
-"""What several strategies share: who stands below the target, pools that shrink, checks of options."""
+"""What several strategies share: who stands below the target, pool sizes and pools that shrink, checks of options."""
 
 from __future__ import annotations
+
+import re
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from negbench.contracts import ScoreView
-from negbench.errors import OptionError
+from negbench.errors import OptionError, check_option
 from negbench.metrics.ranks import less
 
 
@@ -15,9 +18,31 @@ def below_target(view: ScoreView) -> Tensor:
     return view.allowed & less(view.scores, view.positive[:, None])
 
 
-def halved(k: int, refresh: int) -> int:
-    """K after `refresh` integer halvings, at least 1 (CIRQRS alg. 1)."""
-    return max(1, k >> refresh)
+PoolSize = int | str  # images, or a share of the gallery: "0.6%"
+
+
+def check_size(name: str, size: PoolSize) -> None:
+    """OptionError unless `size` is a number of images >= 1, or a share of the gallery, > 0 and <= 100 %."""
+    share = _share(size)
+    known = is_whole(size, 1) if share is None else 0 < share <= 1
+    check_option(name, size, known, 'a whole number >= 1, or a share of the gallery such as "0.6%"')
+
+
+def images(size: PoolSize, view: ScoreView, refresh: int = 0) -> int:
+    """How many images a pool size means in the view's gallery, after `refresh` integer halvings; at least 1.
+
+    A share is of all images that the query is ranked against, its target included, rounded to the nearest, halves up.
+    Halving is CIRQRS' (alg. 1).
+    """
+    share = _share(size)
+    whole = int(size if share is None else share * view.scores.shape[1] + Fraction(1, 2))
+    return max(1, whole >> refresh)
+
+
+def _share(size: PoolSize) -> Fraction | None:
+    """'0.6%' as 3/500; None for what is no percentage."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", size, re.ASCII) if isinstance(size, str) else None
+    return Fraction(found[1]) / 100 if found else None
 
 
 def not_relevant(view: ScoreView, strategy: str) -> Tensor:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, is_whole
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, below_target, check_size, images
 
 PAPER = "QuRe sec. 5.4 (3)"
 
@@ -22,14 +22,14 @@ class AfterTarget(Strategy):
     """Pool: the k allowed images of highest score among those with s < s+; ties by corpus index.
 
     Args:
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
     """
 
-    k: int = tunable(100, low=10, high=1000, log=True)
+    k: PoolSize = tunable(100, low=10, high=1000, log=True)
 
     def __post_init__(self) -> None:
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        return view.window(below_target(view), self.k)
+        return view.window(below_target(view), images(self.k, view))

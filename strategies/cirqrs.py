@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, halved, is_whole
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, below_target, check_size, images
 
 PAPER = "CIRQRS eq. 6, alg. 1"
 
@@ -25,16 +25,16 @@ class Cirqrs(Strategy):
     """Pool: the n_neg // 2**refresh (at least 1) allowed images of highest score among those with s < s+.
 
     Args:
-        n_neg: pool size at the first refresh (refresh 0), images, >= 1.
+        n_neg: pool size at the first refresh (refresh 0), images >= 1 or a share of the gallery ("0.6%").
     """
 
     n_def: ClassVar[int] = 5
 
-    n_neg: int = tunable(50, low=10, high=500, log=True)
+    n_neg: PoolSize = tunable(50, low=10, high=500, log=True)
 
     def __post_init__(self) -> None:
-        check_option("n_neg", self.n_neg, is_whole(self.n_neg, 1), "a whole number >= 1")
+        check_size("n_neg", self.n_neg)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most n_neg // 2**refresh True per row."""
-        return view.window(below_target(view), halved(self.n_neg, view.refresh))
+        return view.window(below_target(view), images(self.n_neg, view, view.refresh))

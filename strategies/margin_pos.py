@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.strategies._ranked import PoolSize, check_size, images
 from negbench.strategies._scores import gap, is_number
 
 PAPER = "NV-Retriever, TopK-MarginPos"
@@ -25,16 +25,16 @@ class MarginPos(Strategy):
 
     Args:
         margin: score units, >= 0.
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
     """
 
     margin: float = tunable(0.05, low=0.0, high=0.3)
-    k: int = tunable(10, low=5, high=1000, log=True)
+    k: PoolSize = tunable(10, low=5, high=1000, log=True)
 
     def __post_init__(self) -> None:
         check_option("margin", self.margin, is_number(self.margin, 0), "a number >= 0")
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        return view.window(view.allowed & (gap(view) >= self.margin), self.k)
+        return view.window(view.allowed & (gap(view) >= self.margin), images(self.k, view))

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import below_target, is_whole, not_relevant
+from negbench.contracts import ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, below_target, check_size, images, not_relevant
 
 PAPER = "ours: the ceiling of after-target"
 
@@ -24,16 +24,16 @@ class OracleAfterTarget(Strategy):
     """Pool: the k allowed images of highest score among those with s < s+ that are not known to satisfy the query.
 
     Args:
-        k: pool size, images, >= 1; relevant images take no place.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%"); relevant images take no place.
     """
 
     reads_truth: ClassVar[bool] = True
 
-    k: int = tunable(100, low=10, high=1000, log=True)
+    k: PoolSize = tunable(100, low=10, high=1000, log=True)
 
     def __post_init__(self) -> None:
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row. Raises OptionError where `view.relevant` is None."""
-        return view.window(below_target(view) & not_relevant(view, "oracle-after-target"), self.k)
+        return view.window(below_target(view) & not_relevant(view, "oracle-after-target"), images(self.k, view))

@@ -17,7 +17,7 @@ from typing import Literal
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, is_whole
+from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
 from negbench.strategies._scores import is_number
 
 PAPER = "NV-Retriever, TopK-PercPos"
@@ -29,21 +29,21 @@ class PercPos(Strategy):
 
     Args:
         share: of the target's score, > 0 and <= 1.
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
         variant: the limit. "sign-safe": s+ - (1 - share) |s+|; "published": share s+.
     """
 
     share: float = tunable(0.95, low=0.5, high=1.0)
-    k: int = tunable(10, low=5, high=1000, log=True)
+    k: PoolSize = tunable(10, low=5, high=1000, log=True)
     variant: Literal["sign-safe", "published"] = "sign-safe"
 
     def __post_init__(self) -> None:
         check_option("share", self.share, is_number(self.share) and 0 < self.share <= 1, "a number > 0 and <= 1")
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
         check_option("variant", self.variant, self.variant in ("sign-safe", "published"), "'sign-safe' or 'published'")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
         positive = at_least_float32(view.positive)
         limit = positive * self.share if self.variant == "published" else positive - (1 - self.share) * positive.abs()
-        return view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), self.k)
+        return view.window(view.allowed & (at_least_float32(view.scores) <= limit[:, None]), images(self.k, view))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, is_whole
+from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
 from negbench.strategies._scores import is_number
 
 PAPER = "RocketQA, arXiv:2010.08191"
@@ -32,24 +32,24 @@ class Rocketqa(Strategy):
     """Pool: the first n of the k highest-scored allowed images with g < limit; ties by corpus index.
 
     Args:
-        k: how far down the ranking is looked, images, >= 1.
-        n: pool size at most, images, >= 1.
+        k: how far down the ranking is looked, images >= 1 or a share of the gallery ("0.6%").
+        n: pool size at most, images >= 1 or a share of the gallery ("0.6%").
         limit: guide score below which an image is taken for a true negative.
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("guide",)
 
-    k: int = tunable(50, low=10, high=1000, log=True)
-    n: int = tunable(4, low=1, high=100, log=True)
+    k: PoolSize = tunable(50, low=10, high=1000, log=True)
+    n: PoolSize = tunable(4, low=1, high=100, log=True)
     limit: float = tunable(0.1, low=0.0, high=0.9)
 
     def __post_init__(self) -> None:
         for name in ("k", "n"):
-            check_option(name, getattr(self, name), is_whole(getattr(self, name), 1), "a whole number >= 1")
+            check_size(name, getattr(self, name))
         check_option("limit", self.limit, is_number(self.limit), "a number")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool."""
-        top = view.window(view.allowed, self.k)
-        clean = view.window(top & (at_least_float32(view.plane("guide")) < self.limit), self.n)
+        top = view.window(view.allowed, images(self.k, view))
+        clean = view.window(top & (at_least_float32(view.plane("guide")) < self.limit), images(self.n, view))
         return torch.where(clean.any(1, keepdim=True), clean, view.allowed & ~top)

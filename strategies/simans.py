@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.strategies._ranked import PoolSize, check_size, images
 from negbench.strategies._scores import gap, is_number, weights_of
 
 PAPER = "SimANS, arXiv:2210.11773"
@@ -31,13 +31,13 @@ class Simans(Strategy):
     Args:
         a: how fast the weight falls, >= 0; 0 draws uniformly.
         b: how far above the target the most likely score lies ("release": below it), score units; 0 in "absolute".
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
         variant: "paper": exp(-a (s - s+ - b)^2); "release": exp(-a (s - s+ + b)^2); "absolute": exp(-a |s - s+|).
     """
 
     a: float = tunable(0.5, low=0.1, high=1000.0, log=True)
     b: float = 0.0
-    k: int = tunable(100, low=10, high=1000, log=True)
+    k: PoolSize = tunable(100, low=10, high=1000, log=True)
     variant: Literal["paper", "release", "absolute"] = "paper"
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Simans(Strategy):
         check_option("a", self.a, is_number(self.a, 0), "a number >= 0")
         check_option("b", self.b, is_number(self.b), "a number")
         check_option("b", self.b, self.b == 0 or self.variant != "absolute", "left out where variant is 'absolute'")
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights, > 0 for at most k images per row."""
@@ -56,4 +56,4 @@ class Simans(Strategy):
             if self.variant == "absolute"
             else (above + (self.b if self.variant == "release" else -self.b)) ** 2
         )
-        return weights_of(-self.a * off, view.window(view.allowed, self.k))
+        return weights_of(-self.a * off, view.window(view.allowed, images(self.k, view)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import halved, is_whole
+from negbench.strategies._ranked import PoolSize, check_size, images
 
 PAPER = "QuRe sec. 5.4 (2); CIRQRS 'Top'"
 
@@ -23,17 +23,17 @@ class TopK(Strategy):
     """Pool: the k allowed images of highest score, above or below the target; ties by corpus index.
 
     Args:
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
         halve: k // 2**refresh (at least 1) instead of k.
     """
 
-    k: int = tunable(100, low=10, high=1000, log=True)
+    k: PoolSize = tunable(100, low=10, high=1000, log=True)
     halve: bool = False
 
     def __post_init__(self) -> None:
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
         check_option("halve", self.halve, isinstance(self.halve, bool), "true or false")
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        return view.window(view.allowed, halved(self.k, view.refresh) if self.halve else self.k)
+        return view.window(view.allowed, images(self.k, view, view.refresh if self.halve else 0))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from negbench.contracts import ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import at_least_float32, is_whole
+from negbench.strategies._ranked import PoolSize, at_least_float32, check_size, images
 from negbench.strategies._scores import is_number
 
 PAPER = "NV-Retriever, TopK-Abs"
@@ -26,16 +26,16 @@ class TopKAbs(Strategy):
 
     Args:
         limit: score.
-        k: pool size, images, >= 1.
+        k: pool size, images >= 1 or a share of the gallery ("0.6%").
     """
 
     limit: float = tunable(0.7, low=0.0, high=1.0)
-    k: int = tunable(10, low=5, high=1000, log=True)
+    k: PoolSize = tunable(10, low=5, high=1000, log=True)
 
     def __post_init__(self) -> None:
         check_option("limit", self.limit, is_number(self.limit), "a number")
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] bool, at most k True per row."""
-        return view.window(view.allowed & (at_least_float32(view.scores) < self.limit), self.k)
+        return view.window(view.allowed & (at_least_float32(view.scores) < self.limit), images(self.k, view))

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from negbench.contracts import PlaneName, ScoreView, Strategy, check_option, tunable
-from negbench.strategies._ranked import is_whole
+from negbench.contracts import PlaneName, ScoreView, Strategy, tunable
+from negbench.strategies._ranked import PoolSize, check_size, images
 from negbench.strategies._scores import gap
 
 PAPER = "TriSampler, arXiv:2402.11855 (from a summary)"
@@ -27,18 +27,18 @@ class Trisampler(Strategy):
     """Pool: the k allowed images of highest score that are more like the target than like the query, weighted.
 
     Args:
-        k: how far down the ranking is looked, images, >= 1.
+        k: how far down the ranking is looked, images >= 1 or a share of the gallery ("0.6%").
     """
 
     reads: ClassVar[tuple[PlaneName, ...]] = ("target",)
 
-    k: int = tunable(100, low=10, high=1000, log=True)
+    k: PoolSize = tunable(100, low=10, high=1000, log=True)
 
     def __post_init__(self) -> None:
-        check_option("k", self.k, is_whole(self.k, 1), "a whole number >= 1")
+        check_size("k", self.k)
 
     def pool(self, view: ScoreView) -> Tensor:
         """[B, N] float64 weights."""
         near = (-(gap(view).double() ** 2) / 4).exp()
         between = (view.plane("target").double() - view.scores.double()).nan_to_num(nan=0.0).clamp(min=0)
-        return near * between * view.window(view.allowed, self.k)
+        return near * between * view.window(view.allowed, images(self.k, view))

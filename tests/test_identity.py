@@ -29,6 +29,7 @@ EXEMPT = {
     "negbench.loop.record",
     "negbench.registry",
     "negbench.room",
+    "negbench.signals",
 }
 
 

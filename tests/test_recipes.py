@@ -228,7 +228,7 @@ def axes_of(recipe: str | Path, sets: list[str], **given: Any) -> Axes:
 
 
 # ours, of vectors
-WORLDS = ("demo", "world", "dqe-margins", *(name for name in RECIPES if name.startswith("map-")))
+WORLDS = ("demo", "world", "dqe-margins", *(name for name in RECIPES if name.startswith(("map-", "premise-"))))
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -23,7 +23,7 @@ from negbench import __version__
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
 from negbench.metrics.preference import clustered_interval
-from negbench.schemas.card import CardRow, CardTable, Difference, ResultCard, SourcePackage, SplitCounts
+from negbench.schemas.result_card import CardDifference, CardRow, CardTable, ResultCard, SourcePackage, SplitCounts
 
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
 MAIN, RANK = "recall_at_10", 10
@@ -79,11 +79,11 @@ def _hits(run: Path) -> pd.Series[Any]:
     return (pd.read_parquet(run / "ranks.parquet").set_index("query")["target_rank"] <= RANK).astype(float)
 
 
-def _difference(points: pd.Series[Any], family: dict[str, str]) -> Difference:
+def _difference(points: pd.Series[Any], family: dict[str, str]) -> CardDifference:
     number = {name: index for index, name in enumerate(sorted(set(family.values())))}
     clusters = torch.tensor([number[family[query]] for query in points.index])
     low, high = clustered_interval(torch.tensor(points.to_numpy()), clusters)
-    return Difference(mean=100 * points.mean(), low=100 * low, high=100 * high)
+    return CardDifference(mean=100 * points.mean(), low=100 * low, high=100 * high)
 
 
 def main(data: Path, given: list[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from negbench.analysis.plateau import SHARE
 from negbench.analysis.words import label_of, number, p_text, percent, signed, spread
 
 Unit = Literal["", "%", "points", "p", "word", "words"]
@@ -113,6 +114,16 @@ COST = (
     Column("negatives_seen", "negatives seen"),
     Column("peak_memory_process_mib", "memory MiB"),
     Column("peak_memory_gpu_mib", "GPU MiB", optional=True),
+)
+LR = Column("lr", "lr", "word")
+TRAINING = (
+    LR,
+    Column("epochs", "epochs"),
+    Column("steps", "steps"),
+    Column("plateau", "plateau %", "%", 2),
+    Column("rise", "rise in last third", "points", 2),
+    Column("steps_own", f"steps to {100 * SHARE:g} %"),
+    Column("steps_best", f"steps to {100 * SHARE:g} % of the best"),
 )
 REGIME = (
     Column("target_rank_median", "rank", digits=1),

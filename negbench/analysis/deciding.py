@@ -18,7 +18,7 @@ from negbench.analysis.verdicts import Rules, VerdictTable, tables_of
 from negbench.analysis.words import label_of, percent
 from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
-from negbench.grid.comparison import AXES, ComparisonFolder, Group
+from negbench.grid.comparison import ComparisonFolder, Group, place_of
 from negbench.grid.compute import computed
 from negbench.runfolder import RunFolder
 
@@ -54,17 +54,17 @@ def computed_until(
     looks = rules.looks
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return outcomes
-    running = {_place(cell.labels) for cell in cells}
+    running = {place_of(cell.labels) for cell in cells}
     for number, count in enumerate(looks.counts, 1):
         found = standing(folder.path.parent, folder.path.name, rules)
-        rows = [row for row in found.rows if _place(vars(row)) in running]
-        failed = {_place(outcome.cell.labels) for outcome in outcomes if outcome.error}
-        running = {_place(vars(row)) for row in rows if row.undecided} - failed
+        rows = [row for row in found.rows if place_of(vars(row)) in running]
+        failed = {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        running = {place_of(vars(row)) for row in rows if row.undecided} - failed
         say(f"look {number}, {count} seeds: {open_pairs(found.groups, rows) or 'all pairs are decided'}")
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         seeds = looks.seeds(looks.counts[number])[count:]
-        cells = [cell for cell in more(seeds) if _place(cell.labels) in running]
+        cells = [cell for cell in more(seeds) if place_of(cell.labels) in running]
         outcomes += computed(folder, cells, **how, before=[*before, *outcomes])
     return outcomes
 
@@ -80,7 +80,7 @@ def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:
     found: dict[tuple[str, ...], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.step(runs, "failed") == "reuse":
-            found.setdefault(_place(cell.labels), []).append(cell)
+            found.setdefault(place_of(cell.labels), []).append(cell)
     groups = [Group(own[0].labels, tuple(RunFolder(runs / str(cell.folder)) for cell in own)) for own in found.values()]
     lines, tables = [], tables_of(groups, rules)
     for table in tables:
@@ -109,8 +109,3 @@ def _seconds(groups: Sequence[Group], table: VerdictTable) -> float:
     """What a seed of all strategies of a table takes."""
     mine = [group for group in groups if all(group.labels.get(axis) == name for axis, name in table.labels.items())]
     return sum(sum(sum(result["seconds"].values()) for result in group.results) / len(group.runs) for group in mine)
-
-
-def _place(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """A strategy in its table, whatever the seed."""
-    return tuple(str(labels.get(axis, "")) for axis in AXES)

@@ -11,6 +11,7 @@ from typing import Any
 from negbench.analysis.answer import answer
 from negbench.analysis.crossings import Crossing, Dials, crossings_of, dials_answer
 from negbench.analysis.decomposition import Gain, gains_of, systems_answer
+from negbench.analysis.plateau import rates_answer, trained_out
 from negbench.analysis.tuned_gain import (
     DEFAULT,
     TUNED,
@@ -89,6 +90,7 @@ class Findings:
         else:
             rows = [row for row in self.rows if row.settings != TUNED]
             lines += answer(self.plain or self.groups, rows)
+        lines += [*rates_answer(self.document), *trained_out(self.groups, self.main)]
         return lines + (tuned_answer(tunings_of(self.document)[0], self.tuned) if self.tuned else [])
 
     def notes(self) -> list[str]:

@@ -1,8 +1,8 @@
-"""The tables of a comparison: quality with its verdict, what the strategies did, where the models stood, what it cost.
+"""The tables of a comparison: quality with its verdict, what the strategies did, how it trained, what it cost.
 
-Quality and behaviour are a function of the cells and the rules of comparison alone, so the files written from them are
-the same bytes however the cells were computed. Cost depends on the machine and stands in a table of its own. Strategies
-that meet equally many negatives per query and step stand together, the best of them first.
+All but cost are a function of the cells and the rules of comparison alone, so the files written from them are the same
+bytes however the cells were computed. Cost depends on the machine and stands in a table of its own. Strategies that
+meet equally many negatives per query and step stand together, the best of them first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import pandas as pd
 
 from negbench.analysis import columns
 from negbench.analysis.columns import metric_column, numbers, texts
+from negbench.analysis.plateau import with_plateaus
 from negbench.analysis.regime_card import last_card
 from negbench.analysis.verdicts import OVER_ALL, PLACE, VerdictRow, headline_metrics, negatives_of
 from negbench.grid.comparison import AXES, Group
 
-FOLDED = ("settings", "loss", "backbone", "dataset", "seeds")  # stand above a table where all rows agree
+FOLDED = ("settings", "loss", "backbone", "dataset", "seeds", "lr", "epochs")  # above a table where all rows agree
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class LeaderTable:
     quality: pd.DataFrame
     behaviour: pd.DataFrame
     regime: pd.DataFrame
+    training: pd.DataFrame
     cost: pd.DataFrame
 
 
@@ -53,7 +55,8 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
         dict.fromkeys(name for group, row in zip(groups, verdicts, strict=True) for name in _headline(group, row))
     )
     metrics = [metric_column(name) for name in names]
-    quality = [*metrics, columns.NEGATIVES, columns.FALSE_DRAWS]
+    rates = [columns.LR] * (len({line["lr"] for line in lines}) > 1)
+    quality = [*metrics, *rates, columns.NEGATIVES, columns.FALSE_DRAWS]
     if rows:
         quality = [*columns.BEFORE_METRICS, *quality, *columns.AFTER_METRICS]
     cards = [line | card for line, card in zip(lines, map(regime_of, groups), strict=True) if card]
@@ -61,6 +64,7 @@ def leader_table(groups: Sequence[Group], rows: Sequence[VerdictRow] = ()) -> Le
         texts(quality, [*over_all, *lines], axes),
         texts(columns.BEHAVIOUR, lines, axes),
         texts(columns.REGIME, cards, axes[:-1]),
+        texts(columns.TRAINING, with_plateaus(groups, lines), axes),
         texts(columns.COST, lines, axes),
     )
 
@@ -92,6 +96,7 @@ def measured(groups: Sequence[Group]) -> dict[str, pd.DataFrame]:
     return {
         "behaviour": numbers(columns.BEHAVIOUR, lines, axes),
         "regime": numbers(columns.REGIME, cards, axes[:-1]),
+        "training": numbers(columns.TRAINING, with_plateaus(groups, lines), axes),
         "cost": numbers(columns.COST, lines, axes),
     }
 
@@ -121,6 +126,7 @@ def line_of(group: Group, row: VerdictRow | None = None) -> dict[str, object]:
     line |= {f"{name}_seconds": sum(group.values("seconds", name)) / len(results) for name in stages}
     memory = dict.fromkeys(name for result in results for name in result["peak_memory_mib"])
     line |= {f"peak_memory_{name}_mib": max(group.values("peak_memory_mib", name)) for name in memory}
+    line |= {"lr": group.configs[0].train.lr, "epochs": group.configs[0].train.epochs}
     line |= {} if row is None else row_line(row)
     line |= {metric_column(name).key: group.values("metrics", name) for name in _headline(group, row)}
     return line | {"seeds": len(results), "negatives": negatives_text(negatives_of(group))}

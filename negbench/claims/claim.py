@@ -1,4 +1,4 @@
-"""A claim as data: what is said, where, and the tests that would confirm or refute it."""
+"""A claim as data: what is said, where, and the tests that would support or refute it."""
 
 from __future__ import annotations
 
@@ -49,22 +49,29 @@ class ClaimTest:
         settings: that are looked at: one, two (minuend first), or several.
         measure: of their runs.
         other: the second measure of `order`.
-        confirms: what the interval must meet.
+        supports: what the interval must meet.
         refutes: likewise.
+        sweep: 'section.key=value' of an option that no paper prints: the mean over these values is judged.
     """
 
     statistic: Statistic
     settings: tuple[str, ...]
     measure: Measure
     other: Measure | None
-    confirms: Condition
+    supports: Condition
     refutes: Condition
+    sweep: tuple[str, ...] = ()
+
+    def variants(self, setting: str) -> tuple[str, ...]:
+        """Of a setting, one for each value of the sweep: 'dqe loss.margin=0.5'; itself where nothing is swept."""
+        return tuple(f"{setting} {text}" for text in self.sweep) or (setting,)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """All settings that must be computed, those that a measure looks at beside its own run included."""
+        """All variants that must be computed, those that a measure looks at beside its own run included."""
+        mine = [variant for name in self.settings for variant in self.variants(name)]
         beside = [name for measure in (self.measure, self.other) if measure is not None for name in measure.settings]
-        return tuple(dict.fromkeys((*self.settings, *beside)))
+        return tuple(dict.fromkeys((*mine, *beside)))
 
     @property
     def unit(self) -> Unit:
@@ -75,7 +82,8 @@ class ClaimTest:
         what = str(self.measure)
         if self.statistic == "order":
             return f"{what} and {self.other} order {len(self.settings)} settings alike"
-        return f"{what}: " + " - ".join(self.settings)
+        swept = [text if i == 0 else text.partition("=")[2] for i, text in enumerate(self.sweep)]
+        return f"{what}: " + " - ".join(self.settings) + (f" (mean over {', '.join(swept)})" if swept else "")
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,9 @@ class Claim:
         number: 1 to 34, as it is cited.
         words: in our own.
         source: paper and place.
-        published: the numbers behind it.
-        needs: names of `negbench.claims.evidence.NEEDS`: what the data must have.
-        tests: confirmed when all are, refuted when one is.
+        published: the effect that was printed, and the numbers behind it.
+        needs: names of `negbench.claims.evidence.NEEDS`: what the data must have for the claim to be testable.
+        tests: supported when all are, refuted when one is.
     """
 
     number: int
@@ -155,11 +163,12 @@ def _tests(table: dict[str, Any]) -> list[ClaimTest]:
     statistic = table.pop("statistic")
     sides = [_listed(table.pop(key)) for key in ("of", "against") if key in table]
     groups: Sequence[tuple[str, ...]] = list(itertools.product(*sides)) if sides else [tuple(table.pop("among"))]
-    confirms, refutes = (Condition.parse(table.pop(key)) for key in ("confirms", "refutes"))
+    supports, refutes = (Condition.parse(table.pop(key)) for key in ("supports", "refutes"))
     other = MEASURES[table.pop("with")]() if "with" in table else None
+    sweep = tuple(f"{key}={value}" for key, values in table.pop("over", {}).items() for value in values)
     cls = MEASURES[table.pop("measure")]
     measure = cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-    return [ClaimTest(statistic, names, measure, other, confirms, refutes) for names in groups]
+    return [ClaimTest(statistic, names, measure, other, supports, refutes, sweep) for names in groups]
 
 
 def _listed(value: str | list[str]) -> list[str]:

@@ -38,10 +38,12 @@ class Evidence:
     Args:
         runs: of every setting that could be computed.
         display: shows when models are applied.
+        nested: whether every seed has a generated world, and so queries, of its own.
     """
 
     runs: Mapping[str, Mapping[int, RunFolder]]
     display: Display = field(default_factory=Display)
+    nested: bool = False
     _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
 
     def run(self, setting: str, seed: int) -> SettingRun:
@@ -155,6 +157,12 @@ def _relevant(config: ResolvedConfig, scenes: Scenes) -> str | None:
     return None
 
 
+def _told_apart(config: ResolvedConfig, scenes: Scenes) -> str | None:
+    if scenes.dataset(config.dataset, "val", images=False).exchangeable:
+        return "which of several relevant images is the target is chance here, so no model can put one before the other"
+    return None
+
+
 def _people(config: ResolvedConfig, scenes: Scenes) -> str | None:
     if judgements_of(config.dataset.name, config.dataset.options) is not None:
         return None
@@ -168,6 +176,7 @@ def _judges(config: ResolvedConfig, scenes: Scenes) -> str | None:
 # name -> a line on what the data set lacks, or None
 NEEDS: dict[str, Callable[[ResolvedConfig, Scenes], str | None]] = {
     "relevant": _relevant,
+    "told-apart": _told_apart,
     "people": _people,
     "judges": _judges,
 }

@@ -14,11 +14,11 @@ from scipy import stats
 from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
-from negbench.claims.measure import Measure, Measured
+from negbench.claims.measure import Measured
 from negbench.metrics.scorer_relevance import order_agreement
 
 Array = NDArray[np.float64]
-Verdict = Literal["confirmed", "refuted", "undecided", "not testable"]
+Verdict = Literal["supported", "refuted", "undecided", "not testable"]
 
 ALPHA = 0.05
 _POWER = 0.8  # of the detectable difference
@@ -60,7 +60,7 @@ class Finding:
 def judge(
     claim: Claim, evidence: Evidence, seeds: Sequence[int], *, lacking: str | None, undefined: Mapping[str, str]
 ) -> Finding:
-    """A claim's verdict: refuted where a test is, else not testable where one is not, confirmed where all are.
+    """A claim's verdict: refuted where a test is, else not testable where one is not, supported where all are.
 
     The intervals of a claim's tests are simultaneous (Bonferroni), so that several tests do not refute by luck.
 
@@ -81,7 +81,7 @@ def judge(
         if verdict in verdicts:
             reason = next(answer.reason for answer in answers if answer.verdict == verdict)
             return Finding(claim, verdict, reason, answers)
-    return Finding(claim, "confirmed", "", answers)
+    return Finding(claim, "supported", "", answers)
 
 
 def _answer(
@@ -99,8 +99,8 @@ def _answer(
 
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
     """Confirmed or refuted where the whole interval meets the condition, else undecided."""
-    if test.confirms.holds(estimate.low, estimate.high):
-        return "confirmed"
+    if test.supports.holds(estimate.low, estimate.high):
+        return "supported"
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
 
 
@@ -113,8 +113,8 @@ def _why(estimate: ClaimEstimate) -> str:
 
 def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
     """The measure of one setting."""
-    values, strata = _table(test.measure, test.settings[0], evidence, seeds)
-    return estimate_of(values, np.zeros_like(values), strata, alpha)
+    values, strata = _table(test, test.settings[0], evidence, seeds)
+    return estimate_of(values, np.zeros_like(values), strata, alpha, nested=evidence.nested)
 
 
 def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
@@ -124,12 +124,13 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha:
         Untestable: the two are one run, as the option that tells them apart is not carried here.
     """
     first, second = test.settings
-    if all(evidence.run(first, s).folder.path == evidence.run(second, s).folder.path for s in seeds):
+    pairs = [(one, other, s) for one, other in zip(*map(test.variants, test.settings), strict=True) for s in seeds]
+    if all(evidence.run(one, s).folder.path == evidence.run(other, s).folder.path for one, other, s in pairs):
         raise Untestable(f"'{first}' and '{second}' are the same run here: what tells them apart is not carried")
-    (one, strata), (other, _) = (_table(test.measure, name, evidence, seeds) for name in test.settings)
+    (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
         raise Untestable(f"'{first}' and '{second}' hold values of other queries")
-    return estimate_of(one, other, strata, alpha)
+    return estimate_of(one, other, strata, alpha, nested=evidence.nested)
 
 
 def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
@@ -155,16 +156,18 @@ def _mean(values: Measured) -> float:
 
 
 def _table(
-    measure: Measure, setting: str, evidence: Evidence, seeds: Sequence[int]
+    test: ClaimTest, setting: str, evidence: Evidence, seeds: Sequence[int]
 ) -> tuple[Array, NDArray[np.str_] | None]:
-    """[S] or [S, Q] values, and [Q] strata."""
-    found = [measure.of(evidence.run(setting, seed)) for seed in seeds]
-    if len({values.values.shape for values in found}) > 1:
+    """[S] or [S, Q] values, the mean over the setting's variants, and [Q] strata."""
+    variants = [test.measure.of_seeds([evidence.run(name, s) for s in seeds]) for name in test.variants(setting)]
+    if len({values.values.shape for found in variants for values in found}) > 1:
         raise Untestable(f"the runs of '{setting}' hold values of different queries")
-    return np.stack([values.values for values in found]), found[0].strata
+    return np.mean([[values.values for values in found] for found in variants], axis=0), variants[0][0].strata
 
 
-def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: float) -> ClaimEstimate:
+def estimate_of(
+    one: Array, other: Array, strata: NDArray[Any] | None, alpha: float, *, nested: bool = False
+) -> ClaimEstimate:
     """Mean of one minus other, and its interval of the level 1 - alpha.
 
     Args:
@@ -172,6 +175,7 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
         other: likewise, of the same seeds.
         strata: [Q] groups whose means are averaged, or None.
         alpha: level.
+        nested: every seed has queries of its own.
 
     Returns:
         Over seeds and queries (`negbench.analysis.statistics`), or over seeds alone by Student's t.
@@ -187,7 +191,7 @@ def estimate_of(one: Array, other: Array, strata: NDArray[Any] | None, alpha: fl
         raise ValueError("fewer than two queries have a value")
     digest = hashlib.sha256(np.ascontiguousarray([one, other]).tobytes()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    design = Design(None if strata is None else strata[there], alpha=alpha)
+    design = Design(None if strata is None else strata[there], nested=nested, alpha=alpha)
     found = against(ValueTable({"one": one, "other": other}, design), "other", generator)["one"]
     return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
-from negbench.metrics.epochs import event_effect, fluctuation, late_slope, slope
+from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 from negbench.metrics.preference import agreement, simulated_choices
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import target_ranks
@@ -57,6 +58,10 @@ class Measure(ABC):
     @abstractmethod
     def of(self, run: SettingRun) -> Measured:
         """Its values of one run."""
+
+    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
+        """Its values of a setting's runs, one a seed."""
+        return [self.of(run) for run in runs]
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -142,13 +147,20 @@ def _main_curve(run: SettingRun) -> tuple[list[int], list[float]]:
 
 @dataclass(frozen=True)
 class Falls(Measure):
-    """Sum of all falls of the main metric from one evaluated epoch to the next."""
+    """How far the seeds' mean curve of the main metric ends below its best (`negbench.metrics.epochs.falls`)."""
 
     unit = POINTS
 
     def of(self, run: SettingRun) -> Measured:
-        """One value."""
-        return _plain(fluctuation(_main_curve(run)[1]))
+        """One value: of a run alone, from its own best."""
+        return self.of_seeds([run])[0]
+
+    def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
+        """One value each. Raises Untestable where the runs were evaluated at different epochs."""
+        curves = [_main_curve(run) for run in runs]
+        if len({tuple(epochs) for epochs, _ in curves}) > 1:
+            raise Untestable(f"the runs of '{runs[0].setting}' were evaluated at different epochs")
+        return [_plain(value) for value in falls([values for _, values in curves])]
 
 
 @dataclass(frozen=True)

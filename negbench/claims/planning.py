@@ -20,7 +20,7 @@ from negbench.files import runs_dir
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name, groups_of
 from negbench.grid.compute import computed, executor_of
-from negbench.layers import layers_of
+from negbench.layers import layers_of, merged, set_layer
 from negbench.loop.runs import plan_run
 from negbench.options import parse_seeds
 from negbench.runfolder import RunFolder
@@ -39,10 +39,10 @@ class ClaimsPlan:
         claims: that are judged.
         config: of one of the runs, for what they share: backbone and data set.
         seeds: of every setting.
-        cells: seed by seed; the label `system` names the setting.
+        cells: seed by seed; the label `system` names the setting, or its variant.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
-        remarks: what the backbone or data set does not support of the systems, a line each.
+        remarks: what the backbone or data set does not support of the systems, and how many images shares are.
     """
 
     claims: tuple[Claim, ...]
@@ -157,16 +157,30 @@ def plan_claims(
     wanted = [name for claim in claims if claim.number not in found.lacking for name in claim.settings]
     for name in dict.fromkeys(wanted):
         try:
-            changes = {key: value for key, value in settings()[name].items() if key != "system"}
-            own, remarks = system(str(settings()[name]["system"])).layer(base, scenes)
+            setting, *swept = name.split()
+            own, remarks = system(str(settings()[setting]["system"])).layer(base, scenes)
+            changes = {key: value for key, value in settings()[setting].items() if key != "system"}
+            changes, shares = in_images(merged([changes, *map(set_layer, swept)]), found.config, scenes)
             configs = [build_config([own, *base, changes, {"seed": seed}]) for seed in seeds]
             found.cells.extend(plan(configs, runs, display, scenes, [{"system": name}] * len(configs)))
         except NegbenchError as error:
             found.undefined[name] = str(error)
             continue
-        found.remarks.extend(remark for remark in remarks if remark not in found.remarks)
+        found.remarks.extend(remark for remark in (*remarks, *shares) if remark not in found.remarks)
     found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # one seed of all, then the next
     return found
+
+
+def in_images(layer: Layer, config: ResolvedConfig, scenes: Scenes) -> tuple[dict[str, Any], list[str]]:
+    """The layer with a strategy's '0.6%' as a number of images of the train gallery, at least 1; a remark on each."""
+    groups = scenes.dataset(config.dataset, "train", images=False).groups.values()
+    gallery = sum(map(len, groups)) / len(groups)
+    options, remarks = dict(layer.get("strategy", {})), list[str]()
+    for key, value in options.items():
+        if isinstance(value, str) and value.endswith("%"):
+            options[key] = max(1, round(gallery * float(value[:-1]) / 100))
+            remarks.append(f"a pool of {value} of the train gallery is {options[key]} of {gallery:,.0f} images")
+    return {**layer, **({"strategy": options} if options else {})}, remarks
 
 
 def _findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
@@ -184,7 +198,8 @@ def _findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, displa
         missing = [str(seed) for seed in found.seeds if seed not in finished.get(setting, {})]
         if missing:
             undefined.setdefault(setting, f"no finished run of seed {', '.join(missing)}")
-    evidence = Evidence(finished, display)
+    worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
+    evidence = Evidence(finished, display, len(worlds) > 1)
     return [
         judge(claim, evidence, found.seeds, lacking=found.lacking.get(claim.number), undefined=undefined)
         for claim in found.claims

@@ -16,12 +16,12 @@ from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.judge import Answer, Finding
 
 WIDTH = 80  # of tables, so that they stand in any terminal and in a report
-_STYLES = {"confirmed": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}
+_STYLES = {"supported": "green", "refuted": "red", "undecided": "yellow", "not testable": "dim"}
 
 
 def listed(claims: Sequence[Claim]) -> Table:
-    """The claims, what they are tested by, and what would confirm and refute them."""
-    table = _table("#", "claim", "tests: confirmed if / refuted if")
+    """The claims, what they are tested by, and what would support and refute them."""
+    table = _table("#", "claim", "tests: supported if / refuted if")
     for claim in claims:
         tests = "\n".join(f"{test!s}: {_bounds(test)}" for test in claim.tests)
         needs = f"\nneeds: {', '.join(claim.needs)}" if claim.needs else ""
@@ -31,12 +31,12 @@ def listed(claims: Sequence[Claim]) -> Table:
 
 
 def shown(findings: Sequence[Finding]) -> Table:
-    """Verdicts with what they rest on."""
-    table = _table("#", "claim", "verdict", "because")
+    """Published and measured effects, and verdicts."""
+    table = _table("#", "claim", "measured effect", "verdict")
     for finding in findings:
-        words = f"{finding.claim.words}\n{finding.claim.source}"
+        words = f"{finding.claim.words}\n{finding.claim.source}\npublished: {finding.claim.published}"
         verdict = f"[{_STYLES[finding.verdict]}]{finding.verdict}[/]"
-        table.add_row(str(finding.claim.number), escape(words), verdict, escape("\n".join(because(finding))))
+        table.add_row(str(finding.claim.number), escape(words), escape("\n".join(because(finding))), verdict)
     return table
 
 
@@ -46,7 +46,7 @@ def because(finding: Finding) -> list[str]:
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """'12 confirmed, 9 refuted, ...'."""
+    """'12 supported, 9 refuted, ...'."""
     found = Counter[str](finding.verdict for finding in findings)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in _STYLES if found[verdict])
 
@@ -75,13 +75,13 @@ def _answer(answer: Answer) -> str:
     if answer.reason:
         return f"{text} {value} {unit.name}: {answer.reason}"
     tail = f"undecided, detectable {detectable.lstrip('+')}" if answer.verdict == "undecided" else answer.verdict
-    bound = answer.test.confirms.bound
+    bound = answer.test.supports.bound
     against = f" (bound {_number(bound * unit.scale)})" if bound else ""
     return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
 
 
 def _bounds(test: ClaimTest) -> str:
-    return " / ".join(_condition(condition, test) for condition in (test.confirms, test.refutes))
+    return " / ".join(_condition(condition, test) for condition in (test.supports, test.refutes))
 
 
 def _condition(condition: Condition, test: ClaimTest) -> str:
@@ -105,11 +105,15 @@ def _table(*columns: str) -> Table:
 
 
 def _markdown(findings: Sequence[Finding], about: str) -> str:
-    lines = [f"{about}; {counts(findings)}.", "", "| # | claim | source | published | verdict | because |"]
+    lines = [
+        f"{about}; {counts(findings)}.",
+        "",
+        "| # | claim | source | published effect | measured effect | verdict |",
+    ]
     lines.append("|---|---|---|---|---|---|")
     for finding in findings:
         claim, reasons = finding.claim, "<br>".join(because(finding))
-        cells = (str(claim.number), claim.words, claim.source, claim.published, finding.verdict, reasons)
+        cells = (str(claim.number), claim.words, claim.source, claim.published, reasons, finding.verdict)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -121,7 +125,7 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
         "test": str(answer.test),
         "statistic": answer.test.statistic,
         "settings": " ".join(answer.test.settings),
-        "confirms": _condition(answer.test.confirms, answer.test),
+        "supports": _condition(answer.test.supports, answer.test),
         "refutes": _condition(answer.test.refutes, answer.test),
         "test_verdict": answer.verdict,
         **{name: math.nan if found is None else getattr(found, name) for name in numbers},

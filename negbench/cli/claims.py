@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
         "claims",
         Claims,
         claims,
-        help="Test what the papers claim about negatives: each is confirmed, refuted, undecided or not testable here. "
+        help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
         "Computes the runs that are missing. Rerun the command to resume.",
         examples=[
             "negbench claims --only 5,8,17 --seeds 3",

@@ -42,6 +42,8 @@ _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the sma
 _CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
 _CANDIDATES = 12  # of which the next garment is chosen where near misses are asked for
 _SWAPS = 4000  # of two groups' sizes, tried to the same end
+_APART = 3  # attributes in which the two garments of a line differ: as many as a query changes at most
+_MOST = 0.9  # of the possible garments that a world may use: the last ones are hard to come by
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class WorldPart:
         queries: (reference, right target) as positions in `images`; the captions tell one from the other.
         captions: two of each query.
         annotated: each query's target as annotated: the right one but for the queries with label noise.
+        lines: each image's line, where garments come in lines; else empty.
     """
 
     category: str
@@ -154,6 +157,7 @@ class WorldPart:
     queries: list[tuple[int, int]]
     captions: list[tuple[str, str]]
     annotated: list[int]
+    lines: Sequence[int] = ()
 
     def relevant(self) -> list[list[str]]:
         """Per query: the annotated target, then every other image whose attributes are the right target's."""
@@ -166,25 +170,37 @@ class WorldPart:
         ]
 
 
-def plan(spec: Spec, split: str, category: str) -> WorldPart:
+def plan(spec: Spec, split: str, category: str, *, in_lines: bool = False) -> WorldPart:
     """Garments, queries and captions of one category of one split; draws nothing.
+
+    Args:
+        spec: the world.
+        split: train or val.
+        category: of the garments.
+        in_lines: garments come in pairs that differ in three attributes, and a query turns one into the other; what
+            `spec` says of near misses then does not count.
 
     Raises:
         OptionError: more different garments are needed than the attributes can make, or than have so many near misses.
     """
     stream = Stream(spec.world, "plan", split, category)
     sizes = _group_sizes(stream, spec.images(split), spec.twins)
-    if spec.near_misses is None:
+    lines = [min(number // 2, len(sizes) // 2 - 1) for number in range(len(sizes))] if in_lines else [0] * len(sizes)
+    if in_lines:
+        garments = _garments_in_lines(stream, category, lines)
+    elif spec.near_misses is None:
         garments = _garments(stream, category, len(sizes))
     else:
         garments, sizes = _garments_near(stream, category, sizes, spec.near_misses)
     owner = stream.shuffled([group for group, size in enumerate(sizes) for _ in range(size)])
-    queries = _queries(stream, garments, owner, sizes, spec.queries(split))
+    queries = _queries(stream, garments, owner, sizes, lines, spec.queries(split))
     attributes = [garments[group] for group in owner]
     captions = [caption_pair(stream, attributes[reference], attributes[target]) for reference, target in queries]
     digits = max(4, len(str(len(owner))))
     images = [f"{category}-{split}-{spec.fingerprint}-{index:0{digits}}" for index in range(len(owner))]
-    part = WorldPart(category, split, images, attributes, queries, captions, [target for _, target in queries])
+    annotated = [target for _, target in queries]
+    shared = [lines[group] for group in owner] if in_lines else ()
+    part = WorldPart(category, split, images, attributes, queries, captions, annotated, shared)
     return replace(part, annotated=_annotated(spec, part)) if split == "train" and spec.label_noise else part
 
 
@@ -224,10 +240,10 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
 
 def _check_possible(category: str, count: int) -> None:
     possible = prod(len(values(category, name)) for name in ATTRIBUTES)
-    if 2 * count > possible:
+    if count > _MOST * possible:
         raise OptionError(
-            f"{count:,} different garments of category {category} are needed, and half of the {possible:,} possible "
-            "ones may be used: ask for fewer images or more twins"
+            f"{count:,} different garments of category {category} are needed, and {_MOST:.0%} of the {possible:,} "
+            "possible ones may be used: ask for fewer images or more twins"
         )
 
 
@@ -242,6 +258,20 @@ def _garments(stream: Stream, category: str, count: int) -> list[Attributes]:
             found[mutate(stream, fresh, stream.between(1, 3))] = None
         else:
             found[mutate(stream, stream.pick(list(found)), stream.between(1, 3))] = None
+    return list(found)
+
+
+def _garments_in_lines(stream: Stream, category: str, lines: Sequence[int]) -> list[Attributes]:
+    """A different garment for each entry of `lines`: a line's first one is drawn anew, the others are made of it."""
+    _check_possible(category, len(lines))
+    found: dict[Attributes, int] = {}
+    first: dict[int, Attributes] = {}
+    while len(found) < len(lines):
+        line = lines[len(found)]
+        drawn = mutate(stream, first[line], _APART) if line in first else sample_attributes(stream, category)
+        if drawn not in found:
+            found[drawn] = line
+            first.setdefault(line, drawn)
     return list(found)
 
 
@@ -314,10 +344,10 @@ def _annotated(spec: Spec, part: WorldPart) -> list[int]:
 
 
 def _queries(
-    stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], count: int
+    stream: Stream, garments: list[Attributes], owner: list[int], sizes: list[int], lines: Sequence[int], count: int
 ) -> list[tuple[int, int]]:
-    """(reference, target) of every query, as images: targets evenly over the images, small and large groups alike."""
-    codes = _codes(garments)
+    """(reference, target) of every query, as images of one line; targets evenly over all images."""
+    codes, line = _codes(garments), np.array(lines)
     members: list[list[int]] = [[] for _ in garments]
     for image, group in enumerate(owner):
         members[group].append(image)
@@ -325,7 +355,7 @@ def _queries(
     queries = []
     for number in range(count):
         target = by_size[(2 * number + 1) * len(owner) // (2 * count)]
-        distance = (codes != codes[owner[target]]).sum(1)
+        distance = np.where(line == line[owner[target]], (codes != codes[owner[target]]).sum(1), 0)
         near = [np.flatnonzero(distance == changes).tolist() for changes in (1, 2, 3)]
         changes = stream.pick([c for c in _CHANGES if near[c - 1]])
         queries.append((stream.pick(members[stream.pick(near[changes - 1])]), target))

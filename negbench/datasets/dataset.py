@@ -53,6 +53,7 @@ class Dataset(Galleries, ABC):
     """
 
     extensions: ClassVar[tuple[str, ...]] = ()  # of what `load(file=...)` reads: such a path may stand for the name
+    exchangeable: ClassVar[bool] = False  # True: chance alone made one of a query's relevant images its target
     has_images: ClassVar[bool] = True  # False: ids without image files; `load` refuses to be asked for them
 
     content: str

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -82,6 +82,8 @@ class EmojiPictures(Dataset):
         shown: image id -> the looks that it stands for.
         asked: query id -> the emoji that answers it.
     """
+
+    exchangeable: ClassVar[bool] = True
 
     shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
     asked: Mapping[str, Emoji] = field(default_factory=dict)

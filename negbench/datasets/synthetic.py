@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from negbench.contracts import check_option
 from negbench.datasets._fashioniq_files import (
@@ -36,6 +36,8 @@ class Synthetic(FashionIQFormat):
 
     With label noise, of a train query with a wrong target these are the images that would be right, after the target.
     """
+
+    exchangeable: ClassVar[bool] = True
 
     @classmethod
     def load(

@@ -2,9 +2,9 @@
 
 An image is its id, which names its attributes and a number of its own: "dress-train-0-a31203-00017" has values 10 (a),
 3, 1, 2, 0 and 3 of the attributes colour, sleeve, neckline, pattern, length and print, in the order of
-`_garments.values`. The backbone draws an image's features from its id, so no file is read, rendered or encoded, and a
-training run takes about a second. Every dial moves one thing: images keep their ids while label noise or the number of
-queries changes.
+`_garments.values`; "...-00017-12x0.7" is also of line 12, whose look has the weight 0.7. The backbone draws an image's
+features from its id, so no file is read, rendered or encoded, and a training run takes about a second. Every dial moves
+one thing: images keep their ids while label noise or the number of queries changes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ PAPER = "ours; the garments of `synthetic`, with CIRCO's density of ground truth
 GROUP = "dress"  # the one category
 RECALLS = (1, 5, 10, 50)
 CUTOFF = 10  # of mAP
-LARGEST = 5280  # images of a split: half of the garments that the attributes make
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_ID = re.compile(rf"(?P<category>{GROUP})-(train|val)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+")
+_ID = re.compile(
+    rf"(?P<category>{GROUP})-(train|val)-\d+-(?P<codes>[0-9a-z]{{{len(ATTRIBUTES)}}})-\d+(?P<look>-\d+x0\.\d+)?"
+)
 _METRICS = {f"recall_at_{k}": Metric((hits(k),)) for k in RECALLS} | {f"map_at_{CUTOFF}": Metric((precision(CUTOFF),))}
 
 
@@ -51,6 +52,15 @@ def attributes_of(image: str) -> Attributes:
         raise DataError(f"'{image}' is no image of the data set vectors: its id does not name attributes") from error
 
 
+def look_of(image: str) -> tuple[str, float]:
+    """The name of an id's line, of its split and world, and the weight of its look; ("", 0.0) where it has none."""
+    found = _ID.fullmatch(image)
+    if found is None or found["look"] is None:
+        return "", 0.0
+    line, weight = found["look"].split("x")
+    return image[: found.start("codes")] + line, float(weight)
+
+
 @dataclass(frozen=True, eq=False)
 class VectorWorld(Dataset):
     """Garments as attributes; an image is relevant to a query exactly when all its attributes are the target's.
@@ -59,6 +69,7 @@ class VectorWorld(Dataset):
     """
 
     has_images: ClassVar[bool] = False
+    exchangeable: ClassVar[bool] = True
 
     @classmethod
     def load(
@@ -72,6 +83,7 @@ class VectorWorld(Dataset):
         twins: float = 4.5,
         near_misses: float | None = None,
         label_noise: float = 0.0,
+        look: float = 0.0,
         train_images: int = 1000,
         train_queries: int = 500,
         val_images: int = 1000,
@@ -90,9 +102,12 @@ class VectorWorld(Dataset):
             label_noise: share of the train queries whose annotated target is wrong, 0 .. 1: it does not satisfy the
                 query, while the text still asks for the right one. Val labels are right; a dev part carved from train
                 has its share of the noise.
-            train_images: size of the mining corpus, 8 .. 5280.
+            look: weight of what the garments of a line have in common beside their attributes, 0 .. 0.95. Above 0
+                garments come in lines of two, three attributes apart, and a query turns one into the other. A score row
+                then has two cliffs, below the right images and below the rest of their line; 0: no lines.
+            train_images: size of the mining corpus, at least 8; 20,000 need twins of 3 or more.
             train_queries: how many, >= 1.
-            val_images: size of the gallery, 8 .. 5280.
+            val_images: size of the gallery, as `train_images`.
             val_queries: how many, >= 1.
 
         Raises:
@@ -105,15 +120,16 @@ class VectorWorld(Dataset):
                 "--dataset synthetic"
             )
         check_option("root", root, root is None, "left out: data set 'vectors' reads no files")
-        for name, count in (("train_images", train_images), ("val_images", val_images)):
-            check_option(name, count, count <= LARGEST, f"in 8..{LARGEST}")
+        check_option("look", look, 0 <= look <= 0.95, "in 0..0.95")
+        check_option("near_misses", near_misses, not look or near_misses is None, "left out where look is not 0")
         spec = Spec(world or 0, twins, train_images, train_queries, val_images, val_queries, near_misses, label_noise)
-        part = plan(spec, split, GROUP)
+        part = plan(spec, split, GROUP, in_lines=look > 0)
         names = [_id(split, spec.world, number, attributes) for number, attributes in enumerate(part.attributes)]
+        names = [f"{name}-{line}x{look}" for name, line in zip(names, part.lines, strict=True)] if look else names
         queries = _queries(replace(part, images=names))
         content = hashlib.sha256("\n".join([*names, *map(repr, queries)]).encode()).hexdigest()
         ids, groups = columns_of({GROUP: names})
-        return cls(card(spec), split, queries, ids, groups, content)
+        return cls(card(spec, look), split, queries, ids, groups, content)
 
     @classmethod
     def metrics(cls, ranks: QueryRanks) -> dict[str, Metric]:
@@ -121,12 +137,12 @@ class VectorWorld(Dataset):
         return dict(_METRICS)
 
 
-def card(spec: Spec) -> DatasetCard:
-    """Card of the world made from `spec`."""
+def card(spec: Spec, look: float = 0.0) -> DatasetCard:
+    """Card of the world made from `spec`, in lines of that look."""
     sizes = (spec.train_images, spec.train_queries, spec.val_images, spec.val_queries)
     return DatasetCard(
         name="vectors",
-        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{spec.marks}",
+        protocol=f"twins{spec.twins:g}-{'x'.join(map(str, sizes))}{spec.marks}{f'-look{look:g}' if look else ''}",
         version=str(GENERATOR),
         source="made when it is loaded",
         licence="Apache-2.0",

@@ -52,6 +52,8 @@ class Axes:
         """
         recipe = recipe_settings(asked.recipe)
         overrides = [plugin_layer(asked.plugin), *map(set_layer, asked.sets)]  # first: flags may name a file's plug-ins
+        if isinstance(asked.lr, float):
+            overrides.append({"train": {"lr": asked.lr}})
         objective = system(str(recipe["system"])).objective if "system" in recipe else {}
         below = {"loss": "bradley-terry", "backbone": "tiny", "dataset": "synthetic", **merged([objective, recipe])}
         losses, backbones, datasets = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from negbench.grid.axes import Axes, listed
 from negbench.grid.cells import SCENES, Cell, plan
 from negbench.grid.comparison import ComparisonFolder, check_place, default_name
 from negbench.grid.dials import dial_cells, parse_dial, points_of
+from negbench.grid.rates import Rates, at_rates
 from negbench.grid.systems import system_cells
 from negbench.layers import read_recipe
 from negbench.options import Compare, parse_negatives
@@ -32,6 +33,7 @@ class ComparisonPlan:
         configs: as read, one for each cell; empty with dials or systems.
         size: the axes in words, '2 strategies x 3 seeds'.
         audited: whether the cells differ in no more than an audit looks at.
+        rates: the trials of `--lr grid`; None without it.
     """
 
     asked: Compare
@@ -40,6 +42,7 @@ class ComparisonPlan:
     configs: list[RunConfig] = field(default_factory=list)
     size: str = ""
     audited: bool = False
+    rates: Rates | None = None
 
     def line(self) -> str:
         """How many cells there are, and how many of them are finished."""
@@ -47,7 +50,32 @@ class ComparisonPlan:
         steps = Counter(cell.step(runs, self.asked.overwrite) for cell in distinct)
         size = self.size + f"; {len(distinct)} different runs" * (len(distinct) < len(self.cells))
         resumed = f", {steps['resume']} to be resumed" if steps["resume"] else ""
-        return f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
+        found = f"{len(self.cells)} cells ({size}), {steps['reuse']} of them finished before{resumed}"
+        if self.rates is None:
+            return found
+        trials = {cell.hash: cell.step(runs, self.asked.overwrite) for cell in self.rates.cells}
+        done = list(trials.values()).count("reuse")
+        return f"{found}; first {len(trials)} trials of the learning rate, {done} of them finished before"
+
+    @property
+    def trials(self) -> ComparisonFolder:
+        """Where the trials of the learning rates are."""
+        return ComparisonFolder(self.folder.path.with_name(f"{self.folder.path.name}-rates"))
+
+    def more(self, seeds: Sequence[int]) -> list[Cell]:
+        """The cells of other seeds."""
+        asked = self.asked.model_copy(update={"seeds": list(seeds)})
+        return replace(_planned(asked, self.folder.path.parent), rates=self.rates).at_best_rates().cells
+
+    def at_best_rates(self) -> ComparisonPlan:
+        """The plan with every cell at the rate that the finished trials chose; itself without `--lr grid`."""
+        if self.rates is None:
+            return self
+        runs = self.folder.path.parent
+        chosen = self.rates.chosen(runs)
+        about = {**self.folder.about, "rates": [asdict(each) for each in chosen.values()]}
+        cells = at_rates(self.cells, chosen, runs, SCENES)
+        return replace(self, cells=cells, folder=replace(self.folder, about=about))
 
 
 def over_recipe(asked: Compare) -> Compare:
@@ -74,6 +102,16 @@ def plan_comparison(asked: Compare, runs: Path) -> ComparisonPlan:
     Raises:
         NegbenchError: axes that do not go together, a cell that cannot run, or data that are missing.
     """
+    found = _planned(asked, runs)
+    if asked.lr != "grid":
+        return found
+    found = replace(found, rates=Rates.of(found.cells, runs, SCENES))
+    check_place(found.trials.path, "comparison")
+    return found.at_best_rates()
+
+
+def _planned(asked: Compare, runs: Path) -> ComparisonPlan:
+    """The comparison at the documented learning rates."""
     _check(asked)
     axes = Axes.of(asked)
     if asked.systems is not None:
@@ -102,6 +140,8 @@ def _check(asked: Compare) -> None:
         "--negatives": bool(parse_negatives(asked.negatives)),
         "variants": bool(asked.variants),
     }
+    if asked.lr is not None and (asked.tuned or any(parse_dial(text).key == "train.lr" for text in asked.dials)):
+        raise OptionError("--lr sets what --tuned and --dial train.lr look for: leave it out")
     first = next((flag for flag in ("--systems", "--dial") if used[flag]), None)
     others = [flag for flag, given in used.items() if given and flag != first]
     if first is not None and others:
@@ -112,6 +152,8 @@ def _folder(asked: Compare, runs: Path, cells: Sequence[Cell], **about: Any) -> 
     name = default_name(cells)
     if asked.until is not None:  # a folder apart from that of the first look's seeds alone
         name = name.replace("compare", asked.until)
+    if asked.lr == "grid":
+        name += "-lr"
     folder = runs / (asked.name or name)
     check_place(folder, "comparison")
     return ComparisonFolder(folder, about)

@@ -10,6 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from negbench import files
 from negbench.config import RunConfig
 from negbench.errors import OptionError, RunError
@@ -52,6 +55,11 @@ def _kind_of(folder: Path) -> str | None:
         return "study"
     path = folder / "comparison.json"
     return str(files.read_json(path).get("kind", "comparison")) if path.exists() else None
+
+
+def place_of(labels: Mapping[str, Any]) -> tuple[str, ...]:
+    """A group's place in the grid, whatever the seed: its values of `AXES`, '' for those that a comparison lacks."""
+    return tuple(str(labels.get(axis, "")) for axis in AXES)
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,11 @@ class Group:
         """Configuration of each."""
         return [run.config for run in self.runs]
 
+    @cached_property
+    def points(self) -> list[list[dict[str, float]]]:
+        """metrics.jsonl of each."""
+        return [run.metrics() for run in self.runs]
+
     def values(self, *path: str) -> list[float]:
         """One number of every run's result that has it, e.g. ("metrics", "average/recall_at_10")."""
         found = []
@@ -186,6 +199,17 @@ class Group:
             if value is not None:
                 found.append(float(value))
         return found
+
+    def curve(self, metric: str) -> tuple[list[int], list[float], NDArray[np.float64]]:
+        """A metric of the scored split along training: epochs trained [E], steps [E], values [seeds, E].
+
+        E are the points that all seeds have, the untrained model's (0 epochs) first; E = 0 where a seed has none.
+        """
+        key = f"{'val' if self.configs[0].eval.reported else 'dev'}/{metric}"
+        tables = [{int(point["epoch"]) + 1: point for point in points if key in point} for points in self.points]
+        epochs = sorted(set.intersection(*map(set, tables)))
+        values = np.array([[table[epoch][key] for epoch in epochs] for table in tables])
+        return epochs, [tables[0][epoch]["step"] for epoch in epochs], values
 
 
 def groups_of(runs: Path, name: str) -> list[Group]:
@@ -201,8 +225,7 @@ def groups_of(runs: Path, name: str) -> list[Group]:
     found: dict[tuple[str, ...], list[tuple[int, RunFolder]]] = {}
     for row in book.cells():
         if row["run"] is not None and (runs / row["run"] / "result.json").exists():
-            place = tuple(str(row.get(axis, "")) for axis in AXES)
-            found.setdefault(place, []).append((row["seed"], RunFolder(runs / row["run"])))
+            found.setdefault(place_of(row), []).append((row["seed"], RunFolder(runs / row["run"])))
     if not found:
         raise RunError(f"comparison '{name}' has no finished cell yet")
     return [

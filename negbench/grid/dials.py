@@ -90,12 +90,15 @@ def dial_cells(
         NegbenchError: no point can be computed; the reason of the last one.
     """
     cells, undefined = list[Cell](), dict[str, str]()
+    # the point names a moved option: a label that names it too would make every point a table of another loss
+    moved = {"loss", "backbone"} & {dial.key.partition(".")[0] for dial in dials}
     for point in points:
         label = point_label(dials, point)
         layers = [dial.layer(value) for dial, value in zip(dials, point, strict=True)]
         try:
             configs = axes.above(layers).configs()
-            cells.extend(plan(configs, runs, display, scenes, [{"point": label}] * len(configs)))
+            labels = {"point": label} | {section: getattr(configs[0], section).name for section in moved}
+            cells.extend(plan(configs, runs, display, scenes, [labels] * len(configs)))
         except NegbenchError as error:
             undefined[label] = str(error)
             if len(undefined) == len(points):

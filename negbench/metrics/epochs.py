@@ -1,4 +1,4 @@
-"""How a metric moved over training: whether it fell on its way, and where it is heading."""
+"""How a metric moved over training: whether it ends below its best, and where it is heading."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-def fluctuation(values: Sequence[float]) -> float:
-    r"""Sum of all falls from one evaluated epoch to the next; 0 for a curve that never falls.
+def falls(curves: ArrayLike) -> NDArray[np.float64]:
+    r"""How far each seed's curve ends below where the mean curve of the other seeds is best.
 
-    .. math:: \sum_e \max(0, v_e - v_{e+1})
+    .. math:: f_s = v_{s,e(s)} - v_{s,E}, \quad e(s) = \arg\max_e \sum_{t \ne s} v_{t,e}
+
+    The mean over the seeds estimates the best of the expected curve minus its end. As no seed chooses its own epoch, a
+    curve that only fluctuates falls by 0 on average; its own best minus its end would count the fluctuation.
 
     Args:
-        values: of one metric, in the order of the epochs, in any unit.
+        curves: [S, E] of one metric, evaluated at the same epochs. A single seed chooses its own epoch.
+
+    Returns:
+        [S] float64.
 
     Example:
-        >>> fluctuation([0.5, 0.75, 0.25, 0.5, 0.25])
-        0.75
+        >>> falls([[0.25, 0.75, 0.5], [0.5, 0.75, 0.5]])
+        array([0.25, 0.25])
     """
-    return float(np.clip(-np.diff(np.asarray(values, dtype=np.float64)), 0, None).sum())
+    values = np.asarray(curves, dtype=np.float64)
+    others = values.sum(0) - values if len(values) > 1 else values
+    return np.asarray(values[np.arange(len(values)), others.argmax(1)] - values[:, -1])
 
 
 def late_slope(values: Sequence[float], epochs: Sequence[float] | None = None) -> float:

@@ -13,6 +13,7 @@ import pandas as pd
 from negbench.analysis.columns import metric_column
 from negbench.analysis.findings import Findings, stored
 from negbench.analysis.leader import FOLDED, LeaderTable, leader_tables, ordered, verdict_frame
+from negbench.analysis.plateau import READ_PLATEAU
 from negbench.analysis.regime_card import READ, card_frame, run_frame
 from negbench.analysis.tables import audit_frame, metrics_frame, refreshes_frame
 from negbench.analysis.tuned_gain import TUNED
@@ -164,6 +165,7 @@ def _did(tables: Mapping[str, LeaderTable]) -> PageSection:
         if len(table.behaviour):
             parts.append(Table(f"behaviour{key}", f"What the strategies did{where}", table.behaviour, text, FOLDED))
             parts.append(Table(f"cost{key}", f"Cost{where}", table.cost, cost, FOLDED))
+            parts.append(Table(f"training{key}", f"How it trained{where}", table.training, READ_PLATEAU, FOLDED))
     return PageSection("behaviour", "Behaviour and cost", "", tuple(parts))
 
 
@@ -351,7 +353,7 @@ def _header(groups: Sequence[Group]) -> tuple[str, ...]:
     """Data, seeds, epochs, when the last run ended, and the version."""
     runs = [run for group in groups for run in group.runs]
     manifests, configs = [run.manifest for run in runs], [run.config for run in runs]
-    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs for config in configs})
+    seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
         _joined({manifest["dataset"]["val"]: 0 for manifest in manifests}),

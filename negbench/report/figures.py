@@ -160,7 +160,8 @@ def _forest(lines: Sequence[VerdictRow | str], columns: Sequence[_Column], xlabe
     best = {loss: max(row.mean for row in rows if row.loss == loss) for loss in {row.loss for row in rows}}
 
     def draw(axes: Axes) -> None:
-        small = axes.get_figure(root=True).get_figwidth() < 6
+        whole = axes.get_figure(root=True)
+        small = whole is not None and whole.get_figwidth() < 6
         beside = axes.get_yaxis_transform()
         shown = [(title, near if small else far, text) for title, far, near, text in columns if near or not small]
 
@@ -235,20 +236,6 @@ def _epoch_chart(
     return Chart(key, title, text, panels, direct=True) if panels else None
 
 
-def _by_epoch(runs: Runs, key: str, factor: float, skip: Callable[[Group], list[float]]) -> dict[str, list[Line]]:
-    """Loss -> lines of a logged value, on the epochs that all seeds have."""
-    found: dict[str, list[Line]] = {}
-    for loss, groups in runs.by_loss():
-        for group in groups:
-            tables = [{int(p["epoch"]) + 1: factor * p[key] for p in run.metrics() if key in p} for run in group.runs]
-            epochs = sorted(set.intersection(*(set(table) for table in tables)))
-            if epochs:
-                values = np.array([[table[epoch] for epoch in epochs] for table in tables])
-                line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], values, skip(group))
-                found.setdefault(loss, []).append(line)
-    return found
-
-
 def _seeds(runs: Runs) -> str:
     several = any(len(group.runs) > 1 for group in runs.groups)
     return "mean over seeds, the band goes from the lowest to the highest seed" if several else "one seed"
@@ -257,7 +244,14 @@ def _seeds(runs: Runs) -> str:
 def training(runs: Runs) -> Chart | None:
     """The metric against the epoch, a marker where pools were redefined: QuRe fig. 4."""
     name = label_of(runs.main)
-    found = _by_epoch(runs, f"val/{runs.main}", 100, lambda group: list(map(float, group.results[0]["refresh_epochs"])))
+    found: dict[str, list[Line]] = {}
+    for loss, groups in runs.by_loss():
+        for group in groups:
+            epochs, _, values = group.curve(runs.main)
+            if epochs:
+                marked = [float(epoch) for epoch in group.results[0]["refresh_epochs"]]
+                line = (group.labels["strategy"], runs.index(group), [float(e) for e in epochs], 100 * values, marked)
+                found.setdefault(loss, []).append(line)
     text = (
         f"{name} of the reported split after each epoch, {runs.size}: {_seeds(runs)}. 0 is the untrained model; a "
         "marker stands where pools had just been redefined from the model's scores."

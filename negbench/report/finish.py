@@ -30,7 +30,7 @@ from negbench.tracking import SummaryRun, Tracker
 _WORDS = (*AXES, "verdict", "beaten by", "best", "not beaten", "part", "from the system", "overtakes", "found")
 
 # tables that -v prints; all are files and on the page
-_IN_DETAIL = {"behaviour", "regime", "cost", "crossings", "corners", "decomposition"}
+_IN_DETAIL = {"behaviour", "regime", "training", "cost", "crossings", "corners", "decomposition"}
 
 
 def _verbose() -> bool:
@@ -161,8 +161,10 @@ def _print(console: Console, name: str, table: LeaderTable, rows: Sequence[Verdi
         title += f"{100 * main.margin:g}"
     did = "what the strategies did: means over refreshes (batch strategies: epochs) and seeds"
     where = "regime at the last refresh: means over seeds; docs/regimes.md says how to read it"
+    how = "how it trained: where the curve of the seeds' mean ends, what it still rose, and the steps to a share of it"
     named = {"table": (table.quality, title), "behaviour": (table.behaviour, did), "regime": (table.regime, where)}
-    for file, (frame, text) in (named | {"cost": (table.cost, "cost: means over seeds")}).items():
+    named |= {"training": (table.training, how), "cost": (table.cost, "cost: means over seeds")}
+    for file, (frame, text) in named.items():
         if len(frame) and (file not in _IN_DETAIL or _verbose()):
             console.print(_grid(frame, text, folder / f"{file}.csv"))
 

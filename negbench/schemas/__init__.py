@@ -17,20 +17,20 @@ FILE = Path(__file__).with_name("result.schema.json")
 Known = dict[str, float | None]
 
 
-class Part(BaseModel):
+class Form(BaseModel):
     """A closed object: another key is refused, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Draws(Part):
+class Draws(Form):
     """How negatives are taken from the pools."""
 
     per_query: int | None = Field(description="negatives of a query and epoch; null: all of the batch's pool")
     replacement: bool | None = Field(description="whether each epoch draws anew; null for batch strategies")
 
 
-class RunRecord(Part):
+class RunRecord(Form):
     """result.json in a run's folder: one finished cell. What it was computed from stands in config.json beside it."""
 
     metrics: dict[str, float] = Field(description="of the reported split at the reported epoch; GROUP/NAME for a part")
@@ -70,7 +70,7 @@ def check_types(result: Any) -> None:
             raise ValueError(f"{'.'.join(map(str, wrong[0]['loc']))}: {wrong[0]['msg']}") from error
 
 
-def schema_of(form: type[Part]) -> dict[str, Any]:
+def schema_of(form: type[Form]) -> dict[str, Any]:
     """JSON Schema (2020-12) of a file: result.json's is that of `RunRecord`."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **form.model_json_schema()}
 

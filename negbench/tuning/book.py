@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
@@ -94,13 +94,13 @@ class Book:
 
     def _made(self, queue: bool) -> optuna.Study:
         """The study in the storage; with `queue` its listed points, the default first, are waiting in it."""
-        directions = ("maximize", "minimize")[: 1 if self.spec.minimise is None else 2]
+        directions: list[Literal["maximize", "minimize"]] = ["maximize", "minimize"]
         study = optuna.create_study(
             study_name=self.name,
             storage=self._storage,
             sampler=SeededSampler(self.spec),
             pruner=pruner_of(self.spec),
-            directions=directions,
+            directions=directions[: 1 if self.spec.minimise is None else 2],
             load_if_exists=True,
         )
         if queue:
@@ -220,8 +220,9 @@ def _opened(url: str) -> BaseStorage:
             return JournalStorage(JournalFileBackend(url))
         if url.startswith(("postgresql", "mysql")):  # a server that does not answer is given up after ten seconds
             patience = {"connect_args": {"connect_timeout": 10}, "pool_pre_ping": True}
-            return optuna.storages.RDBStorage(url, engine_kwargs=patience)
-        storage: Any = optuna.storages.get_storage(url)
+            storage: BaseStorage = optuna.storages.RDBStorage(url, engine_kwargs=patience)
+            return storage
+        storage = optuna.storages.get_storage(url)
         return storage
     except Exception as error:  # whatever the journal's reader and the database's driver raise
         reason = without_secrets(str(getattr(error, "orig", error)).split("\n")[0])

@@ -14,6 +14,7 @@ from negbench.executors import Executor
 from negbench.grid.cells import SCENES
 from negbench.grid.encoding import encode_run
 from negbench.grid.looks import Looks
+from negbench.grid.rates import DEV_FRACTION
 from negbench.layers import layers_of, read_recipe
 from negbench.options import Study
 from negbench.signals import Stopped
@@ -24,7 +25,6 @@ from negbench.tuning.final import Final, compare_best
 from negbench.tuning.serve import open_study, run_study
 from negbench.tuning.space import build_space, fixed_layer
 from negbench.tuning.spec import StudySpec
-from negbench.tuning.tuned import DEV_FRACTION
 
 _TRIALS, _FINAL_SEEDS = 40, 3
 

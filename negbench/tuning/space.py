@@ -216,6 +216,8 @@ def own_knobs(base: RunConfig, full: ResolvedConfig) -> tuple[dict[str, Knob], B
     for name, span in ranges.items():
         if band is not None and name == band.end:
             continue
+        if span.low is not None and isinstance(options[name], str):  # a share of the gallery; the range is in images
+            continue
         knobs[f"strategy.{name}"] = _of_range(f"strategy.{name}", options[name], span)
         if band is not None and name == band.start:
             knobs[band.key] = _width(band, options, ranges)

@@ -17,6 +17,7 @@ from negbench.executors import Executor
 from negbench.files import checked_name
 from negbench.grid.cells import Cell
 from negbench.grid.comparison import KEY
+from negbench.grid.rates import DEV_FRACTION
 from negbench.grid.tuning import Tuning
 from negbench.tuning.book import Book
 from negbench.tuning.final import finished
@@ -25,7 +26,6 @@ from negbench.tuning.space import build_space, own_knobs
 from negbench.tuning.spec import StudySpec
 from negbench.tuning.trials import Job
 
-DEV_FRACTION = 0.2  # of train, unless set: a tenth of it would rank trials by their luck
 SEED = 10_000  # of the trials, or the first one above the comparison's
 _NEGATIVES = "train.num_negatives"
 

@@ -68,6 +68,21 @@ def test_decay_weighs_the_attributes(decay: float) -> None:
     assert clean[0].norm() == pytest.approx(1.0, abs=0.15)
 
 
+def test_a_look_is_the_lines() -> None:
+    line, other = "dress-train-0-a31203-00017-4x0.6", "dress-train-0-a31202-00018-5x0.6"
+    mate = "dress-train-0-a31202-00017-4x0.6"
+    plain = features(tuple(image.rsplit("-", 1)[0] for image in (line, mate, other)), noise=0.0, dim=512)[:, 0]
+    clean = features((line, mate, other), noise=0.0, dim=512)[:, 0]
+    looks = (clean - 0.8 * plain) / 0.6
+    torch.testing.assert_close(looks.norm(dim=-1), torch.ones(3))
+    torch.testing.assert_close(looks[0], looks[1])
+    assert abs(looks[0] @ looks[2]) < 0.2
+    alone = features((line,), noise=0.0, dim=512)
+    assert torch.equal(alone[0, 0], clean[0])
+    val = features((line.replace("train", "val"),), noise=0.0, dim=512)[0, 0]
+    assert abs((val - 0.8 * plain[0]) / 0.6 @ looks[0]) < 0.2
+
+
 def test_an_image_of_another_data_set() -> None:
     with pytest.raises(DataError, match=r"'dress-train-3fa09b-0017' .* backbone 'vectors' takes --dataset vectors"):
         features(("dress-train-3fa09b-0017",))

@@ -9,15 +9,16 @@ import pytest
 from negbench.claims.claim import Condition, all_claims, chosen, read_claims, settings
 from negbench.claims.evidence import NEEDS
 from negbench.claims.measure import FalseNegatives, Recall
-from negbench.claims.planning import plan_claims
+from negbench.claims.planning import in_images, plan_claims
 from negbench.cli.main import run as negbench
+from negbench.config import resolved
 from negbench.data.scene import Scenes
 from negbench.display import Display
 from negbench.errors import NegbenchError
 from negbench.layers import set_layer
-from negbench.systems.system import systems
+from negbench.systems.system import load_config, systems
 
-TEST = 'statistic = "level", of = "a", measure = "recall", confirms = "> 0", refutes = "< 0"'
+TEST = 'statistic = "level", of = "a", measure = "recall", supports = "> 0", refutes = "< 0"'
 KNOWN = {"a": {"system": "qure"}, "b": {"system": "plain"}, "c": {"system": "plain"}}
 
 
@@ -32,10 +33,10 @@ def test_all_34_claims_are_there_and_fit_together() -> None:
         for test in claim.tests:
             assert len(test.settings) == {"level": 1, "difference": 2}.get(test.statistic, len(test.settings))
             assert (test.other is not None) == (test.statistic == "order")
-            sides = sorted((test.refutes, test.confirms), key=lambda side: side.above)
+            sides = sorted((test.refutes, test.supports), key=lambda side: side.above)
             assert [side.above for side in sides] == [False, True]
             assert sides[0].bound <= sides[1].bound, f"claim {claim.number}: both can hold"
-    assert {name for claim in all_claims() for name in claim.settings} == set(settings())
+    assert {name.split()[0] for claim in all_claims() for name in claim.settings} == set(settings())
     assert {str(layer["system"]) for layer in settings().values()} <= set(systems())
 
 
@@ -44,19 +45,28 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     found = plan_claims(all_claims(), base, (0,), tmp_path, Display(), Scenes())
     assert set(found.undefined) == {"hycole-slow", "hycole-still", "hycole-fast"}
     assert all("unknown option 'frozen' in backbone 'tiny'" in why for why in found.undefined.values())
-    assert set(found.lacking) == {31, 33, 34}
-    assert all("--dataset fashioniq" in why for why in found.lacking.values())
+    assert set(found.lacking) == {20, 21, 23, 31, 33, 34}
+    assert all("--dataset fashioniq" in found.lacking[number] for number in (31, 33, 34))
+    assert all("is the target is chance here" in found.lacking[number] for number in (20, 21, 23))
     labels = [cell.labels["system"] for cell in found.cells]
-    assert sorted(labels) == sorted(set(settings()) - set(found.undefined))
-    assert len({cell.hash for cell in found.cells}) == len(labels)  # no two settings are one run here
+    assert {label.split()[0] for label in labels} == set(settings()) - set(found.undefined)
+    alike: dict[str, set[str]] = {}
+    for cell in found.cells:
+        alike.setdefault(cell.hash, set()).add(cell.labels["system"])
+    small = [{"cirqrs", "cirqrs-larger"}, {"after-target", "fixed"}]  # shares of a few images
+    twice = [names for names in alike.values() if len(names) > 1]
+    assert sorted(map(sorted, twice)) == sorted(map(sorted, [*small, {"dqe", "dqe loss.margin=0.2"}]))
     config = {cell.labels["system"]: cell.config for cell in found.cells}
     assert config["qure"].schedule.refresh_epochs == (2, 4, 6, 8, 10)
     assert config["qure-no-warmup"].schedule.refresh_epochs == (0, 2, 4, 6, 8, 10)
     assert config["qure-3-negatives"].train.num_negatives == 3
-    assert config["fixed-50"].schedule == config["cirqrs"].schedule
-    assert config["dqe-30-70"].loss == config["dqe"].loss
-    assert config["dqe-30-70"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
-    assert config["in-batch-one"].loss.name == "bradley-terry"
+    assert config["fixed"].schedule == config["cirqrs"].schedule
+    assert config["dqe-30-70 loss.margin=0.5"].loss.options["margin"] == 0.5
+    assert config["dqe-30-70 loss.margin=0.5"].strategy.options == {"alpha": 0.3, "beta": 0.7, "scale": "absolute"}
+    one, other = (config[f"{name}-objective"] for name in ("dqe", "bradley-terry"))
+    parts = ("backbone", "strategy", "schedule", "mining", "train", "hybrid")
+    assert all(getattr(one, part) == getattr(other, part) for part in parts)
+    assert (one.loss.name, other.loss.name) == ("margin-kl", "bradley-terry")
     assert config["in-batch"].loss.name == "info-nce"
     assert config["hycole-no-text-composition"].hybrid.alpha == 0 < config["hycole-no-text-composition"].hybrid.beta
 
@@ -79,9 +89,30 @@ def test_lists_stand_for_one_test_each(tmp_path: Path) -> None:
     test = 'statistic = "difference", of = ["a", "b"], against = "c", measure = "recall"'
     head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
     path = tmp_path / "claims.toml"
-    path.write_text(f'[[claim]]\n{head}\ntests = [{{ {test}, confirms = "> 0", refutes = "< 0" }}]\n')
+    path.write_text(f'[[claim]]\n{head}\ntests = [{{ {test}, supports = "> 0", refutes = "< 0" }}]\n')
     (claim,) = read_claims(path)
     assert [str(test) for test in claim.tests] == ["recall: a - c", "recall: b - c"]
+
+
+def test_a_sweep_stands_for_all_its_values(tmp_path: Path) -> None:
+    test = 'statistic = "difference", of = "a", against = "b", measure = "recall", supports = "> 0", refutes = "< 0"'
+    head = 'id = 1\nwords = "w"\nsource = "s"\npublished = "p"'
+    path = tmp_path / "claims.toml"
+    path.write_text(f'[[claim]]\n{head}\ntests = [{{ {test}, over = {{ "loss.margin" = [0.2, 0.5] }} }}]\n')
+    (claim,) = read_claims(path)
+    assert claim.settings == ("a loss.margin=0.2", "a loss.margin=0.5", "b loss.margin=0.2", "b loss.margin=0.5")
+    assert str(claim.tests[0]) == "recall: a - b (mean over loss.margin=0.2, 0.5)"
+
+
+def test_shares_are_of_the_train_gallery() -> None:
+    data = {"name": "vectors", "train_images": 1700}
+    config = load_config(flags={"strategy": {"name": "qure"}, "dataset": data, "backbone": {"name": "vectors"}})
+    layer = {"strategy": {"name": "top-k", "k": "0.6%", "halve": True}, "schedule": {"n_def": 3}}
+    found, (remark,) = in_images(layer, resolved(config), Scenes())
+    assert found == {**layer, "strategy": {"name": "top-k", "k": 10, "halve": True}}  # 10.2
+    assert remark == "a pool of 0.6% of the train gallery is 10 of 1,700 images"
+    assert in_images({"strategy": {"k": "0.01%"}}, resolved(config), Scenes())[0] == {"strategy": {"k": 1}}
+    assert in_images({"loss": {"name": "info-nce"}}, resolved(config), Scenes()) == ({"loss": {"name": "info-nce"}}, [])
 
 
 def test_conditions() -> None:

@@ -35,7 +35,7 @@ def claims_of(folder: Path) -> dict[int, dict[str, object]]:
 def test_claims_are_computed_and_judged(computed: Path) -> None:
     found = claims_of(computed / "c")
     assert list(found) == [3, 5, 12, 29, 34]
-    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"confirmed", "refuted", "undecided"}
+    assert {found[n]["verdict"] for n in (3, 5, 12)} <= {"supported", "refuted", "undecided"}
     assert (found[29]["verdict"], found[34]["verdict"]) == ("not testable", "not testable")
     assert "--dataset fashioniq" in str(found[34]["reason"])
     assert "'hycole-slow': unknown option" in str(found[29]["reason"])
@@ -57,7 +57,8 @@ def test_files_say_the_same(computed: Path) -> None:
     assert len([line for line in text.splitlines() if line.startswith("| ")]) == 1 + 5
     for finding in claims_of(computed / "c").values():
         (line,) = (line for line in text.splitlines() if line.startswith(f"| {finding['id']} "))
-        assert f"| {finding['verdict']} |" in line
+        assert line.endswith(f"| {finding['verdict']} |")
+        assert f"| {finding['published']} |" in line
         assert str(finding["reason"]) in line
 
 
@@ -73,7 +74,7 @@ def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(
     assert [claim["id"] for claim in json.loads(capsys.readouterr().out)["claims"]] == [5, 6]
     found = claims_of(computed / "c")
     assert found[5] == before[5]
-    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'top': no finished run of seed 0, 1, 2")
+    assert (found[6]["verdict"], found[6]["reason"]) == ("not testable", "'all-corpus': no finished run of seed 0, 1, 2")
     assert len(list(computed.iterdir())) == count  # nothing was computed
     assert max(len(line) for line in out.splitlines() if line.startswith(("│", "┃"))) == 80
     assert negbench(["claims", "--compare", "c", "--only", "5", "--seeds", "7,", *common]) == 0
@@ -101,8 +102,8 @@ def test_a_recipe_gives_backbone_data_and_training_only(
     config = {cell["system"]: RunFolder(tmp_path / "runs" / cell["run"]).config for cell in cells}
     assert {name: found.train.num_negatives for name, found in config.items()} == {
         "qure": 1,
+        "cirqrs": 1,
         "in-batch": None,
-        "in-batch-one": 1,
     }
     assert {found.train.epochs for found in config.values()} == {3}
     assert config["qure"].strategy.name == "qure"

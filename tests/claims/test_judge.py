@@ -47,12 +47,12 @@ def evidence(*names: str, same: str = "") -> Evidence:
 def trial(
     table: Mapping[str, object],
     statistic: str = "level",
-    confirms: str = "> 0",
+    supports: str = "> 0",
     refutes: str = "< 0",
     other: Measure | None = None,
 ) -> ClaimTest:
     values = {name: np.asarray(value, dtype=np.float64) for name, value in table.items()}
-    conditions = Condition.parse(confirms), Condition.parse(refutes)
+    conditions = Condition.parse(supports), Condition.parse(refutes)
     return ClaimTest(statistic, tuple(table), Fixed(values), other, *conditions)  # type: ignore[arg-type]
 
 
@@ -102,6 +102,15 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     assert found.high - found.low > estimate_of(one, other, strata, 0.2).high - estimate_of(one, other, strata, 0.2).low
 
 
+def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
+    """A difference that varies over queries, alike in 8 seeds: 40 queries where they are shared, else 320."""
+    generator = np.random.default_rng(0)
+    one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
+    shared, nested = (estimate_of(one, np.zeros_like(one), None, 0.05, nested=own) for own in (False, True))
+    assert shared.value == pytest.approx(nested.value)
+    assert (shared.high - shared.low) / (nested.high - nested.low) == pytest.approx(8**0.5, rel=0.1)
+
+
 def test_too_few_queries() -> None:
     with pytest.raises(ValueError, match="fewer than two queries"):
         estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 0.05)
@@ -111,27 +120,27 @@ def test_too_few_queries() -> None:
 
 
 THE_WHOLE_INTERVAL_DECIDES: list[tuple[Any, ...]] = [
-    (0.1, 0.2, "> 0", "< 0", "confirmed"),
+    (0.1, 0.2, "> 0", "< 0", "supported"),
     (-0.2, -0.1, "> 0", "< 0", "refuted"),
-    (-0.2, -0.1, "< 0", "> 0", "confirmed"),
+    (-0.2, -0.1, "< 0", "> 0", "supported"),
     (-0.1, 0.1, "> 0", "< 0", "undecided"),
     (0.1, 0.2, "> 0.15", "< 0.15", "undecided"),
     (0.002, 0.004, "> 0.005", "< 0.005", "refuted"),
-    (-0.004, -0.002, "> -0.005", "< -0.005", "confirmed"),
+    (-0.004, -0.002, "> -0.005", "< -0.005", "supported"),
     (0.1, 0.2, "> 0.5", "< 0", "undecided"),  # between the two bounds
     (math.nan, math.nan, "> 0", "< 0", "undecided"),
 ]
 
 
 def test_the_whole_interval_decides() -> None:
-    for low, high, confirms, refutes, want in THE_WHOLE_INTERVAL_DECIDES:
-        found = decide(trial({"a": []}, "level", confirms, refutes), ClaimEstimate(0.0, low, high, 0.1))
-        assert found == want, (low, high, confirms, refutes)
+    for low, high, supports, refutes, want in THE_WHOLE_INTERVAL_DECIDES:
+        found = decide(trial({"a": []}, "level", supports, refutes), ClaimEstimate(0.0, low, high, 0.1))
+        assert found == want, (low, high, supports, refutes)
 
 
 def test_a_claim_is_as_good_as_its_weakest_test() -> None:
     up, down, open_ = ({"a": [1.0, 1.1, 0.9]}, {"b": [-1.0, -1.1, -0.9]}, {"c": [-1.0, 1.0, 0.5]})
-    assert verdict(trial(up)) == "confirmed"
+    assert verdict(trial(up)) == "supported"
     assert verdict(trial(up), trial(down)) == "refuted"
     assert verdict(trial(up), trial(open_)) == "undecided"
     assert verdict(trial(up), trial(open_), a="no such option") == "not testable"
@@ -143,13 +152,13 @@ def test_intervals_of_a_claim_are_simultaneous() -> None:
     alone = stats.ttest_1samp(values["a"], 0).confidence_interval(0.95)
     three = stats.ttest_1samp(values["a"], 0).confidence_interval(1 - 0.05 / 3)
     assert alone.low > 0 > three.low
-    assert verdict(trial(values)) == "confirmed"
+    assert verdict(trial(values)) == "supported"
     assert verdict(*[trial(values)] * 3) == "undecided"
 
 
 def test_a_difference_is_paired_by_seed() -> None:
     pair = {"a": [0.5, -0.25, 0.75], "b": [0.4, -0.36, 0.66]}
-    assert verdict(trial(pair, "difference")) == "confirmed"
+    assert verdict(trial(pair, "difference")) == "supported"
     assert verdict(trial(dict(reversed(pair.items())), "difference")) == "refuted"
 
 
@@ -157,7 +166,7 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     table = {name: [[v, v], [v, v], [v, v]] for name, v in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", -4.0))}
     other = Fixed({name: -np.asarray(value) for name, value in table.items()})
     mixed = Fixed({name: np.array([[0.5, 0.5]] * 3) for name in table})
-    assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "confirmed"
+    assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
     found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), SEEDS, lacking=None, undefined={})
     assert (found.verdict, found.reason) == (
@@ -178,3 +187,24 @@ def test_reasons() -> None:
     assert (single.verdict, single.reason) == ("undecided", "one seed says nothing of others: --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
+
+
+def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
+    """Differences at the two values 3 and -1, seed by seed 1, 0.9, 1.1 in the mean; one value alone is refuted."""
+    table = {
+        "a m=1": [3.0, 2.9, 3.1],
+        "a m=2": [-1.0, -1.1, -0.9],
+        "b m=1": [0.0, 0.0, 0.0],
+        "b m=2": [0.0, 0.0, 0.0],
+    }
+    swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
+    assert swept.needed == tuple(table)
+    found = judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={})
+    assert found.verdict == "supported"
+    assert found.answers[0].estimate is not None
+    assert found.answers[0].estimate.value == pytest.approx(1.0)
+    alone = dataclasses.replace(swept, sweep=("m=2",))
+    assert judge(claim_of(alone), evidence(*table), SEEDS, lacking=None, undefined={}).verdict == "refuted"
+    assert (
+        judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={"a m=2": "no"}).reason == "'a m=2': no"
+    )

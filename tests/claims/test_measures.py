@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,28 @@ def curves(drops: np.ndarray) -> Curves:
 
 
 def test_curves_by_hand(hand: SettingRun) -> None:
-    assert of(measures.Falls(), hand) == [pytest.approx(0.2)]
+    assert of(measures.Falls(), hand) == [pytest.approx(0.1)]
     assert of(measures.LateSlope(), hand) == [pytest.approx(-0.1)]
     # changes: loss -1, .5, -1, .5; recall .2, -.1, .3, -.1; epochs 2 and 4 are refreshed
     assert of(measures.LossAtRefresh(), hand) == [pytest.approx(((0.5 + 1) + (0.5 + 1)) / 2)]
     assert of(measures.RecallAtRefresh(), hand) == [pytest.approx(((-0.1 - 0.25) + (-0.1 - 0.3)) / 2)]
+
+
+def test_falls_of_seeds_are_from_where_the_others_are_best(hand: SettingRun, tmp_path: Path) -> None:
+    folders = [hand.folder]
+    for seed, main in ((1, [0.1, 0.4, 0.3, 0.2, 0.2]), (2, [0.1, 0.7, 0.5, 0.3, 0.5])):
+        path = shutil.copytree(hand.folder.path, tmp_path / f"seed-{seed}", ignore=shutil.ignore_patterns("seed-*"))
+        points = [{"step": 1, "epoch": epoch, "val/r": value} for epoch, value in enumerate(main)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+        folders.append(RunFolder(path))
+    evidence = Evidence({"hand": dict(enumerate(folders))})
+    runs = [evidence.run("hand", seed) for seed in range(3)]
+    found = [float(each.values) for each in measures.Falls().of_seeds(runs)]
+    assert found == pytest.approx([0.3 - 0.4, 0.4 - 0.2, 0.7 - 0.5])  # best of the others: epochs 1 of all
+    with (folders[2].path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 1, "epoch": 9, "val/r": 0.1}) + "\n")
+    with pytest.raises(Untestable, match="evaluated at different epochs"):
+        measures.Falls().of_seeds([evidence.run("hand", seed) for seed in range(3)])
 
 
 def test_no_effect_of_a_refresh_without_quiet_epochs(hand: SettingRun) -> None:

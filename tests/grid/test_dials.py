@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from negbench.analysis.findings import Findings, judged
+from negbench.analysis.verdicts import Rules
 from negbench.cli.main import run as negbench
 from negbench.errors import NegbenchError, OptionError
+from negbench.executors import Here
 from negbench.files import read_json
 from negbench.grid.compare import plan_comparison
+from negbench.grid.comparison import ComparisonFolder
 from negbench.grid.dials import Dial, parse_dial, point_label, points_of
 from negbench.options import Compare
 
@@ -47,6 +51,28 @@ def test_cells_lie_at_their_points(vector_sets: list[str], tmp_path: Path) -> No
     }
     assert not found.audited  # an audit looks at one point
     assert found.line() == "16 cells (4 points x 2 strategies x 2 seeds), 0 of them finished before"
+
+
+def test_a_moved_option_of_the_loss_is_the_points_not_the_labels(vector_sets: list[str], tmp_path: Path) -> None:
+    """Else every point would be a table of another loss, and no line would lead along the dial."""
+    dials = ("loss.tau=0.05,0.1,0.2",)
+    asked = Compare(strategies="all-corpus,top-k", seeds=2, dials=dials, sets=tuple(vector_sets), name="d")
+    found = plan_comparison(asked, tmp_path)
+    assert {cell.labels["loss"] for cell in found.cells} == {"bradley-terry"}
+    assert {cell.config.loss.options["tau"] for cell in found.cells} == {0.05, 0.1, 0.2}
+    ComparisonFolder(tmp_path / "d", found.folder.about).compute(found.cells, Here(), tracking_uri="none")
+    judgement = judged(tmp_path, "d", Rules())
+    gaps = {
+        tau: mean_of(judgement, f"tau={tau}", "all-corpus") - mean_of(judgement, f"tau={tau}", "top-k")
+        for tau in (0.05, 0.1, 0.2)
+    }
+    changes = sum(one * other < 0 for one, other in itertools.pairwise(gaps.values()))
+    assert len(judgement.crossings) == min(changes, 1)
+
+
+def mean_of(judgement: Findings, point: str, strategy: str) -> float:
+    (row,) = [row for row in judgement.main if (row.point, row.strategy) == (point, strategy)]
+    return row.mean
 
 
 def test_a_point_that_cannot_be_computed_is_left_out_and_named(

@@ -7,18 +7,23 @@ import math
 import numpy as np
 import pytest
 
-from negbench.metrics.epochs import event_effect, fluctuation, late_slope, slope
+from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 
 
-def test_fluctuation_by_hand() -> None:
-    for values, want in [
-        ([], 0.0),
-        ([0.4], 0.0),
-        ([-0.5, -0.25, 0.0], 0.0),
-        ([0.0, -0.25, 0.5, 0.5, -0.5], 1.25),
-        ([3.0, 2.0, 1.0], 2.0),
+def test_falls_by_hand() -> None:
+    for curves, want in [
+        ([[0.25, 0.75, 0.5]], [0.25]),  # alone: from its own best
+        ([[0.0, 0.5, 1.0], [0.0, 0.25, 0.5]], [0.0, 0.0]),
+        # the others' mean is best at epochs 1, 2 and 1: 2 - 3, 5 - 0, 4 - 1
+        ([[0.0, 2.0, 1.0, 3.0], [1.0, 4.0, 5.0, 0.0], [0.0, 4.0, 6.0, 1.0]], [1.0 - 3.0, 5.0 - 0.0, 4.0 - 1.0]),
     ]:
-        assert fluctuation(values) == want
+        assert falls(curves).tolist() == want
+
+
+def test_a_curve_that_only_fluctuates_does_not_fall() -> None:
+    curves = np.random.default_rng(0).normal(size=(4000, 20))
+    assert abs(falls(curves).mean()) < 0.05
+    assert np.mean(curves.max(1) - curves[:, -1]) > 1.5  # what each curve's own best would say
 
 
 def test_late_slope_is_least_squares_of_the_last_third() -> None:

@@ -21,7 +21,7 @@ from negbench.analysis.findings import stored
 from negbench.cli.main import run as negbench
 from negbench.data.features import FeatureStore
 from negbench.datasets.image_files import EXTENSIONS
-from negbench.errors import NegbenchError
+from negbench.errors import NegbenchError, RunError
 from negbench.files import SUMS, DamagedError, read_json
 from negbench.grid.comparison import ComparisonFolder
 from negbench.loop.runs import Bench, run_config
@@ -143,7 +143,7 @@ def test_a_damaged_list_of_hashes_accepts_nothing_wrong(finished: RunFolder) -> 
     for _ in damaged(finished.path / SUMS):
         try:
             assert finished.result == want
-        except DamagedError:
+        except (DamagedError, RunError):  # a file, or the name of one, that is not there
             refused += 1
     assert refused > 0
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from negbench.datasets._icons import PACKAGES
 from negbench.schemas import schema_of, text_of
-from negbench.schemas.card import CARD_FILE, ResultCard
+from negbench.schemas.result_card import CARD_FILE, ResultCard
 
 CARD = Path(__file__).parents[2] / "docs/cards/emoji.json"
 

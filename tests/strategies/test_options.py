@@ -11,10 +11,12 @@ from negbench.errors import NegbenchError
 from negbench.registry import registry
 
 WHOLE, TARGET = "must be a whole number >= 1", "top-k after-target oracle-after-target"
+SIZE = f'{WHOLE}, or a share of the gallery such as "0.6%"'
 REFUSED = [
-    *((key, {"k": k}, f"k {WHOLE}, got {k}") for key in TARGET.split() for k in (0, -3, 2.5, True)),
-    *((key, {"k": 0}, f"k {WHOLE}, got 0") for key in ("fnc", "ngame", "rocketqa", "trisampler", "margin-pos")),
-    *(("cirqrs", {"n_neg": n}, f"n_neg {WHOLE}, got {n}") for n in (0, -3, 2.5)),
+    *((key, {"k": k}, f"k {SIZE}, got {k}") for key in TARGET.split() for k in (0, -3, 2.5, True)),
+    *((key, {"k": 0}, f"k {SIZE}, got 0") for key in ("rocketqa", "trisampler", "margin-pos")),
+    *((key, {"k": 0}, f"k {WHOLE}, got 0") for key in ("fnc", "ngame")),
+    *(("cirqrs", {"n_neg": n}, f"n_neg {SIZE}, got {n}") for n in (0, -3, 2.5)),
     *(("in-batch-cube", {"k": k}, f"k {WHOLE}, or null, got {k!r}") for k in (0, -1, 1.5, True)),
     *(("hardness", {"alpha": a}, "alpha must be a number from 0 to 80") for a in (-1, 81, math.inf)),
     *(("hdc", {"share": s}, "share must be a number > 0 and <= 1") for s in (0, 1.5, True)),

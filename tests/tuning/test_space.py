@@ -268,7 +268,7 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, capsys: pytest.Ca
         "--search=train.min_lr_ratio=1|[1]": "want a number, a text, true or false, got [1]",
         "--sampler=tpo": "--sampler 'tpo': input should be 'tpe', 'gp', 'random', 'cmaes' or 'grid'",
         "--minimise=seconds": "--minimise 'seconds': input should be 'mining-seconds'",
-        "--storage=nosql://u:p@h/d": "nosql://u@h/d cannot be opened",
+        "--storage=nosql://u:p@h/d": "nosql://h/d cannot be opened",
         "--name=../s": "--name '../s': want a plain name",
     }
     for flag, message in flags.items():

@@ -11,21 +11,21 @@ from typing import Any
 
 from pydantic import Field
 
-from negbench.schemas import Known, Part
+from negbench.schemas import Form, Known
 
 MOVES_SCORES = False  # describes what was computed
 
 CARD_FILE = Path(__file__).with_name("card.schema.json")
 
 
-class SourcePackage(Part):
+class SourcePackage(Form):
     """Where the data are from."""
 
     version: str
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the file that the registry serves")
 
 
-class SplitCounts(Part):
+class SplitCounts(Form):
     """What a split holds, before a recipe takes fewer queries."""
 
     queries: int = Field(ge=1)
@@ -33,7 +33,7 @@ class SplitCounts(Part):
     clusters: int = Field(ge=1, description="what a bootstrap draws again")
 
 
-class Difference(Part):
+class CardDifference(Form):
     """To the table's baseline, in points of the main metric; seeds are averaged, clusters drawn again."""
 
     mean: float
@@ -41,16 +41,16 @@ class Difference(Part):
     high: float
 
 
-class CardRow(Part):
+class CardRow(Form):
     """One strategy or system."""
 
     metrics: dict[str, list[float]] = Field(description="a number for each seed")
-    difference: Difference | None = Field(description="null: the baseline itself")
+    difference: CardDifference | None = Field(description="null: the baseline itself")
     seconds: float = Field(ge=0, description="of a run, mean over seeds")
     regime: Known = Field(description="where the model stood at the end, mean over seeds")
 
 
-class CardTable(Part):
+class CardTable(Form):
     """Rows that share data, settings and seeds."""
 
     dataset: str = Field(description="identity: name, protocol, hash of the content")
@@ -60,7 +60,7 @@ class CardTable(Part):
     rows: dict[str, CardRow] = Field(min_length=1)
 
 
-class ResultCard(Part):
+class ResultCard(Form):
     """docs/cards/NAME.json."""
 
     negbench: str = Field(description="version")

@@ -1,0 +1,140 @@
+"""Where a group's curve ended, how fast it came there, and whether it still rose: the plateau and the speed, apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from negbench.analysis.verdicts import VerdictRow
+from negbench.analysis.words import label_of, listed, percent
+from negbench.grid.comparison import AXES, KEY, Group, place_of
+from negbench.grid.rates import ChosenRate
+
+SHARE = 0.95  # of a plateau: the steps to it are told
+_NAMED = 4
+READ_PLATEAU = (
+    "The curve of the scored split, mean over seeds. Plateau: its last value. Rise: how much of that came in the last "
+    "third of the epochs; above the margin the run was not trained out. Steps: after how many the curve first had 95 % "
+    "of its own plateau, and of the highest one of the data set and backbone; - where it never had."
+)
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Mean over seeds of a metric of the scored split, along training.
+
+    Attributes:
+        epochs: trained at each point; 0 is the untrained model.
+        steps: at each point.
+        mean: of the metric.
+    """
+
+    epochs: tuple[int, ...]
+    steps: tuple[float, ...]
+    mean: tuple[float, ...]
+
+    @classmethod
+    def of(cls, group: Group, metric: str) -> Plateau:
+        """Of a group's stored curves; without a point where no curve is stored."""
+        epochs, steps, values = group.curve(metric)
+        return cls(tuple(epochs), tuple(steps), tuple(values.mean(0).tolist() if epochs else ()))
+
+    @property
+    def level(self) -> float:
+        """The mean curve's last value; NaN without a point."""
+        return self.mean[-1] if self.mean else math.nan
+
+    @property
+    def rise(self) -> float:
+        """Last value minus the first of the last third of the epochs; NaN where that third has fewer than two."""
+        third = [value for epoch, value in zip(self.epochs, self.mean, strict=True) if 3 * epoch >= 2 * self.epochs[-1]]
+        return third[-1] - third[0] if len(third) > 1 else math.nan
+
+    def steps_to(self, level: float) -> float:
+        """Steps after which the mean curve first has this value; NaN where it never has."""
+        reached = (step for step, value in zip(self.steps, self.mean, strict=True) if value >= level)
+        return float(next(reached, math.nan))
+
+
+def names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Each group by its strategy and by what tells it from the others: 'qure', 'qure info-nce', '[twins=2] qure'."""
+    dials = any("point" in each for each in labels)  # a point is a loss, a backbone or a data set of its own
+    varied = [axis for axis in AXES if len({each.get(axis) for each in labels}) > 1]
+    before = [axis for axis in varied if axis not in KEY]
+    behind = [axis for axis in varied if axis in KEY[1:] and not dials]
+    return [
+        " ".join([*(f"[{each.get(axis, '')}]" for axis in before), each["strategy"], *(each[a] for a in behind)])
+        for each in labels
+    ]
+
+
+def rates_answer(document: Mapping[str, Any]) -> list[str]:
+    """One line that says which learning rate each group was given; none where `--lr grid` chose none.
+
+    Args:
+        document: comparison.json.
+    """
+    chosen = [ChosenRate(**each) for each in document.get("rates") or ()]
+    if not chosen:
+        return []
+    names = names_of([each.labels for each in chosen])
+    of_rate, ends = dict[float, list[str]](), list[str]()
+    for name, each in sorted(zip(names, chosen, strict=True), key=lambda pair: -pair[1].lr):
+        of_rate.setdefault(each.lr, []).append(name)
+        ends += [name] * each.at_an_end
+    told = "; ".join(f"{rate:g} for {listed(mine, _NAMED)}" for rate, mine in of_rate.items())
+    text = f"Learning rates, each the best of its grid on a part of train with seed {chosen[0].seed}: {told}."
+    return [text + f" At an end of the grid, so that a better one may lie beyond: {listed(ends, _NAMED)}." * bool(ends)]
+
+
+def with_plateaus(groups: Sequence[Group], lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The groups' lines with their plateaus; the best one is of those on one data set and backbone.
+
+    Args:
+        groups: of a comparison.
+        lines: of `negbench.analysis.leader.line_of`, one for each group.
+    """
+    curves, best = list[Plateau](), dict[tuple[str, ...], float]()
+    places = [tuple(str(line[axis]) for axis in ("point", "dataset", "backbone")) for line in lines]
+    for group, line, place in zip(groups, lines, places, strict=True):
+        curves.append(Plateau.of(group, line.get("metric") or group.results[0]["main_metric"]))
+        best[place] = max(best.get(place, -math.inf), curves[-1].level)
+    return [
+        {
+            **line,
+            "plateau": curve.level,
+            "rise": curve.rise,
+            "steps_own": curve.steps_to(SHARE * curve.level),
+            "steps_best": curve.steps_to(SHARE * best[place]),
+        }
+        for line, curve, place in zip(lines, curves, places, strict=True)
+    ]
+
+
+def trained_out(groups: Sequence[Group], rows: Sequence[VerdictRow]) -> list[str]:
+    """One line that names the groups whose curve still rises by more than the margin; none where all are trained out.
+
+    Args:
+        groups: of a comparison.
+        rows: their verdicts on the main metric.
+    """
+    tested = {place_of(vars(row)): row for row in rows}
+    names, rising = names_of([group.labels for group in groups]), []
+    for name, group in zip(names, groups, strict=True):
+        row = tested.get(place_of(group.labels))
+        rise = Plateau.of(group, row.metric).rise if row is not None else math.nan
+        if row is not None and rise > row.margin:
+            rising.append((rise, name, row))
+    if not rising:
+        return []
+    rising.sort(key=lambda each: -each[0])
+    row = rising[0][2]
+    points = f"{100 * row.margin:g} point{'s' * (row.margin != 0.01)}"
+    told = ", ".join(f"{name} by {percent(rise)}" for rise, name, _ in rising[:_NAMED])
+    told += f" and {len(rising) - _NAMED} more" * (len(rising) > _NAMED)
+    return [
+        f"Not trained out: {label_of(row.metric)} still rises by more than {points} in the last third "
+        f"of the epochs ({told}). More epochs may change the order."
+    ]

@@ -1,0 +1,126 @@
+"""The learning rate of each group of a comparison, chosen on a part of train with the first seed: `--lr grid`.
+
+A rate that suits one strategy or loss is another's handicap. Every group gets the same small grid around the rate that
+it has otherwise. The trials are runs like any other, in a comparison of their own, found again by their hashes; what is
+chosen follows from the finished ones alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from negbench.config import ResolvedConfig
+from negbench.data.scene import Scenes
+from negbench.grid.cells import Cell
+from negbench.grid.comparison import place_of
+from negbench.loop.runs import plan_run
+from negbench.runfolder import best_of
+
+FACTORS = (1.0, 0.3, 3.0)  # times the documented rate, which wins where several are equal
+DEV_FRACTION = 0.2  # of train, unless more: a tenth of it would rank trials by their luck
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """One group's learning rate; comparison.json holds them under `rates`.
+
+    Attributes:
+        labels: of the group.
+        seed: of the trials.
+        lr: the rate of the best trial, or the documented one where no trial is finished.
+        tried: (rate, main metric on the dev part) of each trial, lowest rate first; None: it is not finished.
+    """
+
+    labels: Mapping[str, str]
+    seed: int
+    lr: float
+    tried: tuple[tuple[float, float | None], ...]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the best rate is the lowest or highest of the grid, so that a better one may lie outside."""
+        return self.lr in (self.tried[0][0], self.tried[-1][0])
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The trials of a comparison.
+
+    Args:
+        trials: of each group, in the order of `FACTORS`; their labels name the rate under `settings`.
+        labels: of each group.
+    """
+
+    trials: Mapping[Place, tuple[Cell, ...]]
+    labels: Mapping[Place, Mapping[str, str]]
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], runs: Path, scenes: Scenes) -> Rates:
+        """Plan the trials of these cells, each group's from its first.
+
+        Raises:
+            OptionError: a choice of epochs on the split that trials keep closed.
+        """
+        first = dict[Place, Cell]()
+        for cell in cells:
+            first.setdefault(place_of(cell.labels), cell)
+        trials = {place: tuple(_trial(cell, by, runs, scenes) for by in FACTORS) for place, cell in first.items()}
+        return cls(trials, {place: cell.labels for place, cell in first.items()})
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All trials."""
+        return [cell for mine in self.trials.values() for cell in mine]
+
+    def chosen(self, runs: Path) -> dict[Place, ChosenRate]:
+        """The rate of each group, from the trials that are finished now."""
+        found = {}
+        for place, mine in self.trials.items():
+            tried = [(cell.config.train.lr, _score(runs, cell)) for cell in mine]
+            known = [(value, rate) for rate, value in tried if value is not None]
+            best = max(known, key=lambda each: each[0], default=(0.0, tried[0][0]))[1]
+            found[place] = ChosenRate(self.labels[place], mine[0].seed, best, tuple(sorted(tried)))
+        return found
+
+
+def at_rates(cells: Sequence[Cell], chosen: Mapping[Place, ChosenRate], runs: Path, scenes: Scenes) -> list[Cell]:
+    """The cells, each at the rate of its group."""
+    return [_planned(cell, _with_rate(cell.config, chosen[place_of(cell.labels)].lr), runs, scenes) for cell in cells]
+
+
+def _trial(cell: Cell, factor: float, runs: Path, scenes: Scenes) -> Cell:
+    """A cell at another rate, scored on a part of train."""
+    rate = float(f"{factor * cell.config.train.lr:.6g}")  # 0.3 x 0.003 is to be the run of 0.0009
+    chosen = cell.config.eval
+    fraction = max(chosen.dev_fraction, DEV_FRACTION)
+    closed = chosen.model_copy(update={"reported": False, "dev_fraction": fraction})
+    config = _with_rate(cell.config, rate).model_copy(update={"eval": closed})
+    return _planned(replace(cell, labels={**cell.labels, "settings": f"lr={rate:g}"}), config, runs, scenes)
+
+
+def _with_rate(config: ResolvedConfig, rate: float) -> ResolvedConfig:
+    return config.model_copy(update={"train": config.train.model_copy(update={"lr": rate})})
+
+
+def _planned(cell: Cell, config: ResolvedConfig, runs: Path, scenes: Scenes) -> Cell:
+    """The cell with another configuration."""
+    planned = plan_run(config, scenes)
+    held = best_of(runs, planned.hash)
+    return replace(
+        cell,
+        config=planned.config,
+        hash=planned.hash,
+        data=planned.data,
+        folder=None if held is None else held.run_id,
+        remarks=planned.remarks,
+    )
+
+
+def _score(runs: Path, cell: Cell) -> float | None:
+    held = best_of(runs, cell.hash)
+    if held is None or held.status != "finished":
+        return None
+    return float(held.result["metrics"][held.result["main_metric"]])

@@ -1,0 +1,135 @@
+"""Plateaus, rises and steps by hand; what is said of runs that are not trained out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from negbench.analysis.leader import leader_table, measured
+from negbench.analysis.plateau import Plateau, names_of, rates_answer, trained_out
+from negbench.analysis.verdicts import Rules, rows_of, tables_of
+from negbench.grid.comparison import Group
+from tests.report.test_verdicts import group_of
+
+METRIC = "average/recall"
+STEPS = 7  # an epoch
+
+
+def curved(group: Group, curves: Sequence[Sequence[float | None]], key: str = f"val/{METRIC}") -> Group:
+    """The group with these stored curves, a value an epoch, the untrained model's first; None: not scored then."""
+    for run, values in zip(group.runs, curves, strict=True):
+        run.write_metrics(
+            [
+                {"step": STEPS * epoch, "epoch": epoch - 1, "train/loss": 1.0} | ({} if value is None else {key: value})
+                for epoch, value in enumerate(values)
+            ]
+        )
+    return Group(group.labels, group.runs)
+
+
+def curve_of(*values: float) -> Plateau:
+    return Plateau(tuple(range(len(values))), tuple(STEPS * e for e in range(len(values))), values)
+
+
+def test_the_mean_curve_is_that_of_the_points_that_all_seeds_have(tmp_path: Path) -> None:
+    curves = [[0.1, 0.2, 0.4, 0.5], [0.3, None, 0.5, 0.6], [0.2, 0.3, 0.6, 0.7]]
+    found = Plateau.of(curved(group_of(tmp_path, "qure", 0.5), curves), METRIC)
+    assert (found.epochs, found.steps) == ((0, 2, 3), (0, 14, 21))
+    assert found.mean == pytest.approx((0.2, 0.5, 0.6))
+    assert found.level == pytest.approx(0.6)
+    nothing = Plateau.of(curved(group_of(tmp_path, "dqe", 0.5), [[], [0.1], [0.1]]), METRIC)
+    assert math.isnan(nothing.level)
+    assert math.isnan(nothing.rise)
+    assert math.isnan(nothing.steps_to(0.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "rise"),
+    [
+        ([0, 0.1, 0.2, 0.3, 0.5, 0.55, 0.6], 0.1),  # 6 epochs: from the fourth to the sixth
+        ([0, 0.1, 0.2, 0.3, 0.5, 0.4], 0.4 - 0.5),  # 5: from the fourth
+        ([0, 0.1, 0.2, 0.3], 0.1),  # 3: from the second
+        ([0.2, 0.5], math.nan),  # one epoch has no last third
+    ],
+)
+def test_the_last_third_by_hand(values: list[float], rise: float) -> None:
+    assert curve_of(*values).rise == pytest.approx(rise, nan_ok=True)
+
+
+def test_a_curve_that_is_scored_at_its_end_alone_has_no_rise() -> None:
+    assert math.isnan(Plateau((0, 30), (0, 300), (0.1, 0.9)).rise)
+    assert Plateau((0, 10, 20, 30), (0, 100, 200, 300), (0.1, 0.5, 0.6, 0.9)).rise == pytest.approx(0.3)
+
+
+def test_steps_are_those_of_the_first_point_at_the_level() -> None:
+    found = curve_of(0.1, 0.5, 0.78, 0.74, 0.8)
+    assert [found.steps_to(level) for level in (0.05, 0.5, 0.76, 0.8)] == [0, STEPS, 2 * STEPS, 4 * STEPS]
+    assert math.isnan(found.steps_to(0.81))
+
+
+SLOW = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+FAST = [0.1, 0.55, 0.599, 0.6, 0.6, 0.6, 0.6]
+
+
+def both(runs: Path) -> list[Group]:
+    slow, fast = ([values, values, values] for values in (SLOW, FAST))
+    return [curved(group_of(runs, "qure", 0.5), slow), curved(group_of(runs, "all-corpus", 0.3), fast)]
+
+
+def test_the_table_has_plateaus_and_speed_beside_each_other(tmp_path: Path) -> None:
+    """95 % of 0.7 is 0.665, of 0.6 is 0.57: the slow one reaches the higher plateau, the fast one never does."""
+    groups = both(tmp_path)
+    frame = measured(groups)["training"].set_index("strategy")
+    assert frame["plateau"].to_dict() == pytest.approx({"qure": 0.7, "all-corpus": 0.6})
+    assert frame["rise"].to_dict() == pytest.approx({"qure": 0.2, "all-corpus": 0.0})
+    assert frame["steps_own"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
+    assert frame["steps_best"]["qure"] == 6 * STEPS
+    assert math.isnan(frame["steps_best"]["all-corpus"])
+    shown = leader_table(groups).training.set_index("strategy")
+    assert shown["steps to 95 % of the best"].to_dict() == {"qure": "42", "all-corpus": "-"}
+    assert shown["rise in last third"]["qure"] == "20.00"
+
+
+def test_the_best_plateau_is_that_of_the_same_data_set(tmp_path: Path) -> None:
+    groups = both(tmp_path)
+    groups[0] = Group({**groups[0].labels, "dataset": "g@1"}, groups[0].runs)
+    frame = measured(groups)["training"].set_index("strategy")
+    assert frame["steps_best"].to_dict() == {"qure": 6 * STEPS, "all-corpus": 2 * STEPS}
+
+
+def test_what_still_rises_is_named_and_what_does_not_is_not(tmp_path: Path) -> None:
+    groups = both(tmp_path)
+    rows = [row for table in tables_of(groups, Rules(margin=0.01)) for row in rows_of(table, Rules(margin=0.01))]
+    (line,) = trained_out(groups, [row for row in rows if row.main])
+    assert line.startswith(
+        "Not trained out: average recall still rises by more than 1 point in the last third of the epochs"
+    )
+    assert "(qure by 20.0)" in line
+    wide = [row for table in tables_of(groups, Rules(margin=0.25)) for row in rows_of(table, Rules(margin=0.25))]
+    assert trained_out(groups, [row for row in wide if row.main]) == []
+
+
+def test_names_tell_groups_apart_by_what_differs() -> None:
+    def of(strategy: str, **more: str) -> dict[str, str]:
+        return {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d", **more}
+
+    assert names_of([of("qure"), of("dqe")]) == ["qure", "dqe"]
+    assert names_of([of("qure"), of("qure", loss="m")]) == ["qure l", "qure m"]
+    assert names_of([of("qure", point="k=1"), of("qure", point="k=2", dataset="e")]) == ["[k=1] qure", "[k=2] qure"]
+
+
+def test_rates_are_told_with_those_at_an_end() -> None:
+    def of(strategy: str, lr: float) -> dict[str, Any]:
+        labels = {"strategy": strategy, "loss": "l", "backbone": "b", "dataset": "d"}
+        return {"labels": labels, "seed": 4, "lr": lr, "tried": [[0.001, 0.5], [0.003, 0.6], [0.01, None]]}
+
+    assert rates_answer({}) == []
+    (line,) = rates_answer({"rates": [of("qure", 0.001), of("dqe", 0.003), of("top-k", 0.003)]})
+    assert "with seed 4: 0.003 for dqe and top-k; 0.001 for qure." in line
+    assert line.endswith("a better one may lie beyond: qure.")
+    (line,) = rates_answer({"rates": [of("dqe", 0.003)]})
+    assert "At an end" not in line

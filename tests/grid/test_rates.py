@@ -1,0 +1,161 @@
+"""`--lr`: the rate of each group by hand from the trials' own results, found again, and told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from negbench import api
+from negbench.config import build_config, resolved
+from negbench.data.scene import Scenes
+from negbench.errors import OptionError
+from negbench.executors import Here
+from negbench.files import read_json
+from negbench.grid.compare import plan_comparison
+from negbench.layers import set_layer
+from negbench.loop.runs import plan_run
+from negbench.options import Compare
+from negbench.runfolder import RunFolder
+
+BY = (0.3, 1.0, 3.0)
+DOCUMENTED = 0.03
+
+
+def asked_of(vector_sets: list[str], runs: Path, **given: Any) -> Compare:
+    options = {"strategies": "all-corpus,top-k", "seeds": "3,1", "lr": "grid", "name": "c", "sets": tuple(vector_sets)}
+    return Compare(**{**options, "runs_dir": runs, "tracking_uri": "none", "report": False, "audit": False, **given})
+
+
+@pytest.fixture(scope="module")
+def computed(vector_sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("rates")
+    api.compare(asked_of(vector_sets, runs))
+    return runs
+
+
+def trials_by_hand(vector_sets: list[str], strategy: str, runs: Path) -> dict[float, float]:
+    """rate -> main metric of the run that `negbench run --set ...` with the first seed would be."""
+    found = {}
+    for factor in BY:
+        texts = [*vector_sets, f"train.lr={factor * DOCUMENTED:.6g}", "eval.reported=false", "eval.dev_fraction=0.2"]
+        config = build_config([*map(set_layer, texts), {"strategy": {"name": strategy}, "seed": 3}])
+        digest = plan_run(config, Scenes()).hash
+        (folder,) = runs.glob(f"*-{digest[:8]}")
+        result = RunFolder(folder).result
+        found[resolved(config).train.lr] = result["metrics"][result["main_metric"]]
+    return found
+
+
+def test_every_group_runs_at_the_best_of_its_trials(vector_sets: list[str], computed: Path) -> None:
+    document = read_json(computed / "c" / "comparison.json")
+    rates = {}
+    for each in document["rates"]:
+        strategy = each["labels"]["strategy"]
+        tried = trials_by_hand(vector_sets, strategy, computed)
+        assert [tuple(pair) for pair in each["tried"]] == sorted(tried.items())
+        best = max(tried.values())
+        assert tried[each["lr"]] == best
+        assert each["lr"] == DOCUMENTED or tried[DOCUMENTED] < best  # of equal ones the documented rate
+        assert each["seed"] == 3
+        rates[strategy] = each["lr"]
+    assert set(rates) == {"all-corpus", "top-k"}
+    assert len(document["cells"]) == 4
+    for cell in document["cells"]:
+        config = RunFolder(computed / cell["run"]).config
+        assert config.train.lr == rates[cell["strategy"]]
+        assert config.eval.reported
+    assert len(list(computed.glob("*/result.json"))) == 6 + 4
+
+
+def test_what_was_chosen_is_told_and_found_again(
+    vector_sets: list[str], computed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = plan_comparison(asked_of(vector_sets, computed), computed)
+    trials = "first 6 trials of the learning rate, 6 of them finished before"
+    assert found.line().endswith(f"4 of them finished before; {trials}")
+    answer = api.compare(asked_of(vector_sets, computed)).answer
+    (line,) = [line for line in answer if line.startswith("Learning rates")]
+    for each in read_json(computed / "c" / "comparison.json")["rates"]:
+        assert f"{each['lr']:g} for" in line
+        assert each["labels"]["strategy"] in line
+    assert "with seed 3" in line
+    assert len(list(computed.glob("*/result.json"))) == 10
+    monkeypatch.setattr(Here, "run", None)  # nothing is computed
+    assert api.compare(asked_of(vector_sets, computed)).cells["run"].notna().all()
+
+
+def test_more_seeds_keep_the_rates_of_the_first(vector_sets: list[str], computed: Path) -> None:
+    found = plan_comparison(asked_of(vector_sets, computed), computed)
+    rates = {each["labels"]["strategy"]: each["lr"] for each in found.folder.about["rates"]}
+    more = found.more([7, 8])
+    assert [cell.seed for cell in more] == [7, 7, 8, 8]
+    assert all(cell.config.train.lr == rates[cell.labels["strategy"]] for cell in more)
+
+
+def test_a_trial_that_is_lost_or_failed_is_no_candidate(vector_sets: list[str], computed: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(computed, runs)
+    for each in read_json(runs / "c" / "comparison.json")["rates"]:
+        strategy = each["labels"]["strategy"]
+        rates = plan_comparison(asked_of(vector_sets, runs), runs).rates
+        assert rates is not None
+        folders = {cell.config.train.lr: cell.folder for cell in rates.cells if cell.labels["strategy"] == strategy}
+        (runs / str(folders[each["lr"]]) / "result.json").unlink()
+        left = {rate: value for rate, value in each["tried"] if rate != each["lr"]}
+        about = plan_comparison(asked_of(vector_sets, runs), runs).folder.about["rates"]
+        (mine,) = [now for now in about if now["labels"]["strategy"] == strategy]
+        assert left[mine["lr"]] == max(left.values())
+        assert dict(mine["tried"])[each["lr"]] is None
+
+
+def test_along_dials_and_with_systems_every_group_has_trials(vector_sets: list[str], tmp_path: Path) -> None:
+    dials = plan_comparison(asked_of(vector_sets, tmp_path, dials=("train.epochs=1,2",)), tmp_path)
+    assert dials.rates is not None
+    assert len(dials.rates.cells) == 2 * 2 * 3
+    systems = plan_comparison(asked_of(vector_sets, tmp_path, systems="qure"), tmp_path)
+    assert systems.rates is not None
+    assert len(systems.rates.trials) == len({(c.labels["system"], c.labels["strategy"]) for c in systems.cells})
+
+
+def test_a_value_is_the_rate_of_all(vector_sets: list[str], tmp_path: Path) -> None:
+    by_lr = plan_comparison(asked_of(vector_sets, tmp_path, lr="2e-3"), tmp_path)
+    by_set = plan_comparison(asked_of([*vector_sets, "train.lr=0.002"], tmp_path, lr=None), tmp_path)
+    assert [cell.hash for cell in by_lr.cells] == [cell.hash for cell in by_set.cells]
+    assert by_lr.rates is None
+
+
+def test_a_recipe_may_ask_and_names_stay_apart(vector_sets: list[str], tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[compare]\nlr = "grid"\nseeds = 1\n', encoding="utf-8")
+    common: dict[str, Any] = {"strategies": "top-k", "sets": tuple(vector_sets), "runs_dir": tmp_path}
+    asked = (Compare(recipe=recipe, **common), Compare(seeds=1, **common))
+    grid, plain = (api.plan_compare(each, api._silent())[0] for each in asked)
+    assert grid.rates is not None
+    assert grid.folder.path.name == f"{plain.folder.path.name}-lr"
+    assert grid.trials.path.name == f"{plain.folder.path.name}-lr-rates"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lr": "fast"}, "--lr 'fast': want grid, or a number above 0, e.g. 1e-3"),
+        ({"lr": -1}, "want grid"),
+        ({"tuned": 2}, "--lr sets what --tuned and --dial train.lr look for"),
+        ({"lr": 0.1, "dials": ("train.lr=1,2",)}, "--lr sets what"),
+    ],
+)
+def test_mistakes(vector_sets: list[str], tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        plan_comparison(asked_of(vector_sets, tmp_path, **given), tmp_path)
+
+
+def test_rates_that_differ_are_a_column(computed: Path) -> None:
+    rates = {each["labels"]["strategy"]: each["lr"] for each in read_json(computed / "c" / "comparison.json")["rates"]}
+    table = pd.read_csv(computed / "c" / "table.csv")
+    assert ("lr" in table) == (len(set(rates.values())) > 1)
+    training = pd.read_csv(computed / "c" / "training.csv").set_index("strategy")
+    assert training["lr"].to_dict() == rates
