@@ -40,8 +40,7 @@ _PARAM_LIMIT = 6000  # characters of a parameter's value
 _TAG_LIMIT = 5000  # characters of a tag's value
 _KIND = ("mlflow.experimentKind", "custom_model_development")  # opens in MLflow's pages for training, not for GenAI
 # MLflow has no call for the columns of its runs table; its "Share" button keeps them as this tag, under a key
-_VIEW_KEY = "negbench"
-_VIEW = f"mlflow.sharedViewState.{_VIEW_KEY}"
+_VIEW = "mlflow.sharedViewState.negbench"
 _ARTIFACTS = ("config.json", "result.json", "metrics.jsonl", "ranks.parquet", "model.safetensors")
 
 
@@ -196,7 +195,7 @@ class Tracker:
         if found is None:
             names = ", ".join(sorted(e.name for e in known.values() if e.experiment_id != "0")) or "none"
             raise RunError(f"there is no experiment '{name or ''}' in {self.shown}: known are {names}")
-        view = f"&viewStateShareKey={_VIEW_KEY}" * (_VIEW in found.tags)  # not of a comparison that is not finished
+        view = "&viewStateShareKey=negbench" * (_VIEW in found.tags)  # not of a comparison that is not finished
         return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning{view}"
 
     @contextmanager
@@ -402,7 +401,7 @@ class Tracker:
             client.set_tag(parent, "mlflow.note.content", shown.answer[:_TAG_LIMIT])
         if shown.view:
             now = int(time.time() * 1000)
-            view = {"name": _VIEW_KEY, "createdAt": now, "updatedAt": now, "state": json.dumps(shown.view)}
+            view = {"name": "negbench", "createdAt": now, "updatedAt": now, "state": json.dumps(shown.view)}
             client.set_experiment_tag(experiment, _VIEW, json.dumps(view))
 
 

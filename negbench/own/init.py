@@ -358,11 +358,12 @@ def recipe(found: Found) -> str:
         "[train]",
         "epochs = 10",
         f"batch_size = {size}",
-        f"lr = {_rate(found)} # the backbone's default; `negbench study` searches: --search train.lr=1e-4:1e-2:log",
+        f"lr = {_rate(found)} # the backbone's default",
         "",
         "[compare] # read by `negbench compare` alone",
         'strategies = ["in-batch", "all-corpus", "top-k", "qure", "cirqrs", "dqe", "my-strategy"]',
         "seeds = 5",
+        '# lr = "grid" # first choose the learning rate of each strategy, on a part of train',
     ]
     return "\n".join(lines) + "\n"
 

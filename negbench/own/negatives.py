@@ -59,9 +59,12 @@ def write_negatives(asked: Mine) -> MinedNegatives:
 
 def _distinct(frame: pd.DataFrame) -> pd.DataFrame:
     """Each query's negatives once, with their scores: draws repeat where a pool holds fewer images."""
+    found = frame.copy()
     drawn = zip(frame["negatives"], frame["scores"], strict=True)
-    kept = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
-    return frame.assign(negatives=[list(row) for row in kept], scores=[list(row.values()) for row in kept])
+    kept: list[dict[Any, float]] = [dict(zip(names, scores, strict=True)) for names, scores in drawn]
+    found["negatives"] = pd.Series([list(row) for row in kept], dtype=object)
+    found["scores"] = pd.Series([list(row.values()) for row in kept], dtype=object)
+    return found
 
 
 def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
@@ -78,7 +81,7 @@ def _shaped(frame: pd.DataFrame, asked: Mine) -> pd.DataFrame:
     found = {"anchor": full["text" if "text" in full else "query"], "positive": full["target"]}
     found |= {f"negative_{place + 1}": full["negatives"].str[place] for place in range(asked.draws)}
     scores = [[own, *others] for own, others in zip(full["positive"], full["scores"], strict=True)]
-    return pd.DataFrame(found).assign(score=scores)
+    return pd.DataFrame({**found, "score": pd.Series(scores, index=full.index, dtype=object)})
 
 
 def _of_dataset(asked: Mine) -> MinedNegatives:

@@ -71,6 +71,7 @@ def test_formats_hold_the_same_negatives_each_once(folder: Path, capsys: pytest.
     assert negbench(_command(folder, strategy="top-k:k=4", draws=6)) == 0
     assert "6 negatives each (20 queries have fewer: their pools are smaller)" in capsys.readouterr().out
     frame = pd.read_parquet(folder / "out.parquet")
+    row: Any
     for row in frame.itertuples():
         others = np.delete(cosine[row.query], targets[row.query])
         assert len(set(row.negatives)) == len(row.negatives) == 4
