@@ -22,7 +22,7 @@ OPTIONS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
         "info-nce": {},
         "margin-kl": {
             "kl_over": ("batch",),
-            "margin": (0.2, 0.0, 0.5),
+            "margin": (0.8, 0.0, 1.0),
             "margin_aspect": (0.2, 0.0, 0.5),
             "lambda_rank": (1.0, 0.1, 10.0, "log"),
         },

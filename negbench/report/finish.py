@@ -113,7 +113,7 @@ def _axis_tables(found: Findings) -> Iterator[tuple[str, pd.DataFrame, str]]:
     """Title, texts and file of the tables that a comparison's own axes add."""
     if found.dials.axes and found.rows:
         metric = label_of(found.main[0].metric)
-        text = f"{metric} at every point; strategies that share a letter are not separated"
+        text = f"{metric} at every point; in brackets the ranks that the pairs allow"
         yield text, points_frame(found.dials, found.main), "points"
         if found.crossings:
             yield "where the order changes along a dial", crossings_frame(found.crossings), "crossings"
