@@ -125,6 +125,7 @@ def _without_nan(value: Any) -> Any:
 # --- checking ----------------------------------------------------------------------------------------------------
 
 SUMS = "SHA256SUMS"  # a line for every write: SHA-256, two blanks, name
+_DELETED = 64 * "0"  # in the place of a hash
 _MEND = "delete it and give the command that wrote it again"
 
 
@@ -158,11 +159,22 @@ def _sum_line(name: str, source: Path) -> str:
 
 def _note_sum(path: Path, source: Path) -> None:
     """Add a line; before the rename, so that a kill between the two leaves a file that is on the list, old or new."""
-    with (path.parent / SUMS).open("rb+") as file:
+    _add_line(path.parent / SUMS, _sum_line(path.name, source))
+
+
+def delete(path: Path) -> None:
+    """Delete a file that is no longer needed; a sealed folder then lists it no more."""
+    if (path.parent / SUMS).exists():
+        _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
+    path.unlink(missing_ok=True)
+
+
+def _add_line(sums: Path, line: str) -> None:
+    with sums.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         end = file.seek(0, os.SEEK_END)
         torn = end > 0 and (file.seek(end - 1), file.read(1))[1] != b"\n"
-        file.write((b"\n" if torn else b"") + _sum_line(path.name, source).encode())
+        file.write((b"\n" if torn else b"") + line.encode())
         file.flush()
         os.fsync(file.fileno())
 
@@ -192,7 +204,8 @@ def names_in(folder: Path) -> list[str]:
         lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return list(dict.fromkeys(line[66:] for line in lines if line[66:]))
+    hashes = {line[66:]: line[:64] for line in lines if line[66:]}
+    return [name for name, value in hashes.items() if value != _DELETED]
 
 
 @contextlib.contextmanager

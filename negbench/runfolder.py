@@ -138,8 +138,6 @@ class RunFolder:
         listed = names_in(self.path)
         pools = sorted(name for name in listed if name.startswith("pools-"))
         spare = {*_SPARE, *pools[:-2]}  # a refresh drops the pools of the last but one
-        if not (self.path / "model.safetensors").exists():
-            spare.update(pools)  # deleted together, as a study does with its trials
         return [name for name in listed if name not in spare and not (self.path / name).exists()]
 
     def write_error(self, text: str) -> None:

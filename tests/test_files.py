@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from negbench.errors import NegbenchError
-from negbench.files import atomic_write, locked, read_json, write_json
+from negbench.files import atomic_write, delete, intact, locked, names_in, read_json, seal, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -71,3 +71,16 @@ def test_locks_exclude_processes(tmp_path: Path) -> None:
 def test_a_held_lock_can_be_refused(tmp_path: Path) -> None:
     with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
         pytest.fail("both held it")
+
+
+def test_a_deleted_file_is_listed_no_more(tmp_path: Path) -> None:
+    seal(tmp_path)
+    for name in ("kept", "gone"):
+        write_json(tmp_path / name, name)
+    delete(tmp_path / "gone")
+    assert names_in(tmp_path) == ["kept"]
+    assert not (tmp_path / "gone").exists()
+    write_json(tmp_path / "gone", "again")
+    assert names_in(tmp_path) == ["kept", "gone"]
+    with intact(tmp_path / "gone"):
+        assert read_json(tmp_path / "gone") == "again"

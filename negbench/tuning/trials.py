@@ -11,6 +11,7 @@ from pathlib import Path
 
 import optuna
 
+from negbench import files
 from negbench.config import RunConfig, resolved
 from negbench.errors import NegbenchError
 from negbench.grid.cells import SCENES
@@ -115,7 +116,7 @@ class Trials:
         for folder in runs_of(self._bench.runs, planned.hash):
             for pattern in LARGE_FILES:
                 for path in folder.path.glob(pattern):
-                    path.unlink(missing_ok=True)
+                    files.delete(path)
 
 
 class _Watch:

@@ -52,7 +52,7 @@ def test_every_setting_resolves_on_tiny_and_synthetic_or_says_why_not(toy_root: 
     alike: dict[str, set[str]] = {}
     for cell in found.cells:
         alike.setdefault(cell.hash, set()).add(cell.labels["system"])
-    assert [names for names in alike.values() if len(names) > 1] == [{"dqe", "dqe loss.margin=0.2"}]
+    assert [names for names in alike.values() if len(names) > 1] == [{"dqe", "dqe loss.margin=0.8"}]
     config = {cell.labels["system"]: cell.config for cell in found.cells}
     assert config["qure"].schedule.refresh_epochs == (2, 4, 6, 8, 10)
     assert config["qure-no-warmup"].schedule.refresh_epochs == (0, 2, 4, 6, 8, 10)
