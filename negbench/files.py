@@ -164,9 +164,10 @@ def _note_sum(path: Path, source: Path) -> None:
 
 def delete(path: Path) -> None:
     """Delete a file that is no longer needed; a sealed folder then lists it no more."""
-    if (path.parent / SUMS).exists():
-        _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
-    path.unlink(missing_ok=True)
+    if path.exists():
+        if (path.parent / SUMS).exists():
+            _add_line(path.parent / SUMS, f"{_DELETED}  {path.name}\n")
+        path.unlink()
 
 
 def _add_line(sums: Path, line: str) -> None:

@@ -135,10 +135,7 @@ class RunFolder:
 
     def lost(self) -> list[str]:
         """What belongs to a finished run and is no longer there; its weights may be deleted to save space."""
-        listed = names_in(self.path)
-        pools = sorted(name for name in listed if name.startswith("pools-"))
-        spare = {*_SPARE, *pools[:-2]}  # a refresh drops the pools of the last but one
-        return [name for name in listed if name not in spare and not (self.path / name).exists()]
+        return [name for name in names_in(self.path) if name not in _SPARE and not (self.path / name).exists()]
 
     def write_error(self, text: str) -> None:
         """Why the run failed."""

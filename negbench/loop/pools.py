@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from negbench.files import delete
 from negbench.loop.schedule import Stage
 from negbench.loop.snapshot import Snapshot
 from negbench.mining.mine import mine
@@ -49,7 +50,7 @@ def define_pools(now: Snapshot, stage: Stage, folder: RunFolder, generator: torc
     if stage.kept and main:
         folder.write_table(f"mining-{state.refresh:02d}", mined.table())
         if state.refresh > 1:  # only the last two refreshes are compared
-            _file(folder, state.refresh - 2).unlink(missing_ok=True)
+            delete(_file(folder, state.refresh - 2))
     return mined
 
 
