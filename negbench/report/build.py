@@ -352,15 +352,15 @@ def _galleries(parts: Sequence[Runs], count: int) -> tuple[PageSection, PageSect
 def _header(groups: Sequence[Group]) -> tuple[str, ...]:
     """Data, seeds, epochs, when the last run ended, and the version."""
     runs = [run for group in groups for run in group.runs]
-    manifests, configs = [run.manifest for run in runs], [run.config for run in runs]
+    configs = [run.config for run in runs]
     seeds, epochs = len({config.seed for config in configs}), sorted({config.train.epochs or 0 for config in configs})
     ended = max((run.path / "result.json").stat().st_mtime for run in runs)
     return (
-        _joined({manifest["dataset"]["val"]: 0 for manifest in manifests}),
+        _joined({group.labels["dataset"]: 0 for group in groups}),  # without the world that a seed has drawn
         f"{seeds} seed{'s' * (seeds > 1)}",
         f"{' or '.join(map(str, epochs))} epochs",
         f"{datetime.fromtimestamp(ended, tz=UTC):%Y-%m-%d}",
-        f"negbench {manifests[0]['versions']['negbench']}",
+        f"negbench {runs[0].manifest['versions']['negbench']}",
     )
 
 

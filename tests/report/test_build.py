@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -26,7 +27,7 @@ from negbench.cli.main import run as negbench
 from negbench.data.scene import Scenes, load_split
 from negbench.errors import RunError
 from negbench.files import DamagedError, write_json
-from negbench.report import figures
+from negbench.report import build, figures
 from negbench.report.build import write_report
 from negbench.report.charts import GREY
 from negbench.report.gallery import TOP, Pick, _view
@@ -139,6 +140,18 @@ def test_the_answer_comes_first_and_detail_is_folded(page: Parsed, compared: Pat
     assert [word in words for word in ("synthetic@", "2 seeds", "4 epochs", f"{date:%Y-%m}", "negbench 0.")] == [
         True
     ] * 5
+
+
+def test_the_header_names_drawn_worlds_once(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}", encoding="utf-8")
+
+    def drawn(seed: int) -> Any:
+        config = SimpleNamespace(seed=seed, train=SimpleNamespace(epochs=3))
+        manifest = {"dataset": {"val": f"vectors@x-{seed}"}, "versions": {"negbench": "0.1"}}
+        return SimpleNamespace(path=tmp_path, config=config, manifest=manifest)
+
+    group: Any = SimpleNamespace(labels={"dataset": "vectors@x"}, runs=(drawn(0), drawn(1)))
+    assert build._header([group])[:3] == ("vectors@x", "2 seeds", "3 epochs")
 
 
 def test_the_best_numbers_are_bold(page: Parsed, compared: Path) -> None:
