@@ -150,8 +150,8 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if isinstance(value, Mapping) and isinstance(before, dict):
                 renamed = key in SECTIONS and "name" in value and value["name"] != before.get("name")
                 result[key] = dict(value) if renamed else {**before, **value}
-            elif key == "plugins" and before:
-                result[key] = list(dict.fromkeys([*before, *value]))
+            elif key == "plugins" and isinstance(before, list | tuple) and isinstance(value, list | tuple):
+                result[key] = [*before, *(file for file in value if file not in before)]
             else:
                 result[key] = dict(value) if isinstance(value, Mapping) else value
     return result

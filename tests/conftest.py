@@ -25,6 +25,7 @@ from urllib.request import url2pathname
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 SCREENS = {1440: 900, 390: 844}  # width -> height of a desktop's window and of a phone
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+settings.load_profile("default" if "NEGBENCH_FUZZ" in os.environ else "ci")  # a landing must not hang on chance
 CHROMIUM = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

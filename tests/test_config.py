@@ -339,6 +339,12 @@ def test_values_that_no_option_takes(text: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("sets", [["plugins=1", "plugins=[0]"], ["plugins=[[1]]", "plugins=[[1]]"]])
+def test_plugins_of_two_layers_that_are_no_files_are_one_line(sets: list[str]) -> None:
+    with pytest.raises(NegbenchError, match=r"^plugins.* = \S+: input should be a valid"):
+        load_config(flags={"strategy": {"name": "dqe"}}, sets=sets)
+
+
 def test_a_recipe_of_endless_numbers_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text(f"seed = {'9' * 5000}", encoding="utf-8")

@@ -32,7 +32,7 @@ def axis_sections(found: Findings) -> list[PageSection]:
 def _dials(found: Findings) -> list[PageSection]:
     """Who is best where, the lines along each dial, and the crossings."""
     charts = dial_charts(found.dials, found.main)
-    text = "Strategies that share a letter are not separated; intervals hold for all pairs of a point at once."
+    text = "Strategies whose ranks overlap are not separated; intervals hold for all pairs of a point at once."
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
     changes: tuple[Part, ...] = ()
     if found.crossings:
