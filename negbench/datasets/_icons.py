@@ -10,21 +10,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import shutil
-import xml.etree.ElementTree as xml
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from negbench.datasets._read import Reader, get, image_id, quoted, typed
+from negbench.datasets._read import Reader
 from negbench.errors import DataError, NegbenchError, missing_package
 from negbench.files import locked, write_json
 
 FILES = ("icons.json", "chars.json", "info.json")
 SIDE = 128  # pixels
-MEND = "fetch it with `negbench data fetch emoji`, or put {files} of the npm package {package} there"
+SPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 Progress = Callable[[int, int], None]  # pictures drawn, pictures in all
 
@@ -52,9 +49,22 @@ class Package:
     icons: str
     chars: str
 
-    def mend(self) -> str:
-        """What to do where a file of it is missing or damaged."""
-        return MEND.format(files=", ".join(FILES), package=f"{self.name}@{self.version}")
+    def flaw(self, folder: Path) -> str:
+        """What of the package a folder lacks, with the mend; empty where its files are those that we know."""
+        for file, digest in (("icons.json", self.icons), ("chars.json", self.chars), ("info.json", "")):
+            path = folder / file
+            if not path.is_file() or (digest and file_sha256(path) != digest):
+                return (
+                    f"{path} is {'not the one that we know' if path.is_file() else 'missing'}: fetch it with `negbench "
+                    f"data fetch emoji`, or put {', '.join(FILES)} of the npm package {self.name}@{self.version} there"
+                )
+        return ""
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 PACKAGES = {
@@ -100,21 +110,13 @@ class Icons:
 
     Args:
         artist: key of `PACKAGES`.
-        reader: of the folder above.
+        folder: where it lies.
         names: code points -> name of the icon.
-        hashes: SHA-256 of `icons.json` and `chars.json`.
     """
 
     artist: str
-    reader: Reader
+    folder: Path
     names: Mapping[str, str]
-    hashes: tuple[str, str]
-
-    @property
-    def pinned(self) -> bool:
-        """Whether it is the version that we know."""
-        package = PACKAGES[self.artist]
-        return self.hashes == (package.icons, package.chars)
 
     def pictures(self, wanted: Mapping[str, str], progress: Progress | None = None) -> dict[str, Picture]:
         """Code points -> picture, drawn if they are not there yet; of several processes one draws, others wait.
@@ -124,10 +126,10 @@ class Icons:
             progress: called as pictures are drawn; not at all where they are there.
 
         Raises:
-            DataError: an icon that is missing or no plain SVG; a folder that cannot be written.
+            DataError: a folder that cannot be written, or drawings that were damaged since.
             NegbenchError: resvg-py is not installed.
         """
-        folder = self.reader.root / self.artist / f"drawn-{self._drawing(wanted)}"
+        folder = self.folder / f"drawn-{self._drawing(wanted)}"
         index = folder / "pictures.json"
         if not index.exists():
             try:
@@ -144,7 +146,7 @@ class Icons:
 
     def _drawing(self, wanted: Mapping[str, str]) -> str:
         """Hash of what is drawn, and from what."""
-        what = json.dumps([self.hashes[0], SIDE, sorted(wanted.values())])
+        what = json.dumps([PACKAGES[self.artist].icons, SIDE, sorted(wanted.values())])
         return hashlib.sha256(what.encode()).hexdigest()[:12]
 
     def _draw(self, folder: Path, wanted: Mapping[str, str], progress: Progress | None) -> None:
@@ -158,7 +160,11 @@ class Icons:
         beside.mkdir()
         hashes: dict[str, str] = {}
         names = sorted(set(wanted.values()))
-        for name, svg in zip(names, self._documents(names), strict=True):
+        data = json.loads((self.folder / "icons.json").read_bytes())
+        for name in names:
+            icon = data["icons"][name]
+            width, height = (icon.get(side, data.get(side, 16)) for side in ("width", "height"))
+            svg = f'<svg {SPACES} viewBox="0 0 {width} {height}">{icon["body"]}</svg>'
             drawn = resvg_py.svg_to_bytes(
                 svg_string=svg, width=SIDE, height=SIDE, background="#ffffff", skip_system_fonts=True
             )
@@ -170,19 +176,6 @@ class Icons:
         shutil.rmtree(folder, ignore_errors=True)
         beside.replace(folder)
 
-    def _documents(self, names: list[str]) -> Iterator[str]:
-        """The icons as SVG, each checked."""
-        path = self.reader.root / self.artist / "icons.json"
-        data = typed(self.reader.json(path), dict, str(path))
-        found = get(data, "icons", dict, str(path))
-        for name in names:
-            where = f"{path}: icon {quoted(name)}"
-            if name not in found:
-                raise DataError(f"{where} is missing, and chars.json names it: {PACKAGES[self.artist].mend()}")
-            icon = get(found, name, dict, where)
-            sides = tuple(icon.get(side, data.get(side, 16)) for side in ("width", "height"))
-            yield document(get(icon, "body", str, where), sides, where)
-
 
 def icons(reader: Reader, artist: str) -> Icons:
     """Open an artist's package.
@@ -192,23 +185,14 @@ def icons(reader: Reader, artist: str) -> Icons:
         artist: key of `PACKAGES`.
 
     Raises:
-        DataError: files that are missing or not in the format.
+        DataError: files that are missing, or not those of the version that we know.
     """
     folder = reader.root / artist
-    absent = [name for name in FILES if not (folder / name).is_file()]
-    if absent:
-        raise DataError(f"{folder / absent[0]} is missing: {PACKAGES[artist].mend()}")
-    path = folder / "chars.json"
-    named = typed(reader.json(path), dict, str(path))
-    names = {codes: image_id(name, f"{path}: '{codes}'") for codes, name in named.items()}
-    strange = next((codes for codes in names if not re.fullmatch(r"[0-9a-f]+(-[0-9a-f]+)*", codes)), None)
-    if strange is not None:
-        raise DataError(f"{path}: {quoted(strange)} is no sequence of code points such as 1f469-200d-1f692")
-    reader.json(folder / "info.json")
-    raw = (folder / "icons.json").read_bytes()  # parsed where it is drawn from
-    hashes = hashlib.sha256(raw).hexdigest(), reader.hashes[f"{artist}/chars.json"]
-    reader.hashes[f"{artist}/icons.json"] = hashes[0]
-    return Icons(artist, reader, names, hashes)
+    if flaw := PACKAGES[artist].flaw(folder):
+        raise DataError(flaw)
+    for name in FILES:
+        reader.text(folder / name)  # for its hash
+    return Icons(artist, folder, json.loads((folder / "chars.json").read_bytes()))
 
 
 def _pixels(png: bytes) -> str:
@@ -217,51 +201,3 @@ def _pixels(png: bytes) -> str:
 
     with Image.open(io.BytesIO(png)) as image:
         return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()
-
-
-# --- SVG ---------------------------------------------------------------------------------------------------------
-
-_REFUSED = {"script", "foreignobject", "iframe", "style"}  # elements that can run or fetch
-_EMBEDDED = re.compile(r"data:image/(png|jpeg|gif|webp);base64,")
-
-
-def document(body: str, sides: tuple[Any, ...], where: str) -> str:
-    """An icon's body as an SVG document that refers to nothing outside itself.
-
-    Args:
-        body: elements.
-        sides: width and height of what it shows.
-        where: for errors.
-
-    Raises:
-        DataError: no well-formed XML, or one with an external reference, a script, foreign content or a style sheet.
-    """
-    if any(isinstance(side, bool) or not isinstance(side, int | float) or not 0 < side < 1e5 for side in sides):
-        raise DataError(f"{where}: width and height must be numbers > 0, got {quoted(sides)}")
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    text = f'<svg {spaces} viewBox="0 0 {sides[0]} {sides[1]}">{body}</svg>'
-    if "<!" in body or "<?" in body:
-        raise DataError(f"{where}: it declares entities or instructions: not drawn")
-    try:
-        elements = list(xml.fromstring(text).iter())
-    except xml.ParseError as error:
-        raise DataError(f"{where}: it is no well-formed SVG ({error})") from error
-    for element in elements:
-        tag = element.tag.rpartition("}")[2]
-        if tag.lower() in _REFUSED:
-            raise DataError(f"{where}: it holds <{tag}>: not drawn")
-        for name, value in element.attrib.items():
-            if _leads_outside(name.rpartition("}")[2].lower(), value):
-                raise DataError(f"{where}: {name.rpartition('}')[2]}={quoted(value)} refers to something outside it")
-    return text
-
-
-def _leads_outside(name: str, value: str) -> bool:
-    """Whether an attribute refers to more than a part of the document or an image that it holds."""
-    value = value.strip()
-    if name.startswith("on") or name == "base":
-        return True
-    if name in ("href", "src"):
-        return not (value.startswith("#") or _EMBEDDED.match(value))
-    inside = re.sub(r"""url\(\s*(['"]?)#[\w.:-]+\1\s*\)""", "", value, flags=re.IGNORECASE).lower()
-    return re.search(r"url\s*\(", inside) is not None or "@import" in inside or "\\" in inside

@@ -15,13 +15,11 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
@@ -76,17 +74,9 @@ class EmojiWorld:
 
 @dataclass(frozen=True, eq=False)
 class EmojiPictures(Dataset):
-    """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist.
-
-    Args:
-        shown: image id -> the looks that it stands for.
-        asked: query id -> the emoji that answers it.
-    """
+    """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist."""
 
     exchangeable: ClassVar[bool] = True
-
-    shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
-    asked: Mapping[str, Emoji] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -120,7 +110,7 @@ class EmojiPictures(Dataset):
             seed: of the held-out families, the queries and the words.
 
         Raises:
-            DataError: packages that are missing, damaged, or hold an SVG with external references.
+            DataError: packages that are missing, or other files than those of the versions that we know.
             OptionError: an unknown or impossible value.
         """
         check_option("split", split, split in SPLITS, "train or val (there is no test split)")
@@ -140,14 +130,10 @@ class EmojiPictures(Dataset):
         reader = Reader.find(root, kind, marker=f"{artists[0]}/icons.json", tree=TREE)
         packages = [icons(reader, artist) for artist in ARTISTS if artist in {*artists, *sources}]
         world = read_world(packages)
-        asked = _asked(world, split, options)
         drawn = (image for emoji in _of_split(world, split, seed) for image in _by(world, emoji, artists))
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
-        queries = [_query(world, ask, split, options) for ask in asked]
-        needed = {*ids, *(query.reference for query in queries)}
-        files = ImageFiles(
-            reader.root, {i: (path,) for i, path in world.files.items() if i in needed and path.exists()}
-        )
+        queries = [_query(world, ask, split, options) for ask in _asked(world, split, options)]
+        files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
         found = cls(
             kind,
             split,
@@ -155,9 +141,6 @@ class EmojiPictures(Dataset):
             ids,
             groups,
             hashlib.sha256(json.dumps([reader.content, options]).encode()).hexdigest(),
-            remarks=tuple(_remark(package) for package in packages if not package.pinned),
-            shown={image: world.shown[image] for image in sorted(needed)},
-            asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
         )
         return found.loaded(files if images else None, reader.root, allow_missing=allow_missing)
 
@@ -178,36 +161,6 @@ class EmojiPictures(Dataset):
             self.with_queries((~inside).nonzero()[:, 0], f"train without dev {rule}"),
             self.with_queries(inside.nonzero()[:, 0], f"dev {rule}"),
         )
-
-    def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
-
-        0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
-
-        Args:
-            rows: [b] int64 into `queries`.
-            columns: [n] int64 into `images`.
-        """
-        asked = [self.asked[self.queries[row].id] for row in rows.tolist()]
-        number = {emoji: index for index, emoji in enumerate(dict.fromkeys(asked))}
-        codes = torch.tensor([self._code(emoji) for emoji in number]).reshape(-1, 1, 1, 1 + len(Look._fields))
-        differs = codes != self._codes[columns][None]
-        off = torch.where(differs[..., 0], 1 + len(Look._fields), differs[..., 1:].sum(-1)).amin(-1)
-        return off[[number[emoji] for emoji in asked]]
-
-    def _code(self, emoji: Emoji) -> list[int]:
-        return [self._numbers.setdefault(value, len(self._numbers)) for value in (emoji.family, *emoji.look)]
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {}
-
-    @cached_property
-    def _codes(self) -> Tensor:
-        """[N, S, 7] int64, of every look that an image stands for; the last one repeated up to S."""
-        looks = [[self._code(emoji) for emoji in self.shown[image]] for image in self.images]
-        most = max(map(len, looks), default=1)
-        return torch.tensor([each + each[-1:] * (most - len(each)) for each in looks])
 
 
 def card(options: PictureChoice) -> DatasetCard:
@@ -238,11 +191,6 @@ def card(options: PictureChoice) -> DatasetCard:
 
 
 _STYLE_RULES = {"kept": "; target by the reference's artist", "free": "; target by any artist"}
-
-
-def _remark(package: Icons) -> str:
-    known = PACKAGES[package.artist]
-    return f"{package.artist}: not the files of {known.name}@{known.version}, so counts and scores are its own"
 
 
 # --- pictures ----------------------------------------------------------------------------------------------------

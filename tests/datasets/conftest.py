@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from negbench.datasets._icons import PACKAGES
 
 
 def load(path: Path) -> ModuleType:
@@ -36,3 +39,11 @@ def standin() -> ModuleType:
 def toys(standin: ModuleType) -> ModuleType:
     """tests/datasets/toys.py, which draws its pictures with `standin`."""
     return load(Path(__file__).with_name("toys.py"))
+
+
+@pytest.fixture(autouse=True)
+def _packages() -> Iterator[None]:
+    """Toy packages of icons are known for one test."""
+    known = dict(PACKAGES)
+    yield
+    PACKAGES.update(known)
