@@ -1,4 +1,4 @@
-"""Published dual encoders for `negbench embed`: models of open_clip, transformers and sentence-transformers.
+"""Published dual encoders for `negbench embed`: models of open_clip and transformers.
 
 An encoder has `encode_image`, a list of RGB images -> [n, C], and `encode_text`, a list of strings -> [n, C], without
 gradients where its caller sees to that. Both are what the library itself computes, with its own preprocessing.
@@ -49,7 +49,7 @@ def load(library: str, name: str, device: torch.device) -> Encoder:
     Args:
         library: one of `LIBRARIES`.
         name: for open_clip MODEL, MODEL:PRETRAINED or hf-hub:ORG/NAME[@REVISION], then :OPTION=VALUE of model, weights
-            and activation, which are backbone `clip`'s; for the others a folder, or ORG/NAME[@REVISION] of the hub.
+            and activation, which are backbone `clip`'s; for transformers a folder, or ORG/NAME[@REVISION] of the hub.
         device: where it computes.
 
     Raises:
@@ -171,48 +171,6 @@ def _transformers(name: str, device: torch.device) -> Encoder:
     return _Transformers(model, processor, device)
 
 
-# --- sentence-transformers -----------------------------------------------------------------------------------------
-
-
-class _SentenceTransformers:
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def encode_image(self, images: Sequence[Image]) -> Tensor:
-        return self._encoded(images)
-
-    def encode_text(self, texts: Sequence[str]) -> Tensor:
-        return self._encoded(texts)
-
-    def _encoded(self, given: Sequence[Any]) -> Tensor:
-        found: Tensor = self._model.encode(
-            list(given), batch_size=len(given), convert_to_tensor=True, show_progress_bar=False
-        )
-        return found
-
-
-def _sentence_transformers(name: str, device: torch.device) -> Encoder:
-    from sentence_transformers import SentenceTransformer
-
-    known = name if "/" in name or Path(name).is_dir() else f"sentence-transformers/{name}"
-    folder = _folder("sentence-transformers", known, ["modules.json", "*.safetensors"])
-    with _loading():
-        model = SentenceTransformer(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=False,
-            model_kwargs={"dtype": "float32"},
-        ).eval()
-    lacking = [kind for kind in ("image", "text") if not model.supports(kind)]
-    if lacking:
-        raise OptionError(
-            f"this model encodes no {lacking[0]}s, but {', '.join(map(str, model.modalities))} alone: take one of "
-            "both, such as clip-ViT-B-32"
-        )
-    return _SentenceTransformers(model)
-
-
 # --- both ----------------------------------------------------------------------------------------------------------
 
 
@@ -244,5 +202,4 @@ def _loading() -> Iterator[None]:
 LIBRARIES: Mapping[str, Callable[[str, torch.device], Encoder]] = {
     "open_clip": _open_clip,
     "transformers": _transformers,
-    "sentence-transformers": _sentence_transformers,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from typing import Literal, get_args
@@ -14,7 +13,7 @@ from torch.nn.functional import gelu
 from negbench.contracts import check_option
 from negbench.errors import UnknownNameError
 
-FusionKind = Literal["gated", "sum", "combiner"]
+FusionKind = Literal["gated", "sum"]
 FusionInit = Literal["xavier", "sum"]
 FUSIONS: tuple[str, ...] = get_args(FusionKind)
 
@@ -43,33 +42,6 @@ def _added(total: Tensor, part: Tensor) -> Tensor:
     return total.add_(part) if torch.promote_types(total.dtype, part.dtype) == total.dtype else total + part
 
 
-class SeededDropout(nn.Module):
-    """Inverted dropout whose masks come from its own seed and a count of its calls, never from the global generator.
-
-    Seed and count are buffers: a model that is saved and loaded goes on with the masks it would have drawn.
-    """
-
-    seed: Tensor
-    calls: Tensor
-
-    def __init__(self, rate: float, generator: torch.Generator) -> None:
-        super().__init__()
-        self.rate = rate
-        self.register_buffer("seed", torch.randint(2**31, (), generator=generator))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape; the identity in evaluation mode."""
-        if not self.training:
-            return x
-        # hashed: the CPU's generator looks at the lower 32 bits of a seed only
-        digest = hashlib.sha256(f"{int(self.seed)} {int(self.calls)}".encode()).digest()
-        generator = torch.Generator(x.device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        self.calls += 1
-        keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
-        return x * keep / (1 - self.rate)
-
-
 class Fusion(nn.Module, ABC):
     """Composes image and text embeddings of one width D. Inputs should have unit norm; the output has."""
 
@@ -85,8 +57,7 @@ class Fusion(nn.Module, ABC):
         """Every image with every text: [R, D] and [P, D] -> [R, P, D]; equals `forward` on all pairs.
 
         What depends on one side alone is computed R + P times. `chunk` images at a time (default: temporaries of about
-        64 MiB) bound the memory beyond the output where no gradient is recorded. In training mode, dropout on what
-        depends on one side draws one mask per image or text instead of one per pair.
+        64 MiB) bound the memory beyond the output where no gradient is recorded.
         """
         if chunk is None:
             chunk = max(1, _CHUNK_VALUES // (max(1, text.shape[0]) * self._width()))
@@ -172,52 +143,6 @@ class SumFusion(Fusion):
         return image + text
 
 
-class CombinerFusion(Fusion):
-    """CLIP4CIR's combiner network (Baldrati et al., CVPR Workshops 2022), for an image x and a text y.
-
-    ::
-
-        p = [dropout(relu(P_t y)); dropout(relu(P_i x))]                 (two times 4D)
-        lambda = sigmoid(w . dropout(relu(V p)))                         (hidden width 8D)
-        out = unit(O dropout(relu(U p)) + lambda*y + (1-lambda)*x)       (hidden width 8D)
-
-    Every linear layer has a bias, every dropout rate is 0.5. U p and V p are sums of a text and an image term; those
-    are computed once per text and once per image.
-    """
-
-    def __init__(self, dim: int, generator: torch.Generator) -> None:
-        super().__init__(dim)
-        self.project_text = make_linear(dim, 4 * dim, generator)
-        self.project_image = make_linear(dim, 4 * dim, generator)
-        self.hidden = make_linear(8 * dim, 16 * dim, generator)  # rows: U, then V
-        # as two Xavier layers of 8D outputs each, not one of 16D
-        with torch.no_grad():
-            self.hidden.weight.mul_(math.sqrt((8 + 16) / (8 + 8)))
-        self.output = make_linear(8 * dim, dim, generator)
-        self.scalar = make_linear(8 * dim, 1, generator)
-        self.drop_text = SeededDropout(0.5, generator)
-        self.drop_image = SeededDropout(0.5, generator)
-        self.drop_output = SeededDropout(0.5, generator)
-        self.drop_scalar = SeededDropout(0.5, generator)
-
-    def _of_image(self, image: Tensor) -> Tensor:
-        projected: Tensor = self.drop_image(torch.relu(self.project_image(image)))
-        return projected @ self.hidden.weight[:, 4 * self.dim :].T + self.hidden.bias
-
-    def _of_text(self, text: Tensor) -> Tensor:
-        projected: Tensor = self.drop_text(torch.relu(self.project_text(text)))
-        return projected @ self.hidden.weight[:, : 4 * self.dim].T
-
-    def _mix(self, image: Tensor, text: Tensor, of_image: Tensor, of_text: Tensor) -> Tensor:
-        combined, scalar = torch.relu(of_image + of_text).chunk(2, dim=-1)
-        weight = torch.sigmoid(self.scalar(self.drop_scalar(scalar)))
-        output: Tensor = self.output(self.drop_output(combined))
-        return output + weight * text + (1 - weight) * image
-
-    def _width(self) -> int:
-        return 16 * self.dim
-
-
 class WideFusion(Fusion):
     """A fusion f with a hidden layer beside it (ours): unit(f(x, y) + W_o relu(W_x x + W_y y + b)), f before its norm.
 
@@ -259,7 +184,7 @@ def make_fusion(
     """Fusion module of width `dim`, its initial weights drawn from `generator` (on the CPU).
 
     Args:
-        kind: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+        kind: "gated" (HyCoLe eq. 2) or "sum".
         dim: width D of both inputs and of the output.
         generator: the only source of randomness.
         initial: of "gated", see there.
@@ -277,6 +202,4 @@ def make_fusion(
         return GatedFusion(dim, generator, initial)
     if kind == "sum":
         return SumFusion(dim)
-    if kind == "combiner":
-        return CombinerFusion(dim, generator)
     raise UnknownNameError("fusion", kind, FUSIONS)

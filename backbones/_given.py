@@ -25,7 +25,7 @@ class GivenFeatures(TwoTowers):
         inputs: widths C of the images' and the texts' features.
         width: D of the shared space. A projection between equal widths begins as the identity, any other as an
             orthogonal map.
-        fusion: "gated", "sum" or "combiner".
+        fusion: "gated" or "sum".
         fusion_init: of "gated".
         generator: the initial weights' only source of randomness.
         hidden: width of the fusion's hidden layer; 0 for none.

@@ -1,4 +1,4 @@
-"""CLIP from open_clip, frozen or fine-tuned; reference and text embeddings composed by gated fusion, sum or combiner.
+"""CLIP from open_clip, frozen or fine-tuned; reference and text embeddings composed by gated fusion or sum.
 
 A candidate is the normalised image embedding; a query is the normalised fusion of the normalised embeddings of
 reference and text; the score is their dot product. On demand a linear projection of each side stands before the norm
@@ -169,7 +169,7 @@ class Clip(TwoTowers):
                 tensors may not tell, and then "quick_gelu" or "gelu" must be given.
             init: "pretrained", or "random" weights from `seed`.
             size: of random weights: that of `model`, or "toy".
-            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "xavier" (HyCoLe names no other), or "sum" (near the sum of both sides).
             projection: HyCoLe's linear layer after each encoder, one for images and one for texts, which learn at the
                 full rate: its width d, which the paper does not print; true takes CLIP's own. With a bias and

@@ -100,7 +100,7 @@ class Lite(GivenFeatures):
         Args:
             dim: width of the shared space, 8 .. 1024.
             hidden: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             seed: of the initial weights of all that is trained, >= 0.
 

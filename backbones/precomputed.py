@@ -6,7 +6,7 @@ the images' embeddings, one those of every text that the run uses, spelled as th
 `texts`) and an array of vectors (`features`, or what the key option names).
 
 Vectors are [N, C], or [N, L, C] for several per image; `negbench embed` writes both files by an encoder. What is
-trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate, a sum, or CLIP4CIR's combiner for the fusion.
+trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for the fusion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Precomputed(GivenFeatures):
         images: id -> row, and the rows [N, L, C].
         texts: text -> row, and the rows [n, C_t].
         width: D of the shared space.
-        fusion: "gated", "sum" or "combiner".
+        fusion: "gated" or "sum".
         fusion_init: of "gated".
         seed: of the initial weights.
         source: (file name, SHA-256) of the image file and of the text file.
@@ -99,7 +99,7 @@ class Precomputed(GivenFeatures):
             texts: likewise with the texts' embeddings; must be given.
             image_key: array of `images` that holds the vectors.
             text_key: likewise of `texts`.
-            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             dim: width of the shared space; None takes that of the images. A projection between equal widths begins as
                 the identity, any other as an orthogonal map.

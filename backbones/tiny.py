@@ -223,7 +223,7 @@ class Tiny(TwoTowers):
         Args:
             weights: of the frozen encoders: "shipped", "random" (drawn from `seed`), or a file that
                 `examples/pretrain_tiny.py` wrote.
-            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             seed: of the initial weights of all that is trained, >= 0.
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is

@@ -143,7 +143,7 @@ class Vectors(GivenFeatures):
             alignment: cosine of the text's and the images' vector of a value, 0 .. 1: how well the frozen encoders
                 agree before training.
             hidden: capacity: width of the hidden layer beside the fusion, 0 (none) .. 65536.
-            fusion: "gated" (HyCoLe eq. 2), "sum" or "combiner" (CLIP4CIR).
+            fusion: "gated" (HyCoLe eq. 2) or "sum".
             fusion_init: of "gated": "sum" (near the sum of both sides), or "xavier" (as HyCoLe, which names no other).
             attribute_weights: add weighted colour and shape sub-queries to the query (DQE-CIR eq. 1); a number > 0 is
                 their initial weight, true is 0.1.

@@ -49,7 +49,7 @@ class Embed(Options):
     folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
     encoder: Any = option(
         ...,
-        "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; sentence-transformers:NAME; NAME is a hub's "
+        "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; NAME is a hub's "
         "or a folder. Or your own, FILE.py:NAME: what has encode_image(list of RGB PIL images) and encode_text(list of "
         "strings), both to [n, C], or makes that without arguments.",
         cli=str,
@@ -86,7 +86,7 @@ class VerifyData(PluginOptions, DataOptions):
     sets: tuple[str, ...] = option((), "Option of the data set.", flags=("--set",), metavar="KEY=VALUE")
     annotations: bool = option(False, "Counts and targets alone, no images.")
     workers: int = option(0, "Threads that decode images; 0 is one.", ge=0)
-    out: Path | None = option(None, "JSON file for everything found, with a manifest of hashes.")
+    out: Path | None = option(None, "JSON file for everything found.")
 
 
 class FetchData(Options):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 IMAGES, TEXTS = "images.npz", "texts.npz"
 _LIBRARIES = "negbench.backbones._encoders"  # imported when an encoder is asked for, as a plug-in is
 _THREADS = 4  # that decode images
-_WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME, sentence-transformers:NAME or FILE.py:NAME"
+_WANT = "open_clip:MODEL[:PRETRAINED], transformers:NAME or FILE.py:NAME"
 _METHODS = ("encode_image", "encode_text")
 
 

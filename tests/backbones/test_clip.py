@@ -414,5 +414,5 @@ def test_the_feature_key_is_the_towers_and_the_preprocessings(tmp_path: Path) ->
     def key(**options: Any) -> str:
         return Clip.load(**{"model": "ViT-Toy", "weights": "openai", **options}).feature_key
 
-    assert key() == key(fusion="combiner", seed=9) == key(attribute_weights=True)
+    assert key() == key(fusion="sum", seed=9) == key(attribute_weights=True)
     assert len({key(), key(pad="square"), key(target_ratio=1.5)}) == 3

@@ -33,7 +33,7 @@ class Registered(BackboneTestCase):
 class TestTiny(Registered):
     key = "tiny"
 
-    @pytest.fixture(params=[{"fusion": "combiner"}, {"fusion_init": "xavier", "attribute_weights": True}], ids=str)
+    @pytest.fixture(params=[{"fusion": "sum"}, {"fusion_init": "xavier", "attribute_weights": True}], ids=str)
     def options(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         return dict(request.param)
 

@@ -191,18 +191,6 @@ def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: 
     )
 
 
-def test_sentence_transformers(folder: Path, clip: Path, tmp_path: Path) -> None:
-    st = pytest.importorskip("sentence_transformers")
-    model = st.SentenceTransformer(str(clip), device="cpu", local_files_only=True)
-    model.save(str(tmp_path / "st"))
-    check(
-        folder,
-        f"sentence-transformers:{tmp_path / 'st'}",
-        lambda image: model.encode(image, convert_to_tensor=True),
-        lambda text: model.encode(text, convert_to_tensor=True),
-    )
-
-
 def state(seed: int = 1) -> dict[str, Tensor]:
     """Tensors of the toy model in open_clip's format, each of which shows in the output."""
     model, generator = _open_clip.build(_open_clip.TOY, seed), torch.Generator().manual_seed(seed)
@@ -248,7 +236,6 @@ ABSENT = [
     ),
     ("transformers:org/clip@v2", "`hf download org/clip --revision v2`, or put its files into FOLDER and give tr"),
     ("transformers:./clip", "there is no such folder"),
-    ("sentence-transformers:clip-ViT-B-32", "`hf download sentence-transformers/clip-ViT-B-32`"),
     (
         "open_clip:ViT-B-32:openai",
         "or put the file anywhere and give weights=FILE model=ViT-B-32-quickgelu activation=q",
@@ -279,11 +266,8 @@ def test_what_is_not_there_is_one_line(folder: Path) -> None:
 
 
 def test_a_model_of_texts_alone(folder: Path, bert: Path) -> None:
-    pytest.importorskip("sentence_transformers")
     with pytest.raises(OptionError, match="a BertModel is no dual encoder"):
         embed_folder(Embed(folder=folder, encoder=f"transformers:{bert}", overwrite=True))
-    with pytest.raises(OptionError, match=r"encodes no images, but text alone: take one of both"):
-        embed_folder(Embed(folder=folder, encoder=f"sentence-transformers:{bert}", overwrite=True))
 
 
 def test_weights_that_are_not_whole(folder: Path, clip: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_sub_queries_and_how_they_move_the_query() -> None:
 def test_the_seed_decides_the_initial_weights_and_no_global_generator_is_touched() -> None:
     state = torch.random.get_rng_state()
     for weights in ("shipped", "random"):
-        one, same, other = (Tiny.load(weights=weights, seed=seed, fusion="combiner") for seed in (1, 1, 2))
+        one, same, other = (Tiny.load(weights=weights, seed=seed) for seed in (1, 1, 2))
         assert one.identity.sha256 == same.identity.sha256 != other.identity.sha256
         assert one.feature_key == same.feature_key
         assert (one.feature_key == other.feature_key) == (weights == "shipped")

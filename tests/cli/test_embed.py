@@ -344,7 +344,6 @@ def test_a_missing_library_is_named_with_its_extra(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for spec, module, extra in (
-        ("sentence-transformers:x/y", "sentence_transformers", "sentence-transformers"),
         ("transformers:x/y", "transformers", "full"),
         ("open_clip:x", "open_clip", "full"),
     ):

@@ -116,9 +116,10 @@ def test_every_system_starts_from_one_base(name: str) -> None:
     fusion, weights = "gated" if name == "hycole" else "sum", name == "dqe"
     assert (options["dim"], options["fusion"], options["hidden"]) == (16, fusion, 0)
     assert options["attribute_weights"] is weights
-    given = [{**base[0], "backbone": {"name": "vectors", "fusion": "combiner", "hidden": 8}}]  # a flag beats it
+    other = "sum" if fusion == "gated" else "gated"
+    given = [{**base[0], "backbone": {"name": "vectors", "fusion": other, "hidden": 8}}]  # a flag beats it
     whole, _ = with_system([{"system": name}, *given], Scenes())
-    assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == ("combiner", 8)
+    assert (whole["backbone"]["fusion"], whole["backbone"]["hidden"]) == (other, 8)
 
 
 def test_unknown_systems_are_named() -> None:
