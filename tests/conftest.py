@@ -190,11 +190,10 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A synthetic data set that trains in a moment: three categories of 32 images and 24 queries each."""
-    from negbench.datasets._synthesis import Spec, synthesize
+    from negbench.datasets._synthesis import Spec, ensure
 
-    out = tmp_path_factory.mktemp("toy") / "synthetic"
-    synthesize(out, Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12))
-    return out
+    spec = Spec(world=1, twins=2, train_images=32, train_queries=24, val_images=16, val_queries=12)
+    return ensure(tmp_path_factory.mktemp("toy"), spec)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""`negbench data`: make and check data sets, and store their features."""
+"""`negbench data`: fetch and check data sets, and store their features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from negbench.cli import command, output
-from negbench.command_options import EncodeData, FetchData, SynthesizeData, VerifyData
+from negbench.command_options import EncodeData, FetchData, VerifyData
 
 if TYPE_CHECKING:
     from negbench.datasets.verify import Verification
@@ -21,14 +21,7 @@ SHOWN = 10  # problems of one kind on the terminal
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(
-        help="Make and check data sets, and store their features.", no_args_is_help=True, rich_markup_mode=None
-    )
-    command.add(
-        group,
-        "synthesize",
-        SynthesizeData,
-        synthesize,
-        help="Write a synthetic data set of any size: rendered garments with known ground truth.",
+        help="Fetch and check data sets, and store their features.", no_args_is_help=True, rich_markup_mode=None
     )
     command.add(
         group,
@@ -81,23 +74,10 @@ def fetch(given: Mapping[str, Any]) -> None:
     typer.echo(f"use them with --dataset emoji --data-root {out}")
 
 
-def synthesize(given: Mapping[str, Any]) -> None:
-    """Write the folder."""
-    from rich.progress import Progress
-
-    from negbench.datasets._synthesis import Spec
-    from negbench.datasets._synthesis import synthesize as write
-
-    asked = SynthesizeData.parsed(given)
-    spec = Spec(**asked.model_dump(exclude={"out"}))
-    with Progress(transient=True) as progress:
-        task = progress.add_task("render", total=None)
-        write(asked.out, spec, lambda done, total: progress.update(task, completed=done, total=total))
-    typer.echo(f"wrote {asked.out}: use it with --dataset synthetic --data-root {asked.out}")
-
-
 def verify(given: Mapping[str, Any]) -> dict[str, Any]:
     """Check and print."""
+    from dataclasses import asdict
+
     from rich.console import Console
     from rich.progress import Progress
 
@@ -120,9 +100,9 @@ def verify(given: Mapping[str, Any]) -> dict[str, Any]:
             workers=asked.workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    document = asdict(found)
     if asked.out is not None:
-        files.write_json(asked.out, found.to_dict(manifest=True))
-    document = found.to_dict(manifest=False)
+        files.write_json(asked.out, document)
     if not output.wants_json():
         _print(found, asked.out)
     if found.problems:
@@ -150,14 +130,12 @@ def encode(given: Mapping[str, Any]) -> None:
     config = resolved(build_config([whole]))
 
     def planned(plan: EncodingPlan) -> None:
-        if asked.verify:
-            typer.echo(f"{plan.damaged} damaged shards thrown away")
         size = f"{plan.bytes / 2**20:,.1f} MiB"
         typer.echo(f"{plan.images:,} images, {plan.missing:,} to encode, {size} in {plan.store.folder}")
 
     where = executor_of(asked.executor, asked.address, None)
     with stages("") as display, display.stage("encode") as advance:
-        report = fill(config, asked.splits.split(","), where, verify=asked.verify, planned=planned, progress=advance)
+        report = fill(config, asked.splits.split(","), where, planned=planned, progress=advance)
     typer.echo(
         f"encoded {report.encoded:,} at {report.images_per_second:,.1f} images/s; "
         f"{report.reused:,} were stored before; {report.seconds:,.1f} s in all, {report.bytes / 2**20:,.1f} MiB written"
@@ -169,7 +147,7 @@ def _print(found: Verification, out: Path | None) -> None:
         gallery = " / ".join(f"{name} {size:,}" for name, size in each.gallery.items())
         counts = "" if each.published else " (no published counts to compare with)"
         typer.echo(f"{each.split}: {each.identity}, {each.queries:,} queries, gallery {gallery}{counts}")
-    typer.echo(f"{len(found.manifest):,} images checked")
+    typer.echo(f"{found.images:,} images checked")
     for note in found.notes:
         typer.echo(f"note: {note}")
     kinds: dict[str, list[Any]] = {}
@@ -178,7 +156,7 @@ def _print(found: Verification, out: Path | None) -> None:
     for kind, problems in kinds.items():
         typer.echo(f"{kind}: {len(problems):,}")
         for problem in problems[:SHOWN]:
-            where = f"{', '.join(problem.splits)}: " if problem.splits else ""
+            where = f"{problem.split}: " if problem.split else ""
             typer.echo(f"  {where}{problem.detail}")
         if len(problems) > SHOWN:
             typer.echo(f"  ... {len(problems) - SHOWN:,} more; --out FILE or --json has all")

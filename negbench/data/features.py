@@ -137,7 +137,7 @@ class FeatureStore:
         device: torch.device | str | None = None,
         batch_size: int = 64,
         workers: int | None = None,
-        progress: Progress | None = None,
+        progress: Progress = lambda count: None,
         among_others: bool = False,
     ) -> EncodeReport:
         """Encode what is not stored yet. One process encodes at a time; those that wait reuse what it stored.
@@ -169,7 +169,7 @@ class FeatureStore:
         if lacking:
             with nullcontext() if among_others else self.writing():
                 lacking = {content: image for content, image in lacking.items() if content not in self._row}
-                _advance(progress, len(images) - len(lacking))
+                progress(len(images) - len(lacking))
                 begun = time.perf_counter()
                 if lacking:
                     need = ((len(lacking), "images"), (self.image_bytes, "bytes"))
@@ -180,7 +180,7 @@ class FeatureStore:
                 spent = time.perf_counter() - begun
             self._refresh()
         else:
-            _advance(progress, len(images))
+            progress(len(images))
         return EncodeReport(
             encoded=encoded,
             reused=len(images) - encoded,
@@ -193,12 +193,9 @@ class FeatureStore:
         """[len(ids)] int64, row of each image in this store as it is now (a later `ensure` may renumber).
 
         Raises:
-            NegbenchError: ids that no `ensure` or `missing` has named, or whose features are not stored.
+            NegbenchError: ids whose features are not stored, or that no `ensure` or `missing` has named.
         """
-        unknown = [image for image in ids if image not in self._content]
-        if unknown:
-            raise NegbenchError(f"{len(unknown)} images were never given to `ensure`, the first: '{unknown[0]}'")
-        found = [self._row.get(self._content[image], -1) for image in ids]
+        found = [self._row.get(self._content.get(image, b""), -1) for image in ids]
         lacking = [image for image, row in zip(ids, found, strict=True) if row < 0]
         if lacking:
             raise NegbenchError(
@@ -231,20 +228,6 @@ class FeatureStore:
             for part in torch.split(torch.arange(len(unique)), max(1, _LOAD_BYTES // self.image_bytes)):
                 held[part[0] : part[-1] + 1] = mapped.gather(unique[part], mapped.buffer(len(part)))
         return StoredFeatures(held, position, device)
-
-    def verify(self) -> list[str]:
-        """Read every shard and compare it with its checksum; remove the damaged ones, so that they are encoded anew.
-
-        Returns:
-            Names of the removed shards.
-        """
-        with self.writing() as removed:
-            _held.cache_clear()
-            self._check(list(self._row))
-            for name, why in list(self._damaged.items()):
-                self._remove(name, why)
-                removed.append(name)
-        return removed
 
     # --- shards --------------------------------------------------------------------------------------------------
 
@@ -318,7 +301,7 @@ class FeatureStore:
             raise NegbenchError(f"{error}; the finished shards are kept: make room and run again") from error
 
     @contextmanager
-    def writing(self) -> Iterator[list[str]]:
+    def writing(self) -> Iterator[None]:
         """Hold the writer's lock, with the folder looked at and cleared of damaged and half-written files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -326,16 +309,12 @@ class FeatureStore:
             raise NegbenchError(f"cannot write {self.folder}: {error.strerror}; set NEGBENCH_CACHE") from error
         with locked(self.folder / ".lock"):
             self._refresh()
-            removed = list(self._damaged)
-            for name in removed:
-                self._remove(name, self._damaged[name])
-            yield removed
-
-    def _remove(self, name: str, why: str) -> None:
-        _log.warning("removing %s: %s", self.folder / name, why)
-        (self.folder / name).unlink(missing_ok=True)
-        self._shards.pop(name, None)
-        self._damaged.pop(name, None)
+            for name, why in self._damaged.items():
+                _log.warning("removing %s: %s", self.folder / name, why)
+                (self.folder / name).unlink(missing_ok=True)
+                self._shards.pop(name, None)
+            self._damaged.clear()
+            yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,29 +352,25 @@ def _sha256(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().data).hexdigest()
 
 
-def _advance(progress: Progress | None, count: int) -> None:
-    if progress is not None and count:
-        progress(count)
-
-
 # --- encoding ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Job:
     """One writer's pass over the images that are not stored."""
 
-    store: FeatureStore
-    backbone: Backbone
-    device: torch.device
-    batch_size: int
-    workers: int | None
+    def __init__(
+        self, store: FeatureStore, backbone: Backbone, device: torch.device, batch_size: int, workers: int | None
+    ) -> None:
+        self.store, self.backbone, self.device = store, backbone.to(device), device
+        self.batch_size, self.workers = batch_size, workers
+        # the shard in progress
+        self._contents: list[bytes] = []
+        self._features: list[Tensor] = []
+        self._begun = time.perf_counter()
 
-    def run(self, items: Sequence[tuple[bytes, str, Path]], progress: Progress | None) -> int:
+    def run(self, items: Sequence[tuple[bytes, str, Path]], progress: Progress) -> int:
         """Encode (content, id, file) triples and store them; the number stored. See `FeatureStore.ensure`."""
         unreadable: list[str] = []
-        pending = _Pending(self.store)
-        self.backbone.to(self.device)
         try:
             with self.backbone.evaluating(), torch.inference_mode():
                 paths, pinned = [path for _, _, path in items], self.device.type == "cuda"
@@ -405,14 +380,31 @@ class _Job:
                         break
                     if batch.pixels is not None:
                         chosen = [items[position] for position in batch.positions]
-                        pending.add([content for content, _, _ in chosen], self._encode(batch.pixels, chosen))
-                        _advance(progress, len(chosen))
+                        self._add([content for content, _, _ in chosen], self._encode(batch.pixels, chosen))
+                        progress(len(chosen))
         finally:
-            pending.flush()  # also on Ctrl-C, or an image outside the range: what is encoded is kept
+            self._flush()  # also on Ctrl-C, or an image outside the range: what is encoded is kept
         if unreadable:
             more = f" (and {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""
             raise DataError(f"{unreadable[0]}{more}")
         return len(items)
+
+    def _add(self, contents: Sequence[bytes], features: Tensor) -> None:
+        """Take a batch; write a shard when it is large or old enough."""
+        limit = max(1, _SHARD_BYTES // self.store.image_bytes)
+        if self._contents and len(self._contents) + len(contents) > limit:
+            self._flush()
+        self._contents += contents
+        self._features.append(features)
+        if len(self._contents) >= limit or time.perf_counter() - self._begun > _SHARD_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what there is. Forgets it even if that fails: a second attempt would fail again."""
+        contents, features = self._contents, self._features
+        self._contents, self._features, self._begun = [], [], time.perf_counter()
+        if contents:
+            self.store._write(contents, torch.cat(features))
 
     def _encode(self, pixels: Tensor, items: Sequence[tuple[bytes, str, Path]]) -> Tensor:
         """[b, 3, H, W] -> [b, L, C] float16 on the CPU."""
@@ -433,33 +425,6 @@ class _Job:
             most = torch.finfo(_DTYPE).max
             raise NegbenchError(f"image '{image}' ({path}) has {what}: the store keeps up to {most:g} (float16)")
         return stored.cpu()
-
-
-class _Pending:
-    """Features of the shard in progress."""
-
-    def __init__(self, store: FeatureStore) -> None:
-        self._store = store
-        self._contents: list[bytes] = []
-        self._features: list[Tensor] = []
-        self._begun = time.perf_counter()
-
-    def add(self, contents: Sequence[bytes], features: Tensor) -> None:
-        """Take a batch; write a shard when it is large or old enough."""
-        limit = max(1, _SHARD_BYTES // self._store.image_bytes)
-        if self._contents and len(self._contents) + len(contents) > limit:
-            self.flush()
-        self._contents += contents
-        self._features.append(features)
-        if len(self._contents) >= limit or time.perf_counter() - self._begun > _SHARD_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what there is. Forgets it even if that fails: a second attempt would fail again."""
-        contents, features = self._contents, self._features
-        self._contents, self._features, self._begun = [], [], time.perf_counter()
-        if contents:
-            self._store._write(contents, torch.cat(features))
 
 
 def _device_of(backbone: Backbone) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 
 Protocol = Literal["original", "val"]
-CaptionMode = Literal["joined", "comma", "random4"]
+CaptionMode = Literal["joined", "comma"]
 Corpus = Literal["targets", "images"]
 
 CATEGORIES = ("dress", "shirt", "toptee")
@@ -32,7 +31,6 @@ TREE = (
 TEMPLATES: Mapping[CaptionMode, str] = {
     "joined": "'Caption 0 and caption 1', each stripped of '.?, '",
     "comma": "'caption 0, caption 1.', each stripped of '.?, '",
-    "random4": "train: one of 'A and b', 'B and a', 'A', 'B' per query and epoch, each stripped of '.?, '",
 }
 
 
@@ -64,11 +62,6 @@ class FashionIQOptions:
         check_option("protocol", self.protocol, self.protocol == "original" or self.split != "test", "original on test")
 
     @property
-    def mode(self) -> CaptionMode:
-        """Caption mode in force: outside train nothing is drawn, so that random4 reads as joined."""
-        return "joined" if self.caption_mode == "random4" and self.split != "train" else self.caption_mode
-
-    @property
     def gallery_rule(self) -> str:
         """How a category's gallery is made, in words."""
         if self.split == "train":
@@ -89,12 +82,7 @@ class FashionIQOptions:
 
 @dataclass(frozen=True, eq=False)
 class FashionIQFormat(Dataset):
-    """A data set in FashionIQ's file format: one gallery group per category, recall at 10 and 50.
-
-    `caption_mode` says how texts are made from the captions (see `FashionIQ.load`).
-    """
-
-    caption_mode: CaptionMode = "joined"
+    """A data set in FashionIQ's file format: one gallery group per category, recall at 10 and 50."""
 
     @classmethod
     def from_files(cls, root: Path | None, card: DatasetCard, options: FashionIQOptions) -> Self:
@@ -113,7 +101,7 @@ class FashionIQFormat(Dataset):
         parts = {name: _read_category(reader, name, options, relevance.get(name)) for name in options.categories}
         queries = [query for own, _ in parts.values() for query in own]
         images, groups = columns_of({name: gallery for name, (_, gallery) in parts.items()})
-        data = cls(card, options.split, queries, images, groups, reader.content, caption_mode=options.mode)
+        data = cls(card, options.split, queries, images, groups, reader.content)
         found = ImageFiles.scan(reader.root, files=reader.files, tree=TREE) if options.images else None
         return data.loaded(found, reader.root, allow_missing=options.allow_missing)
 
@@ -129,16 +117,6 @@ class FashionIQFormat(Dataset):
         each = {f"{c}/recall_at_{k}": Metric((hits(k),), group=c) for c in ranks.groups for k in RECALLS}
         means = {f"average/recall_at_{k}": Metric((hits(k),), over="groups") for k in RECALLS}
         return each | means | {"average/recall": Metric(tuple(hits(k) for k in RECALLS), over="groups")}
-
-    def at_epoch(self, epoch: int, seed: int) -> Self:
-        """With caption mode random4 every text is one of four forms, drawn anew for each epoch.
-
-        The form is a function of (seed, epoch, query id) alone: equal on every machine and for every part of the split.
-        """
-        if self.caption_mode != "random4":
-            return self
-        drawn = [dataclasses.replace(query, text=_random4(query, epoch, seed)) for query in self.queries]
-        return dataclasses.replace(self, queries=drawn)
 
 
 def joined(first: str, second: str) -> str:
@@ -161,22 +139,6 @@ def listed(first: str, second: str) -> str:
     return f"{first.strip('.?, ')}, {second.strip('.?, ')}."
 
 
-def alone(caption: str) -> str:
-    """One caption as a text of its own.
-
-    Example:
-        >>> alone("is Darker.")
-        'Is darker'
-    """
-    return caption.strip(".?, ").capitalize()
-
-
-def _random4(query: Query, epoch: int, seed: int) -> str:
-    first, second = query.captions
-    forms = (joined(first, second), joined(second, first), alone(first), alone(second))
-    return forms[hashlib.sha256(f"{seed}/{epoch}/{query.id}".encode()).digest()[0] % 4]
-
-
 # --- files -------------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +148,8 @@ def _read_category(
     """Queries and gallery of one category."""
     split = options.split
     path = reader.root / "captions" / f"cap.{category}.{split}.json"
-    queries = [_query(entry, index, path, category, options) for index, entry in enumerate(reader.entries(path))]
+    entries = enumerate(reader.entries(path))
+    queries = [_query(entry, where, f"{category}-{split}-{n:05d}", category, options) for n, (where, entry) in entries]
     if options.whole_split:
         split_path = reader.root / "image_splits" / f"split.{category}.{split}.json"
         gallery = reader.image_ids(split_path)
@@ -204,16 +167,15 @@ def _read_category(
     return queries, gallery
 
 
-def _query(entry: Mapping[str, Any], index: int, path: Path, category: str, options: FashionIQOptions) -> Query:
-    where = f"{path}: entry {index}"
+def _query(entry: Mapping[str, Any], where: str, name: str, category: str, options: FashionIQOptions) -> Query:
     captions = strings(get(entry, "captions", list, where), f"{where}: key 'captions'")
     if len(captions) != 2:
         raise DataError(f"{where}: key 'captions': want 2 captions, got {quoted(list(captions))}")
     closed = options.split == "test" and "target" not in entry
     return Query(
-        id=f"{category}-{options.split}-{index:05d}",
+        id=name,
         reference=image_id(get(entry, "candidate", str, where), f"{where}: key 'candidate'"),
-        text=(listed if options.mode == "comma" else joined)(*captions),
+        text=(listed if options.caption_mode == "comma" else joined)(*captions),
         target=None if closed else image_id(get(entry, "target", str, where), f"{where}: key 'target'"),
         group=category,
         captions=captions,

@@ -26,13 +26,10 @@ MEASURES = (
     "preference_rate_with_ties",
     "preference_rate_equal_recall",
     "chance",
-    "first_higher",
-    "ties",
     "accuracy",
     "accuracy_low",
     "accuracy_high",
     "spearman",
-    "spearman_p",
 )
 
 _BLOCK = 256  # queries scored at once
@@ -53,6 +50,11 @@ class Judgement:
     sets: tuple[tuple[str, ...], tuple[str, ...]]
     ratings: tuple[int, int]
     first: bool
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Those of both sets."""
+        return (*self.sets[0], *self.sets[1])
 
     @property
     def consistent(self) -> bool:
@@ -143,10 +145,8 @@ class PreferenceFormat(Dataset):
             eq. 8; preference_rate_equal_recall: given S1 > S2 where both sets hold the target or neither does, CIRQRS
             eq. 9.
             chance: share of judgements for set 1, what these three rates are for a scorer that knows nothing.
-            first_higher, ties: shares of judgements with S1 > S2 and S1 = S2.
             accuracy: symmetric, a tie counts one half; accuracy_low, accuracy_high: its 95 % interval, participants
-            drawn again. spearman, spearman_p: of the scores of all sets with their Likert scores (the p-value takes
-            sets as independent).
+            drawn again. spearman: of the scores of all sets with their Likert scores.
         """
         rows = {"all": torch.ones(len(self.queries), dtype=torch.bool), "consistent": self.consistent}
         return {f"{part}/{name}": value for part in PARTS for name, value in self._measures(sets, rows[part]).items()}
@@ -157,17 +157,14 @@ class PreferenceFormat(Dataset):
         names = [name for name, kept in zip(self.participants, rows.tolist(), strict=True) if kept]
         number = {name: index for index, name in enumerate(dict.fromkeys(names))}
         interval = clustered_interval(right, torch.tensor([number[name] for name in names], dtype=torch.int64))
-        correlation = spearman(sets, self.ratings[rows])
         values = (
             preference_rate(sets, first),
             preference_rate(sets, first, ties=True),
             preference_rate(sets, first, among=hits[:, 0] == hits[:, 1]),
             float(first.double().mean()),
-            float((sets[:, 0] > sets[:, 1]).double().mean()),
-            float((sets[:, 0] == sets[:, 1]).double().mean()),
             float(right.mean()),
             *interval,
-            *correlation,
+            spearman(sets, self.ratings[rows]).value,
         )
         return dict(zip(MEASURES, values, strict=True))
 

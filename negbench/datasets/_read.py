@@ -120,19 +120,12 @@ class Reader:
 
     def json(self, path: Path) -> Any:
         """Parsed JSON of a file. Raises DataError where it is absent, not UTF-8 or not JSON, with line and column."""
-        try:
-            return json.loads(self.text(path))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}; download it again"
-            ) from error
-        except (RecursionError, ValueError) as error:
-            raise DataError(f"{path} is not valid JSON: {str(error).splitlines()[0]}; download it again") from error
+        return parsed(self.text(path), str(path))
 
-    def entries(self, path: Path) -> list[dict[str, Any]]:
-        """A JSON list of objects."""
-        data = typed(self.json(path), list, str(path))
-        return [typed(entry, dict, f"{path}: entry {index}") for index, entry in enumerate(data)]
+    def entries(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
+        """(place, object) of every entry of a JSON list of objects."""
+        places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(typed(self.json(path), list, str(path))))
+        return [(where, typed(entry, dict, where)) for where, entry in places]
 
     def lines(self, path: Path) -> list[tuple[str, str]]:
         """(place, line) of every line of a text file that is not blank."""
@@ -143,6 +136,16 @@ class Reader:
         """A JSON list of distinct image ids."""
         data = typed(self.json(path), list, str(path))
         return once([image_id(value, f"{path}: entry {index}") for index, value in enumerate(data)], "image", path)
+
+
+def parsed(text: str, where: str) -> Any:
+    """A JSON text. Raises DataError with the place in it."""
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise DataError(
+            f"{where} is not valid JSON ({str(error).splitlines()[0]}): correct or fetch it again"
+        ) from error
 
 
 def once(names: Sequence[str], what: str, path: Path) -> list[str]:

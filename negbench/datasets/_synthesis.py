@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -36,7 +36,6 @@ from negbench.files import locked
 GENERATOR = 2  # raised by every change that moves a pixel, a word, a query or an id
 MANIFEST = "synthetic.json"
 SPLITS = ("train", "val")
-Progress = Callable[[int, int], None]
 
 _HUFFMAN = 2  # zlib's Z_HUFFMAN_ONLY: for noisy pixels the fastest, and the smallest
 _CHANGES = (1, 1, 1, 2, 2, 2, 2, 3, 3)  # how many attributes a query changes, by weight
@@ -365,27 +364,6 @@ def _queries(
 # --- the folder --------------------------------------------------------------------------------------------------
 
 
-def synthesize(out: Path, spec: Spec, progress: Progress | None = None) -> Manifest:
-    """Write the data set in FashionIQ's layout; the folder appears complete or not at all.
-
-    Args:
-        out: folder to make; it must not exist, or be empty.
-        spec: what to make.
-        progress: called with (images written, images in all).
-
-    Raises:
-        DataError: `out` holds something already, or cannot be written.
-        OptionError: more different garments are needed than there are.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is there already: name a new folder, or delete it first")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return _build(out.resolve(), spec, progress)
-    except OSError as error:
-        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
-
-
 def ensure(cache: Path, spec: Spec) -> Path:
     """Folder of the data set below `cache`, built if it is not there; of several processes one builds, others wait.
 
@@ -399,7 +377,7 @@ def ensure(cache: Path, spec: Spec) -> Path:
                 for left_over in cache.glob(f".{spec.folder}.building-*"):  # its maker died: it would hold the lock
                     shutil.rmtree(left_over)
                 if not folder.exists():
-                    _build(folder, spec, None)
+                    _build(folder, spec)
         except (OSError, NegbenchError) as error:  # the latter from the lock's folder
             if isinstance(error, DataError):
                 raise
@@ -423,8 +401,9 @@ def check(folder: Path) -> Manifest:
             raise DataError(f"{folder} was made by generator {generator}, this is {GENERATOR}: {mend}")
         manifest = Manifest(generator, Spec(**raw["spec"]), files, str(raw["pixels"]))
     except (FileNotFoundError, NotADirectoryError) as error:
-        make = f"`negbench data synthesize --out {folder}`"
-        raise DataError(f"{folder} has no {MANIFEST}: make it with {make} (delete a damaged one first)") from error
+        raise DataError(
+            f"{folder} has no {MANIFEST}: leave root out, and the data set is built in the cache"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OptionError) as error:
         raise DataError(f"{path} is damaged: {mend}") from error
     for name, digest in files.items():
@@ -434,20 +413,19 @@ def check(folder: Path) -> Manifest:
     return manifest
 
 
-def _build(folder: Path, spec: Spec, progress: Progress | None) -> Manifest:
+def _build(folder: Path, spec: Spec) -> None:
     """Write beside the folder, then rename."""
     building = folder.parent / f".{folder.name}.building-{uuid.uuid4().hex[:8]}"
     building.mkdir()
     try:
         parts = [plan(spec, split, category) for split in SPLITS for category in CATEGORIES]
         files = _write_annotations(building, parts)
-        manifest = Manifest(GENERATOR, spec, files, _write_images(building, spec, parts, progress))
+        manifest = Manifest(GENERATOR, spec, files, _write_images(building, spec, parts))
         _write_json(building / MANIFEST, asdict(manifest))
         building.rename(folder)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return manifest
 
 
 def _write_annotations(folder: Path, parts: list[WorldPart]) -> dict[str, str]:
@@ -479,12 +457,11 @@ def _write_json(path: Path, content: Any) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _write_images(folder: Path, spec: Spec, parts: list[WorldPart], progress: Progress | None) -> str:
+def _write_images(folder: Path, spec: Spec, parts: list[WorldPart]) -> str:
     """Every picture as PNG; returns the SHA-256 over the pixels of all."""
     from PIL import Image
 
     digest = hashlib.sha256()
-    done, total = 0, sum(len(part.images) for part in parts)
     for part in parts:
         target = folder / "images" / part.category
         target.mkdir(parents=True, exist_ok=True)
@@ -492,7 +469,4 @@ def _write_images(folder: Path, spec: Spec, parts: list[WorldPart], progress: Pr
             pixels = render(garment(spec, part, index))
             digest.update(pixels.tobytes())
             Image.fromarray(pixels).save(target / f"{image}.png", compress_type=_HUFFMAN)
-            done += 1
-            if progress is not None:
-                progress(done, total)
     return digest.hexdigest()

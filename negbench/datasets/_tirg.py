@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from negbench.contracts import Query
@@ -21,7 +20,6 @@ from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.ragged import Ragged
 from negbench.metrics.ranks import sorted_rows
 
 Wording = Literal["hycole", "tirg"]
@@ -213,7 +211,7 @@ class Language:
 
 
 @dataclass(frozen=True)
-class Edits:
+class Edits(Generic[T]):
     """All (source, target) pairs of images whose classes are one edit apart, held without listing them.
 
     A family is a set of classes that become equal when one word is taken out: captions that share the rest of their
@@ -221,22 +219,16 @@ class Edits:
     grows with the number of memberships (words in all captions), not with the number of pairs.
 
     Args:
-        images_of: class -> indices of its images that may be targets.
-        families_of: class -> families in which it has a neighbour.
-        word_in: aligned with `families_of.values`: the word that the class has in that family.
-        members_of: family -> its classes that have a target.
-        word_of: aligned with `members_of.values`: the word that each has.
-        sources: indices of the images that have a neighbour.
-        class_of: [images] int64.
+        labels: class of each image.
+        targets: class -> indices of its images that may be targets.
+        families: class -> families in which it has a neighbour, each with the word that the class has in it.
+        members: family -> its classes that have a target, each with its word.
     """
 
-    images_of: Ragged
-    families_of: Ragged
-    word_in: Tensor
-    members_of: Ragged
-    word_of: Tensor
-    sources: Tensor
-    class_of: Tensor
+    labels: Sequence[T]
+    targets: Mapping[T, Sequence[int]]
+    families: Mapping[T, Sequence[tuple[Hashable, str]]]
+    members: Mapping[Hashable, Sequence[tuple[T, str]]]
 
     @classmethod
     def between(
@@ -244,7 +236,7 @@ class Edits:
         labels: Sequence[T],
         split: Callable[[T], Iterable[tuple[Hashable, str]]],
         targets: Callable[[int], bool] = lambda image: True,
-    ) -> Edits:
+    ) -> Edits[T]:
         """Index the classes of images.
 
         Args:
@@ -255,70 +247,38 @@ class Edits:
         Raises:
             DataError: no class has a neighbour.
         """
-        # numbers for classes and words, so that drawing is arithmetic on tensors
-        number: dict[T, int] = {}
-        class_of = [number.setdefault(label, len(number)) for label in labels]
-        images: list[list[int]] = [[] for _ in number]
-        for image, own in enumerate(class_of):
+        images: dict[T, list[int]] = {}
+        for image, label in enumerate(labels):
             if targets(image):
-                images[own].append(image)
-        words: dict[str, int] = {}
-        families: dict[Hashable, list[tuple[int, int]]] = {}
-        for label, index in number.items():
-            for family, word in dict.fromkeys(split(label)):
-                families.setdefault(family, []).append((index, words.setdefault(word, len(words))))
-        neighbours: list[list[tuple[int, int]]] = [[] for _ in number]
-        members: list[list[tuple[int, int]]] = []
-        for family_members in families.values():
-            offered = [member for member in family_members if images[member[0]]]
-            new = {taken for _, taken in offered}
-            asking = [(own, taken) for own, taken in family_members if len(new) > (taken in new)]
-            for own, taken in asking:
-                neighbours[own].append((len(members), taken))
-            if asking:
-                members.append(offered)
-        if not members:
+                images.setdefault(label, []).append(image)
+        places = {label: dict.fromkeys(split(label)) for label in dict.fromkeys(labels)}
+        members: dict[Hashable, list[tuple[T, str]]] = {}
+        for label in images:
+            for family, word in places[label]:
+                members.setdefault(family, []).append((label, word))
+        families = {
+            label: [(f, word) for f, word in own if any(other != word for _, other in members.get(f, ()))]
+            for label, own in places.items()
+        }
+        if not any(families.values()):
             raise DataError("no two classes of images are one word apart: there is no training pair")
-        return cls(
-            images_of=Ragged.of(images),
-            families_of=Ragged.of([family for family, _ in row] for row in neighbours),
-            word_in=torch.tensor([word for row in neighbours for _, word in row], dtype=torch.int64),
-            members_of=Ragged.of([index for index, _ in row] for row in members),
-            word_of=torch.tensor([word for row in members for _, word in row], dtype=torch.int64),
-            sources=torch.tensor([i for i, c in enumerate(class_of) if neighbours[c]], dtype=torch.int64),
-            class_of=torch.tensor(class_of, dtype=torch.int64),
-        )
+        return cls(labels, images, families, members)
 
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Training pairs, with repeats as chance has it, in the order of TIRG's sampler.
+    def draw(self, count: int, chance: random.Random) -> list[tuple[int, int]]:
+        """`count` training pairs, indices of images, with repeats as chance has it, in the order of TIRG's sampler.
 
         A random image that has a neighbour; a random family of its class and a random class of that family, both again
         until the word differs; a random image of that class.
-
-        Args:
-            count: number of pairs.
-            generator: the only source of chance.
-
-        Returns:
-            (sources [count], targets [count]) int64 indices of images.
         """
-        source = self.sources[torch.randint(len(self.sources), (count,), generator=generator)]
-        chosen = torch.full((count,), -1, dtype=torch.int64)
-        waiting = torch.arange(count)
-        while len(waiting):  # a source's family offers another word, so that every round settles a share of what waits
-            family = _pick(self.families_of, self.class_of[source[waiting]], generator)
-            member = _pick(self.members_of, self.families_of.values[family], generator)
-            differs = self.word_of[member] != self.word_in[family]
-            chosen[waiting[differs]] = self.members_of.values[member[differs]]
-            waiting = waiting[~differs]
-        return source, self.images_of.values[_pick(self.images_of, chosen, generator)]
+        sources = [image for image, label in enumerate(self.labels) if self.families[label]]
+        return [(source, self._target(source, chance)) for source in chance.choices(sources, k=count)]
 
-
-def _pick(rows: Ragged, index: Tensor, generator: torch.Generator) -> Tensor:
-    """For each row named by `index`, the position in `rows.values` of one of its values, each as likely."""
-    lengths = rows.lengths[index]
-    slot = (torch.rand(len(index), generator=generator, dtype=torch.float64) * lengths).long()
-    return rows.offsets[index] + torch.minimum(slot, lengths - 1)
+    def _target(self, source: int, chance: random.Random) -> int:
+        while True:
+            family, word = chance.choice(self.families[self.labels[source]])
+            label, other = chance.choice(self.members[family])
+            if other != word:
+                return chance.choice(self.targets[label])
 
 
 @dataclass(frozen=True)
@@ -341,7 +301,7 @@ class TrainingPairs:
         return len(self.labels.images)
 
     @cached_property
-    def edits(self) -> Edits:
+    def edits(self) -> Edits[tuple[str, str]]:
         """All pairs that there are. Raises DataError where there is none."""
         labels = self.labels
         kinds = labels.kinds or [""] * len(labels.images)
@@ -357,13 +317,11 @@ class TrainingPairs:
         Raises:
             DataError: no two classes are one word apart.
         """
-        key = "/".join(map(str, (0, *epoch_and_seed)))
-        generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big"))
-        sources, targets = self.edits.draw(count, generator)
+        chance = random.Random("/".join(map(str, (0, *epoch_and_seed))))  # by a string: the same on every machine
         prefix = f"train-{epoch_and_seed[0]}" if epoch_and_seed else "train"
         captions, words = self.labels.captions, self.language
         queries = []
-        for number, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
+        for number, (source, target) in enumerate(self.edits.draw(count, chance)):
             images = self.labels.images[source], self.labels.images[target]
             before, after = captions[source], captions[target]
             query = self.labels.query(f"{prefix}-{number:07d}", images, (before, after), words)

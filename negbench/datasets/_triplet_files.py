@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from negbench.contracts import check_option
-from negbench.datasets._read import Reader, quoted
+from negbench.datasets._read import Reader, parsed, quoted, typed
 from negbench.datasets.image_files import relative_path
 from negbench.errors import DataError, OptionError
 
@@ -26,7 +25,7 @@ SEPARATOR = ";"  # of a list within one cell of a CSV file
 
 @dataclass(frozen=True)
 class TripletRow:
-    """One triplet, checked. `where` is its place in the file, `number` the line, from 1."""
+    """One triplet, checked. `where` is its place in the file, `number` its last line, from 1."""
 
     where: str
     number: int
@@ -109,39 +108,25 @@ def _renamed(columns: str) -> dict[str, str]:
 
 def _jsonl(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in enumerate(reader.text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}: line {number}, column {error.colno}: not valid JSON: {error.msg}") from error
-        except (RecursionError, ValueError) as error:
-            raise DataError(f"{path}: line {number}: not valid JSON: {str(error).splitlines()[0]}") from error
-        if not isinstance(entry, dict):
-            raise DataError(f"{path}: line {number}: want an object, got {quoted(entry)}")
-        yield number, {names.get(name, name): value for name, value in entry.items()}
+        if line.strip():
+            where = f"{path}: line {number}"
+            entry = typed(parsed(line, where), dict, where)
+            yield number, {names.get(name, name): value for name, value in entry.items()}
 
 
 def _csv(reader: Reader, path: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     text = reader.text(path)
-    first = text.lstrip().partition("\n")[0]
-    records = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=max(",;\t", key=first.count))
-    header: list[str] | None = None
-    start = 1
+    separator = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    records = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
         for record in records:
-            number, start = start, records.line_num + 1  # a quoted cell may span lines: a record is named by its first
-            if not record:
-                continue
-            if header is None:
-                header = [names.get(name.strip(), name.strip()) for name in record]
-                _check_header(header, f"{path}: line {number}")
-                continue
-            if len(record) != len(header):
-                raise DataError(f"{path}: line {number}: {len(record)} cells where the header has {len(header)}")
-            yield number, {name: _cell(name, value) for name, value in zip(header, record, strict=True)}
+            if None in record or None in record.values():
+                want = len(records.fieldnames or ())
+                raise DataError(f"{path}: line {records.line_num}: want {want} cells, as many as the header has")
+            own = {names.get(name.strip(), name.strip()): value for name, value in record.items()}
+            yield records.line_num, {name: _cell(name, value) for name, value in own.items()}
     except csv.Error as error:
-        raise DataError(f"{path}: line {start}: not valid CSV: {error}") from error
+        raise DataError(f"{path}: line {records.line_num}: not valid CSV: {error}") from error
 
 
 def _cell(column: str, value: str) -> Any:
@@ -149,15 +134,6 @@ def _cell(column: str, value: str) -> Any:
     if not value.strip():
         return None
     return [name.strip() for name in value.split(SEPARATOR) if name.strip()] if column == "relevant" else value
-
-
-def _check_header(names: list[str], where: str) -> None:
-    for name in REQUIRED:
-        if name not in names:
-            raise DataError(f"{where}: column '{name}' is missing (it has {quoted(names)})")
-    for name in REQUIRED + OPTIONAL:
-        if names.count(name) > 1:
-            raise DataError(f"{where}: column '{name}' is there twice")
 
 
 # --- rows --------------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from negbench.contracts import Query, check_option
-from negbench.datasets._read import Reader, check_choice, get, once, quoted, typed
+from negbench.datasets._read import Reader, get, once, quoted, typed
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import ScoreBlock, columns_of
@@ -19,18 +20,12 @@ from negbench.metrics.query_ranks import QueryRanks
 
 PAPER = "Baldrati et al., Zero-Shot Composed Image Retrieval with Textual Inversion, ICCV 2023"
 
-TextMode = Literal["caption", "shared_concept"]
-
 SPLITS = ("val", "test")
 GROUP = "all"
 CUTOFFS = (5, 10, 25, 50)
 SUBMITTED = 50  # ids per query that the test server takes
 INFO = "image_info_unlabeled2017.json"
 TREE = f"annotations/SPLIT.json, COCO2017_unlabeled/annotations/{INFO}, COCO2017_unlabeled/unlabeled2017/ID.jpg"
-TEMPLATES: Mapping[TextMode, str] = {
-    "caption": "the relative caption, stripped",
-    "shared_concept": "'find CONCEPT but CAPTION'",
-}
 
 _QUERIES = {"val": 220, "test": 800}
 _GALLERY = 123_403  # COCO 2017 unlabeled
@@ -40,6 +35,22 @@ _ID_BOUND = 10**12  # COCO's file names have twelve digits
 _METRICS = {f"map_at_{k}": Metric((precision(k),)) for k in CUTOFFS} | {
     f"recall_at_{k}": Metric((hits(k),)) for k in CUTOFFS
 }
+
+
+CARD = DatasetCard(
+    name="circo",
+    protocol="caption",
+    version="1",
+    source="https://github.com/miccunifi/CIRCO",
+    licence="CC BY-NC 4.0 (annotations); the images are COCO's",
+    citation=PAPER,
+    gallery="COCO 2017 unlabeled",
+    exclude_reference=False,  # the authors' evaluation keeps it
+    text_template="the relative caption, stripped",
+    metrics=tuple(_METRICS),
+    main="map_at_5",
+    expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +65,6 @@ class Circo(Submittable):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        text: TextMode = "caption",
     ) -> Self:
         """Read one split of the published annotation files; `images` and `allow_missing` are `Dataset.load`'s.
 
@@ -63,21 +73,16 @@ class Circo(Submittable):
         Args:
             root: folder that holds `annotations` and `COCO2017_unlabeled`.
             split: val or test (whose ground truths are closed: see `submission`).
-            text: `caption`, the relative caption alone (SEARLE), or `shared_concept`, "find CONCEPT but CAPTION"
-                (MagicLens), on which mAP is higher.
         """
         check_option("split", split, split in SPLITS, "val or test (CIRCO has no training split)")
-        check_choice("text", text, tuple(TEMPLATES))
         marker = f"annotations/{split}.json"
-        kind = card(text)
-        reader = Reader.find(root, kind, marker=marker, tree=TREE)
-        queries = _read_queries(reader, reader.root / marker, split, text)
+        reader = Reader.find(root, CARD, marker=marker, tree=TREE)
         info = reader.first(INFO)
         if info is None:
             raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
         ids = _read_gallery(reader, info)
-        _check_gallery(queries, set(ids), reader.root / marker)
-        data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
+        queries = _read_queries(reader, reader.root / marker, split, set(ids))
+        data = cls(CARD, split, queries, *columns_of({GROUP: ids}), reader.content)
         found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
         return data.loaded(found, reader.root, allow_missing=allow_missing)
 
@@ -97,35 +102,22 @@ class Circo(Submittable):
         return {f"circo-{self.split}.json": {query: [int(i) for i in ids] for query, ids in lists.items()}}
 
 
-def card(text: TextMode = "caption") -> DatasetCard:
-    """Card of CIRCO as read with this text."""
-    return DatasetCard(
-        name="circo",
-        protocol=text,
-        version="1",
-        source="https://github.com/miccunifi/CIRCO",
-        licence="CC BY-NC 4.0 (annotations); the images are COCO's",
-        citation=PAPER,
-        gallery="COCO 2017 unlabeled",
-        exclude_reference=False,  # the authors' evaluation keeps it
-        text_template=TEMPLATES[text],
-        metrics=tuple(_METRICS),
-        main="map_at_5",
-        expected={split: {GROUP: Counts(count, _GALLERY)} for split, count in _QUERIES.items()},
-    )
-
-
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_queries(reader: Reader, path: Path, split: str, text: TextMode) -> list[Query]:
-    entries = enumerate(reader.entries(path))
-    queries = [_query(entry, f"{path}: entry {index}", split, text) for index, entry in entries]
+def _read_queries(reader: Reader, path: Path, split: str, gallery: AbstractSet[str]) -> list[Query]:
+    queries = []
+    for where, entry in reader.entries(path):
+        query = _query(entry, where, split)
+        outside = next((image for image in (query.reference, *query.relevant) if image not in gallery), None)
+        if outside is not None:
+            raise DataError(f"{where}: image {outside} of query {query.id} is not in {INFO}")
+        queries.append(query)
     once([query.id for query in queries], "query", path)
     return queries
 
 
-def _query(entry: Mapping[str, Any], where: str, split: str, text: TextMode) -> Query:
+def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
     caption = get(entry, "relative_caption", str, where)
     concept = get(entry, "shared_concept", str, where)
     target: str | None = None
@@ -142,7 +134,7 @@ def _query(entry: Mapping[str, Any], where: str, split: str, text: TextMode) -> 
     return Query(
         id=str(get(entry, "id", int, where)),
         reference=_id(get(entry, "reference_img_id", int, where), f"{where}: key 'reference_img_id'"),
-        text=caption.strip() if text == "caption" else f"find {concept.strip()} but {caption.strip()}",
+        text=caption.strip(),
         target=target,
         group=GROUP,
         relevant=relevant,
@@ -163,13 +155,6 @@ def _read_gallery(reader: Reader, path: Path) -> list[str]:
         where = f"{path}: key 'images'[{index}]"
         ids.append(_id(get(typed(entry, dict, where), "id", int, where), f"{where}: key 'id'"))
     return once(ids, "image", path)
-
-
-def _check_gallery(queries: Sequence[Query], gallery: set[str], path: Path) -> None:
-    for index, query in enumerate(queries):
-        for image in (query.reference, *query.relevant):
-            if image not in gallery:
-                raise DataError(f"{path}: entry {index}: image {image} of query {query.id} is not in {INFO}")
 
 
 def _number(path: PurePath) -> str:

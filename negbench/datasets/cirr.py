@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -27,7 +28,7 @@ from negbench.datasets._read import (
 from negbench.datasets._submission import Submittable, submittable
 from negbench.datasets.card import Counts, DatasetCard
 from negbench.datasets.dataset import Block, ScoreBlock, Top, columns_of
-from negbench.datasets.image_files import ImageFiles, relative_path
+from negbench.datasets.image_files import ImageFiles
 from negbench.errors import DataError
 from negbench.metrics.metric import Metric, hits, subset_hits
 from negbench.metrics.query_ranks import QueryRanks
@@ -93,14 +94,12 @@ class Cirr(Submittable):
         check_option("corpus", corpus, corpus in ("images", "targets"), "images or targets")
         kind = card(split, corpus)
         reader = Reader.find(root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
-        places = _read_split(reader, reader.root / "image_splits" / f"split.{VERSION}.{split}.json")
-        queries = _read_queries(reader, reader.root / f"captions/cap.{VERSION}.{split}.json", split, places)
-        ids = list(places)
+        path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
+        ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
+        queries = _read_queries(reader, reader.root / f"captions/cap.{VERSION}.{split}.json", split, set(ids))
         if split == "train" and corpus == "targets":
             ids = list(dict.fromkeys(query.target for query in queries if query.target is not None))
-        found = None
-        if images:
-            found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE, places=places)
+        found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE) if images else None
         data = cls(kind, split, queries, *columns_of({GROUP: ids}), reader.content)
         return data.loaded(found, reader.root, allow_missing=allow_missing)
 
@@ -171,21 +170,11 @@ def card(split: str, corpus: Corpus = "images") -> DatasetCard:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_split(reader: Reader, path: Path) -> dict[str, str]:
-    """Image id -> where the split file puts it, relative to the images' root."""
-    places = {}
-    for name, value in typed(reader.json(path), dict, str(path)).items():
-        where = f"{path}: key {quoted(name)}"
-        places[image_id(name, where)] = relative_path(typed(value, str, where), where).as_posix()
-    return places
-
-
-def _read_queries(reader: Reader, path: Path, split: str, places: Mapping[str, str]) -> list[Query]:
+def _read_queries(reader: Reader, path: Path, split: str, gallery: AbstractSet[str]) -> list[Query]:
     queries = []
-    for index, entry in enumerate(reader.entries(path)):
-        where = f"{path}: entry {index}"
+    for where, entry in reader.entries(path):
         queries.append(_query(entry, where, split))
-        _check_gallery(queries[-1], split, places, where)
+        _check(queries[-1], split, gallery, where)
     once([query.id for query in queries], "pairid", path)
     return queries
 
@@ -207,24 +196,18 @@ def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
     )
 
 
-def _check_gallery(query: Query, split: str, places: Mapping[str, str], where: str) -> None:
+def _check(query: Query, split: str, gallery: AbstractSet[str], where: str) -> None:
     """Reference and group are in the gallery, and the target is in the group."""
-    gallery = f"in the gallery split.{VERSION}.{split}.json"
-    if query.reference not in places:
-        raise DataError(f"{where}: reference '{query.reference}' of query {query.id} is not {gallery}")
-    if split == "train":  # groups are not part of training; a dev part takes what there is of them
-        return
-    inside = f"{where}: key 'img_set'"
-    if len(query.subset) != GROUP_SIZE - 1:
-        raise DataError(
-            f"{inside}: want {GROUP_SIZE} distinct members, the reference '{query.reference}' among them, "
-            f"got {len(query.subset)} others"
-        )
-    outside = next((member for member in query.subset if member not in places), None)
+    grouped = split != "train"  # groups are not part of training; a dev part takes what there is of them
+    named = (query.reference, *(query.subset if grouped else ()))
+    outside = next((image for image in named if image not in gallery), None)
     if outside is not None:
-        raise DataError(f"{inside}: member {quoted(outside)} is not {gallery}")
-    if query.target is not None and query.target not in query.subset:
-        raise DataError(f"{where}: target '{query.target}' of query {query.id} is not in its image group")
+        raise DataError(f"{where}: {quoted(outside)} of query {query.id} is not in split.{VERSION}.{split}.json")
+    if grouped and (len(query.subset) != GROUP_SIZE - 1 or query.target not in (None, *query.subset)):
+        raise DataError(
+            f"{where}: key 'img_set': want {GROUP_SIZE} distinct members, the reference '{query.reference}' and the "
+            f"target '{query.target}' among them"
+        )
 
 
 def _files(reader: Reader, root: Path | None) -> Sequence[Path]:

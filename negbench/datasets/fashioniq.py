@@ -49,8 +49,7 @@ class FashionIQ(FashionIQFormat):
             split: train, val or test (test has no targets and cannot be scored).
             protocol: gallery of val and test: `original` is the split file (3,817 / 6,346 / 5,373 images on val), `val`
                 the union of references and targets (2,628 / 3,089 / 2,902), on which recall is higher.
-            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains), `comma` (HyCoLe), or `random4`
-                (CLIP4Cir's training mix; the same as joined outside train).
+            caption_mode: `joined` (as CLIP4Cir evaluates and QuRe trains) or `comma` (HyCoLe).
             corpus: mining corpus of train: each training target of the category once, or all images of its split file.
             categories: which of dress, shirt and toptee to read.
         """
@@ -69,7 +68,7 @@ def card(options: FashionIQOptions) -> DatasetCard:
         citation=PAPER,
         gallery=options.gallery_rule,
         exclude_reference=False,  # CLIP4Cir's and QuRe's evaluations keep it on FashionIQ
-        text_template=TEMPLATES[options.mode],
+        text_template=TEMPLATES[options.caption_mode],
         metrics=options.metrics,
         main="average/recall",
         expected={options.split: _published(options)},

@@ -14,6 +14,7 @@ measures are those of `all/`.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,37 +85,25 @@ class HPFashionIQ(PreferenceFormat):
         check_option("split", split, split == SPLIT, f"{SPLIT} ({CARD.name} has nothing to train on)")
         tree = f"{FILE}, and FashionIQ's images as ID.jpg or ID.png in any folder"
         reader = Reader.find(root, CARD, marker=FILE, tree=tree)
-        folder, path = reader.root, reader.root / FILE
-        read = _read(reader, path)
-        remarks = CARD.remarks(split, {GROUP: Counts(len(read), len(_named(read)))})
-        found: ImageFiles | None = None
-        missing: tuple[str, ...] = ()
-        if images:
-            found = ImageFiles.scan(folder, files=_image_files(folder))
-            missing = found.require(_named(read), allow_missing=allow_missing)
-            read = [entry for entry in read if set(missing).isdisjoint(_named([entry]))]
-        if not read:
-            raise DataError(f"{CARD.name}: no judgement is left in {path} ({len(missing)} missing)")
-        names, groups = columns_of({GROUP: _named(read)})
-        dropped = sum(not judgement.consistent for _, judgement in read)
-        return cls(
-            card=CARD,
-            split=split,
-            queries=[query for query, _ in read],
-            images=names,
-            groups=groups,
-            content=reader.content,
-            files=found,
-            missing=missing,
-            remarks=(
-                *remarks,
-                f"consistent/ drops {dropped:,} of {len(read):,} judgements by QuRe's sanity check (the set rated "
-                "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
-                f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
-                "redundancy, and the file does not hold the flags",
-            ),
-            judgements={query.id: judgement for query, judgement in read},
+        read = _read(reader, reader.root / FILE)
+        judgements = {query.id: judgement for query, judgement in read}
+        queries = [query for query, _ in read]
+        galleries = columns_of({GROUP: _named(read)})
+        data = cls(CARD, split, queries, *galleries, reader.content, judgements=judgements)
+        found = ImageFiles.scan(reader.root, files=_image_files(reader.root)) if images else None
+        data = data.loaded(found, reader.root / FILE, allow_missing=allow_missing)
+        kept = [query for query in data.queries if set(data.missing).isdisjoint(judgements[query.id].images)]
+        if not kept:
+            raise DataError(f"{CARD.name}: no judgement is left in {reader.root / FILE} ({len(data.missing)} missing)")
+        dropped = sum(not judgements[query.id].consistent for query in kept)
+        remarks = (
+            *data.remarks,
+            f"consistent/ drops {dropped:,} of {len(kept):,} judgements by QuRe's sanity check (the set rated "
+            "lower was preferred); all/ keeps them, as QuRe's released evaluation does",
+            f"QuRe counts {VALID:,} valid queries: it also drops {FLAGGED} that participants flagged for modality "
+            "redundancy, and the file does not hold the flags",
         )
+        return dataclasses.replace(data, queries=kept, remarks=remarks)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -203,9 +192,5 @@ def _restored(sentence: str) -> str:
 
 def _named(read: Iterable[tuple[Query, Judgement]]) -> list[str]:
     """Every image, in order of first appearance."""
-    names = (
-        image
-        for query, judgement in read
-        for image in (query.reference, str(query.target), *judgement.sets[0], *judgement.sets[1])
-    )
+    names = (image for query, judgement in read for image in (query.reference, str(query.target), *judgement.images))
     return list(dict.fromkeys(names))

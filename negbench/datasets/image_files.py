@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -30,13 +30,11 @@ class ImageFiles:
         root: the folder.
         paths: of each id.
         tree: the expected files, in a few words, for errors.
-        places: id -> where the annotations put it, for errors; an id left out stands for itself.
     """
 
     root: Path
     paths: dict[str, tuple[Path, ...]]
     tree: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def scan(
@@ -46,7 +44,6 @@ class ImageFiles:
         key: Callable[[PurePath], str] = stem,
         files: Iterable[Path] | None = None,
         tree: str = "",
-        places: Mapping[str, str] | None = None,
     ) -> ImageFiles:
         """Index every .jpg, .jpeg, .png and .webp (in any case) below a folder; links to folders are followed.
 
@@ -55,7 +52,6 @@ class ImageFiles:
             key: path relative to `root` -> image id; by default the file name without its extension.
             files: what `list_files(root)` gave, to save a second walk.
             tree: for errors, as `ImageFiles.tree`.
-            places: for errors, as `ImageFiles.places`.
         """
         found: dict[str, tuple[Path, ...]] = {}
         by_stem = key is stem
@@ -63,7 +59,7 @@ class ImageFiles:
             if path.suffix.lower() in EXTENSIONS:
                 name = path.stem if by_stem else key(path.relative_to(root))
                 found[name] = (*found.get(name, ()), path)
-        return cls(root, found, tree, places or {})
+        return cls(root, found, tree)
 
     def path(self, image: str) -> Path:
         """File of an image. Raises DataError where there is none."""
@@ -99,7 +95,7 @@ class ImageFiles:
         images = list(images)
         bad = self.missing(images)
         if bad and not allow_missing:
-            first = ", ".join(f"{self.places.get(image, image)} ({why})" for image, why in list(bad.items())[:5])
+            first = ", ".join(f"{image} ({why})" for image, why in list(bad.items())[:5])
             more = (", ..." if len(bad) > 5 else "") + (f"; expected: {self.tree}" if self.tree else "")
             raise DataError(
                 f"{len(bad):,} of {len(images):,} images are missing below {self.root}: {first}{more}; put them there, "

@@ -16,14 +16,14 @@ from negbench.datasets._fashioniq_files import (
     FashionIQFormat,
     FashionIQOptions,
 )
-from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, Manifest, Spec, check, ensure, synthesize
+from negbench.datasets._synthesis import GENERATOR, SPLITS, Manifest, Spec, check, ensure
 from negbench.datasets.card import DatasetCard
 from negbench.errors import OptionError
 from negbench.files import cache_dir
 from negbench.metrics.metric import Metric, precision
 from negbench.metrics.query_ranks import QueryRanks
 
-__all__ = ["Manifest", "Spec", "Synthetic", "synthesize"]
+__all__ = ["Manifest", "Spec", "Synthetic"]
 
 PAPER = "ours; in the format of Fashion IQ (Wu et al., CVPR 2021), with CIRCO's density of ground truths (ICCV 2023)"
 
@@ -65,8 +65,8 @@ class Synthetic(FashionIQFormat):
         `images` and `allow_missing` are `Dataset.load`'s.
 
         Args:
-            root: folder made by `negbench data synthesize`, or the one above it named `synthetic`; None takes the
-                cache (NEGBENCH_CACHE, else ~/.cache/negbench).
+            root: folder that was built earlier (`synthetic-...` in a cache); None takes or builds the one that the
+                options name, in the cache (NEGBENCH_CACHE, else ~/.cache/negbench).
             split: train or val.
             caption_mode: as `FashionIQ.load`'s.
             corpus: mining corpus of train: all images of the category, or each training target once.
@@ -117,12 +117,12 @@ def card(spec: Spec, options: FashionIQOptions) -> DatasetCard:
         name="synthetic",
         protocol=f"twins{spec.twins:g}{marks}",
         version=str(GENERATOR),
-        source="negbench data synthesize",
+        source="drawn and rendered on first use",
         licence="Apache-2.0",
         citation="",
         gallery=options.gallery_rule,
         exclude_reference=False,  # as FashionIQ; a reference is never relevant: at least one attribute differs
-        text_template=TEMPLATES[options.mode],
+        text_template=TEMPLATES[options.caption_mode],
         metrics=(*options.metrics, *precisions),
         main="average/recall",
         world=str(spec.world),
@@ -134,11 +134,9 @@ def _find(root: Path | None, wishes: Mapping[str, int | float]) -> tuple[Path, S
     if root is None:
         folder = ensure(cache_dir(), Spec(**wishes))  # type: ignore[arg-type]  # each wish has its field's type
         return folder, check(folder).spec
-    inner = root / "synthetic"
-    folder = inner if (inner / MANIFEST).is_file() and not (root / MANIFEST).is_file() else root
-    spec = check(folder).spec
+    spec = check(root).spec
     for name, wish in wishes.items():
         has = asdict(spec)[name]
         if wish != has:
-            raise OptionError(f"{name} = {wish!r}, but the data set at {folder} has {has!r}: leave one of the two out")
-    return folder, spec
+            raise OptionError(f"{name} = {wish!r}, but the data set at {root} has {has!r}: leave one of the two out")
+    return root, spec

@@ -1,4 +1,4 @@
-"""Checks a data set on disk: counts against its card, every image file, copies, and a manifest of hashes."""
+"""Checks a data set on disk: counts against its card, every image file, and copies."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from negbench.contracts import check_option
 from negbench.datasets.dataset import Dataset
-from negbench.datasets.image_files import ImageFiles
+from negbench.datasets.image_files import ImageFiles, read_image
 from negbench.errors import DataError, OptionError
 from negbench.registry import registry
 
@@ -27,16 +27,17 @@ class Problem:
 
     Args:
         kind: `load` (a split that cannot be read, with a target outside its gallery for one), `counts` (not the
-            published number), `missing`, `empty`, `undecodable`, or `duplicate` (images of equal pixels).
-        splits: where it was found; empty for what was decoded, each file once for all splits.
-        images: ids concerned.
+            published number), `missing` (no file, or an empty one), `undecodable`, or `duplicate` (images of equal
+            pixels).
         detail: one line.
+        images: ids concerned.
+        split: where it was found; empty for what was decoded, each file once for all splits.
     """
 
     kind: str
-    splits: tuple[str, ...]
-    images: tuple[str, ...]
     detail: str
+    images: tuple[str, ...] = ()
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,9 @@ class Checked:
 
     split: str
     identity: str
-    content: str  # hash of the annotation files
     queries: int
     gallery: dict[str, int]
     published: bool  # whether its card has counts to compare with
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An image in the manifest: path relative to the data set's folder where it lies in it, bytes and SHA-256."""
-
-    path: str
-    bytes: int
-    sha256: str
 
 
 @dataclass
@@ -68,12 +59,7 @@ class Verification:
     splits: list[Checked] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    manifest: dict[str, Entry] = field(default_factory=dict)
-
-    def to_dict(self, *, manifest: bool) -> dict[str, Any]:
-        """For JSON, with or without the manifest."""
-        values = {**asdict(self), "images": len(self.manifest)}
-        return values if manifest else {key: value for key, value in values.items() if key != "manifest"}
+    images: int = 0  # decoded
 
 
 def verify(
@@ -105,35 +91,26 @@ def verify(
         raise OptionError(f"{sorted(taken)[0]} is set by the check itself: leave it out")
     found = Verification(name)
     faults: list[Exception] = []
-    files: dict[str, ImageFiles] = {}
-    bad: dict[str, tuple[str, list[str]]] = {}
+    files: dict[str, Path] = {}
     for split in splits or DEFAULT_SPLITS:
         try:
             annotated: Dataset = registry.make("datasets", name, **options, split=split, images=False)
+            _check_annotations(found, split, annotated)
+            if images and annotated.has_images:
+                located = registry.make("datasets", name, **options, split=split, allow_missing=True).files
+                files |= _located(found, split, annotated, located)
         except OptionError as error:  # a split that the data set does not have, unless it was asked for
             if splits:
                 raise
             faults.append(error)
             found.notes.append(f"{split} is left out: {error}")
-            continue
         except DataError as error:
             faults.append(error)
-            found.problems.append(Problem("load", (split,), (), str(error)))
-            continue
-        _check_annotations(found, split, annotated)
-        located = _locate(found, name, options, split) if images and annotated.has_images else None
-        if located is not None:
-            lacking = located.missing(annotated.all_images)
-            for image, why in lacking.items():
-                bad.setdefault(image, (why, []))[1].append(split)
-            files |= {image: located for image in annotated.all_images if image not in lacking}
+            found.problems.append(Problem("load", str(error), split=split))
     if not images:
         found.notes.append("images are not checked")
     if not found.splits:
         raise next((fault for fault in faults if isinstance(fault, DataError)), faults[0])
-    for image, (why, of) in bad.items():
-        kind = "empty" if why == "empty file" else "missing"
-        found.problems.append(Problem(kind, tuple(of), (image,), f"{image}: {why}"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # metadata that PIL finds odd does not change the pixels
         _check_images(found, files, workers, progress)
@@ -144,87 +121,47 @@ def _check_annotations(found: Verification, split: str, data: Dataset) -> None:
     """Counts against the card; relevant images that are in no gallery are noted: they are left out of scores."""
     counts = data.counts
     remarks = data.card.remarks(data.split, counts)
-    found.problems.extend(Problem("counts", (split,), (), remark) for remark in remarks)
+    found.problems.extend(Problem("counts", remark, split=split) for remark in remarks)
     found.notes.extend(remark for remark in data.remarks if remark not in (*remarks, *found.notes))
     inside = {group: {data.images[c] for c in columns.tolist()} for group, columns in data.groups.items()}
     outside = sum(image not in inside[query.group] for query in data.queries for image in query.relevant)
     if outside:
         found.notes.append(f"{split}: {outside:,} relevant images are outside the gallery of their query")
-    found.splits.append(
-        Checked(
-            split=split,
-            identity=data.identity,
-            content=data.content,
-            queries=len(data.queries),
-            gallery={group: count.gallery for group, count in counts.items()},
-            published=bool(data.card.expected.get(data.split)),
-        )
-    )
+    gallery = {group: count.gallery for group, count in counts.items()}
+    published = bool(data.card.expected.get(data.split))
+    found.splits.append(Checked(split, data.identity, len(data.queries), gallery, published))
 
 
-def _locate(found: Verification, name: str, options: Mapping[str, Any], split: str) -> ImageFiles | None:
-    """Where the images of a split lie; None, and a problem, where too little is there to load it."""
-    try:
-        data: Dataset = registry.make("datasets", name, **options, split=split, images=True, allow_missing=True)
-    except DataError as error:  # no image at all, or two different files of one id
-        found.problems.append(Problem("load", (split,), (), str(error)))
-        return None
-    return data.files
+def _located(found: Verification, split: str, data: Dataset, files: ImageFiles) -> dict[str, Path]:
+    """The file of every image of a split that has one."""
+    lacking = files.missing(data.all_images)
+    found.problems.extend(Problem("missing", f"{i}: {why}", (i,), split) for i, why in lacking.items())
+    return {image: files.path(image) for image in data.all_images if image not in lacking}
 
 
-def _shown(files: ImageFiles, image: str) -> str:
-    """How the manifest names an image's file: relative to the data set's folder where it lies in it."""
-    path = files.path(image)
-    return (path.relative_to(files.root) if path.is_relative_to(files.root) else path).as_posix()
-
-
-def _check_images(
-    found: Verification, files: Mapping[str, ImageFiles], workers: int, progress: Progress | None
-) -> None:
-    """Decode every file once, fill the manifest, and find images of equal pixels."""
+def _check_images(found: Verification, files: Mapping[str, Path], workers: int, progress: Progress | None) -> None:
+    """Decode every file once, and find images of equal pixels."""
     same: dict[str, list[str]] = {}
-    paths = [located.path(image) for image, located in files.items()]
     pool = ThreadPoolExecutor(workers or 1)
     try:
-        for done, (image, each) in enumerate(zip(files, pool.map(_decode, paths), strict=True), start=1):
-            shown = _shown(files[image], image)
-            found.manifest[image] = Entry(shown, each.size, each.sha256)
-            if each.error:
-                found.problems.append(Problem("undecodable", (), (image,), f"{shown}: {each.error}"))
+        for image, (pixels, error) in zip(files, pool.map(_decode, files.values()), strict=True):
+            found.images += 1
+            if error:
+                found.problems.append(Problem("undecodable", error, (image,)))
             else:
-                same.setdefault(each.pixels, []).append(image)
+                same.setdefault(pixels, []).append(image)
             if progress is not None:
-                progress(done, len(paths))
+                progress(found.images, len(files))
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the images in hand alone
-    for images in same.values():
-        if len(images) > 1:
-            found.problems.append(Problem("duplicate", (), tuple(images), f"equal pixels: {', '.join(images)}"))
+    copies = (images for images in same.values() if len(images) > 1)
+    found.problems.extend(Problem("duplicate", f"equal pixels: {', '.join(each)}", tuple(each)) for each in copies)
 
 
-class _Decoded(NamedTuple):
-    """One image file: its size and SHA-256, the SHA-256 of its pixels, and why it cannot be decoded, if so."""
-
-    size: int
-    sha256: str
-    pixels: str
-    error: str
-
-
-def _decode(path: Path) -> _Decoded:
-    """Read and decode one file; a fault of the file is in `error`, on one line."""
-    from PIL import Image as pil
-
+def _decode(path: Path) -> tuple[str, str]:
+    """SHA-256 of a picture's size and pixels, or why it cannot be decoded."""
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        return _Decoded(0, "", "", error.strerror or str(error))
-    sha256 = hashlib.sha256(raw).hexdigest()
-    try:
-        with pil.open(path) as opened:  # its errors name the file
-            shown = opened.convert("RGBA")
-    except Exception as error:  # a damaged file can make PIL raise anything
-        return _Decoded(len(raw), sha256, "", (str(error).splitlines() or [type(error).__name__])[0])
-    digest = hashlib.sha256(f"{shown.size}".encode())
-    digest.update(shown.tobytes())
-    return _Decoded(len(raw), sha256, digest.hexdigest(), "")
+        shown = read_image(path).convert("RGBA")
+    except DataError as error:
+        return "", str(error)
+    return hashlib.sha256(f"{shown.size}".encode() + shown.tobytes()).hexdigest(), ""

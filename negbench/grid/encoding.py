@@ -31,14 +31,12 @@ class EncodingPlan:
         missing: of them, distinct contents that the store lacks.
         bytes: what those will take on disk.
         store: where they go.
-        damaged: shards that were thrown away because they do not match their checksum; only looked for when asked to.
     """
 
     images: int
     missing: int
     bytes: int
     store: FeatureStore
-    damaged: int
 
 
 def encode(
@@ -46,7 +44,6 @@ def encode(
     splits: Sequence[str],
     executor: Executor,
     *,
-    verify: bool = False,
     planned: Callable[[EncodingPlan], None],
     progress: Callable[[int], None],
 ) -> EncodeReport:
@@ -56,7 +53,6 @@ def encode(
         config: its strategy, loss and schedule play no part.
         splits: e.g. ("train", "val").
         executor: other machines encode a part each; this one encodes in this process.
-        verify: read every shard first, and encode those anew that do not match their checksum.
         planned: called once, before anything is encoded.
         progress: called with the number of images done.
 
@@ -72,10 +68,9 @@ def encode(
     parts = [load_split(config.dataset, split) for split in splits]
     files = {image: part.files.path(image) for part in parts for image in part.all_images if part.files}
     store = store_of(backbone)
-    damaged = len(store.verify()) if verify else 0
     missing = store.missing(files)
     size = encoding_estimate(len(missing), *store.shape)
-    planned(EncodingPlan(len(files), len(missing), size, store, damaged))
+    planned(EncodingPlan(len(files), len(missing), size, store))
     if executor.elsewhere:
         return _spread(config, store, files, executor, progress)
     return _ensure(Part(config, files), store, backbone, progress)

@@ -98,7 +98,7 @@ def _data() -> Iterator[tuple[str, bool]]:
     if shards:
         size = sum(path.stat().st_size for path in shards) / 2**20
         keys = len({path.parent for path in shards})
-        yield f"features of {keys} backbones, {size:,.0f} MiB; `negbench data encode --verify` checks them", False
+        yield f"features of {keys} backbones, {size:,.0f} MiB", False
 
 
 def _store(runs: Path, uri: str | None) -> Iterator[tuple[str, bool]]:

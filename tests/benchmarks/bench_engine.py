@@ -32,7 +32,7 @@ from torch import Tensor
 from negbench.api import make_loss, make_strategy
 from negbench.contracts import Backbone, cross_queries, paired_relevance
 from negbench.data.scene import Scene, Scenes, Split
-from negbench.datasets._synthesis import Spec, synthesize
+from negbench.datasets._synthesis import Spec, ensure
 from negbench.display import Display
 from negbench.loop.batches import epoch_batches
 from negbench.loop.checkpoint import Moving
@@ -161,8 +161,7 @@ def batch_of(cell: OpenRun) -> int:
 def training(rounds: int, folder: Path) -> None:
     """Print the table of steps."""
     os.environ["NEGBENCH_CACHE"] = str(folder / "cache")
-    root = folder / "data"
-    synthesize(root, SPEC)
+    root = ensure(folder / "data", SPEC)
     print("\ntraining step of the tiny backbone, milliseconds of one thread")
     print(f"{'strategy':<14}{'loss':<16}{'batch':>6}{'engine':>10}{'floor':>10}{'ratio':>8}{'added':>10}")
     for name, (loss, step) in FLOORS.items():

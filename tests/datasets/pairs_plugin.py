@@ -44,8 +44,7 @@ class Pairs(Dataset):
         check_choice("split", split, ("train", "val"))
         reader = Reader.find(root, CARD, marker=f"{split}.json", tree="SPLIT.json, and images in any folder")
         queries = []
-        for number, entry in enumerate(reader.entries(reader.root / f"{split}.json")):
-            where = f"{split}.json: entry {number}"
+        for number, (where, entry) in enumerate(reader.entries(reader.root / f"{split}.json")):
             reference, target = (image_id(get(entry, key, str, where), where) for key in ("from", "to"))
             text = get(entry, "caption", str, where).strip()
             queries.append(Query(f"{split}-{number}", reference, text, target, "all"))

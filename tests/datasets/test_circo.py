@@ -131,13 +131,7 @@ def test_queries_of_the_toy(root: Path) -> None:
     )
 
 
-def test_text_modes_and_options(root: Path) -> None:
-    data = load(root, text="shared_concept")
-    assert data.queries[0].text == "find a sofa but has 0 cats"
-    assert data.identity != load(root).identity
-    assert data.identity.startswith("circo@shared_concept-")
-    with pytest.raises(OptionError, match="text must be one of caption, shared_concept, got 'both'"):
-        load(root, text="both")
+def test_an_unknown_split(root: Path) -> None:
     with pytest.raises(OptionError, match="split must be val or test"):
         load(root, split="train")
 

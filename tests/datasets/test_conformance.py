@@ -25,17 +25,12 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("cirr", {"corpus": "targets"}),
     ("emoji", {}),
     ("emoji", {"style": "free", "artists": ["noto", "fluent"], "references": ["openmoji"]}),
-    ("emoji", {"style": "fluent"}),
     ("fashion200k", {}),
-    ("fashion200k", {"text": "tirg"}),
     ("fashioniq", {}),
-    ("fashioniq", {"caption_mode": "random4", "corpus": "images"}),
-    ("fashioniq", {"caption_mode": "comma", "protocol": "val"}),
+    ("fashioniq", {"caption_mode": "comma", "protocol": "val", "corpus": "images"}),
     ("mit-states", {}),
     ("synthetic", {}),
     ("triplets", {}),
-    ("triplets", {"exclude_reference": True}),
-    ("vectors", {}),
     ("vectors", {"label_noise": 0.5, "near_misses": 2.0}),
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from negbench.contracts import Query
 from negbench.datasets._tirg import Edits
 from negbench.datasets.fashion200k import Fashion200K, families, modification
-from negbench.errors import DataError, NegbenchError, OptionError
+from negbench.errors import DataError, OptionError
 from negbench.testing.datasets import SIGNS, toy_table
 
 TRAIN = [
@@ -214,12 +211,12 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
     captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
     images = captions * 2
     edits = Edits.between(images, lambda c: families(c, "tirg"))
-    sources, targets = edits.draw(len(images), torch.Generator().manual_seed(0))
+    drawn = edits.draw(len(images), random.Random(0))
     possible = len(images) * sum(size - 1 for size in sizes) * 2
     assert (len(captions), possible) == (4_000, 752_000)
-    stored = [getattr(edits, name) for name in ("images_of", "families_of", "members_of")]
-    assert [len(part.values) for part in stored] == [8_000, 12_000, 12_000]
-    for source, target in zip(sources[:500].tolist(), targets[:500].tolist(), strict=True):
+    stored = (edits.targets, edits.families, edits.members)
+    assert [sum(map(len, part.values())) for part in stored] == [8_000, 12_000, 12_000]
+    for source, target in drawn[:500]:
         before, after = images[source].split(), images[target].split()
         assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
 
@@ -227,8 +224,7 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
 def test_a_repeated_word_ends_the_draw() -> None:
     captions = ["x x a", "x a", "a x", "b x"]
     edits = Edits.between(captions, lambda c: families(c, "tirg"))
-    sources, targets = edits.draw(500, torch.Generator().manual_seed(0))
-    drawn = {(captions[s], captions[t]) for s, t in zip(sources.tolist(), targets.tolist(), strict=True)}
+    drawn = {(captions[s], captions[t]) for s, t in edits.draw(500, random.Random(0))}
     assert ("a x", "b x") in drawn
     assert ("x a", "a x") not in drawn
     for text in ("hycole", "tirg"):
@@ -319,25 +315,3 @@ def test_unknown_options_are_quoted(root: Path) -> None:
     for name, value in (("split", "dev"), ("text", "HyCoLe")):
         with pytest.raises(OptionError, match=f"{name} must be .*{value!r}"):
             load(root, **{name: value})
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_file_makes_any_other_exception(tmp_path: Path, flaws: ModuleType, data: st.DataObject) -> None:
-    files = toy_files()
-    name = data.draw(st.sampled_from(sorted(files)))
-    raw = files[name]
-    start = data.draw(st.integers(0, len(raw)))
-    end = data.draw(st.integers(start, len(raw)))
-    more = st.binary(max_size=4) | st.sampled_from([b"\t", b"\n", b"../x", b"\xff", b" ", b"\r\n", raw[:40]])
-    files[name] = raw[:start] + data.draw(more) + raw[end:]
-    root = flaws.write(tmp_path / "fuzz", files)
-    try:
-        loaded = load(root, split="train" if "train" in name else "test")
-    except NegbenchError as error:
-        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
-    else:
-        loaded.rank(lambda rows, columns: torch.zeros(len(rows), len(columns)))
-        assert not any(".." in Path(i).parts or Path(i).is_absolute() for i in loaded.all_images)
-    finally:
-        shutil.rmtree(root)

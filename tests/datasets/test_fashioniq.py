@@ -163,38 +163,10 @@ def test_an_image_of_two_categories_is_one_column(root: Path) -> None:
     assert sizes(data) == (4, 5, 4)
 
 
-def texts_of(data: FashionIQ, epoch: int, seed: int) -> list[str]:
-    return [query.text for query in data.at_epoch(epoch, seed).queries]
-
-
 def test_caption_modes(root: Path) -> None:
     comma = load(root, caption_mode="comma")
     assert [q.text for q in comma.queries[:2]] == ["is Darker, has no sleeves.", "is red, and shorter."]
     assert comma.identity != load(root).identity
-    mixed = load(root, split="train", caption_mode="random4")
-    assert mixed.queries[0].text == "Is darker and has no sleeves"
-    seen = {texts_of(mixed, epoch, 0)[0] for epoch in range(60)}
-    assert seen == {"Is darker and has no sleeves", "Has no sleeves and is Darker", "Is darker", "Has no sleeves"}
-    later = mixed.at_epoch(3, 0)
-    assert (later.images, later.identity) == (mixed.images, mixed.identity)
-    assert [(q.id, q.target) for q in later.queries] == [(q.id, q.target) for q in mixed.queries]
-    fixed = load(root, split="train")
-    assert fixed.at_epoch(3, 0) is fixed
-    assert fixed.identity != mixed.identity
-    # outside train nothing is drawn
-    assert load(root, caption_mode="random4").identity == load(root).identity
-    assert texts_of(load(root, caption_mode="random4"), 3, 1) == [q.text for q in load(root).queries]
-
-
-def test_random4_is_deterministic_per_query_and_uniform(root: Path) -> None:
-    data = load(root, split="train", caption_mode="random4")
-    found = texts_of(data, 4, 7)
-    assert found == texts_of(load(root, split="train", caption_mode="random4"), 4, 7)
-    assert texts_of(data.with_queries([5, 2], "two"), 4, 7) == [found[5], found[2]]
-    counts = Counter(texts_of(data, epoch, 1)[3] for epoch in range(2000))
-    assert len(counts) == 4
-    assert sum((n - 500) ** 2 / 500 for n in counts.values()) < 16.3  # chi-square, 3 degrees, p = 0.001
-    assert [texts_of(data, e, 1) for e in range(8)] != [texts_of(data, e, 2) for e in range(8)]
 
 
 def test_summarise_by_hand() -> None:
@@ -315,9 +287,9 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
         entry_change("target", "Dval9"), r"target 'Dval9' of query dress-val-00001 is not in the gallery"),
     "truncated": (
         lambda f: f.update({CAPTIONS: json.dumps(f[CAPTIONS], indent=1).encode()[:-40]}),
-        r"cap\.dress\.val\.json is not valid JSON: .* at line \d+, column \d+"),
+        r"cap\.dress\.val\.json is not valid JSON \(.* line \d+ column \d+"),
     "not UTF-8": (lambda f: f.update({CAPTIONS: b'[{"candidate": "\xff"}]'}), r"is not UTF-8 \(byte 16\)"),
-    "empty file": (lambda f: f.update({CAPTIONS: b""}), r"is not valid JSON: Expecting value at line 1, column 1"),
+    "empty file": (lambda f: f.update({CAPTIONS: b""}), r"is not valid JSON \(Expecting value: line 1 column 1"),
     "too deep": (lambda f: f.update({CAPTIONS: b"[" * 100_000}), r"is not valid JSON"),
     "relevance no object": (lambda f: f.update({"relevance.json": []}), r"relevance\.json: want an object, got \[\]"),
     "relevance no list": (

@@ -22,7 +22,7 @@ from negbench.datasets._stream import Stream
 from negbench.datasets._synthesis import GENERATOR, MANIFEST, SPLITS, check, ensure, garment, plan
 from negbench.datasets._wording import clauses
 from negbench.datasets.fashioniq import FashionIQ
-from negbench.datasets.synthetic import Spec, Synthetic, synthesize
+from negbench.datasets.synthetic import Spec, Synthetic
 from negbench.errors import DataError, OptionError
 
 TINY = Spec(train_images=40, train_queries=30, val_images=24, val_queries=20, twins=2.5)
@@ -31,9 +31,7 @@ SIZES = {f.name: getattr(TINY, f.name) for f in dataclasses.fields(TINY) if f.na
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("data") / "synthetic"
-    synthesize(out, TINY)
-    return out
+    return ensure(tmp_path_factory.mktemp("data"), TINY)
 
 
 def copy(folder: Path, to: Path) -> Path:
@@ -182,35 +180,21 @@ def test_attributes_file_says_what_was_drawn(folder: Path) -> None:
     assert (picture == render(garment(TINY, part, 3))).all()
 
 
-def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:
-    spec = Spec(train_images=8, train_queries=1, val_images=8, val_queries=1, twins=1)
-    out = tmp_path / "out"
-    out.mkdir()
-    synthesize(out, spec)
-    before = sorted(out.rglob("*"))
-    with pytest.raises(DataError, match="is there already"):
-        synthesize(out, dataclasses.replace(spec, world=1))
-    assert sorted(out.rglob("*")) == before
-
-
-def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        synthesize(tmp_path / "out", TINY, stop)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(DataError, match="cannot be written"):
-        synthesize(file / "out", TINY)
-    with pytest.raises(DataError, match="is there already"):
-        synthesize(file, TINY)
     with pytest.raises(DataError, match=r"cannot be written .*NEGBENCH_CACHE"):
         ensure(file / "cache", TINY)
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(picture: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_synthesis, "render", stop)
+    with pytest.raises(KeyboardInterrupt):
+        ensure(tmp_path, TINY)
+    assert folders(tmp_path) == []
 
 
 # --- first use -----------------------------------------------------------------------------------------------------
@@ -299,22 +283,22 @@ def test_first_use_builds_in_the_cache_and_later_uses_read(tmp_path: Path, monke
 
 def test_label_noise_in_the_files(folder: Path, tmp_path: Path) -> None:
     spec = dataclasses.replace(TINY, label_noise=0.2, near_misses=3.0, world=5)
-    synthesize(tmp_path / "noisy", spec)
-    told = read(tmp_path / "noisy" / "attributes.json")
+    noisy = ensure(tmp_path, spec)
+    told = read(noisy / "attributes.json")
     assert isinstance(told, dict)
-    data = Synthetic.load(root=tmp_path / "noisy", split="train", label_noise=0.2)
+    data = Synthetic.load(root=noisy, split="train", label_noise=0.2)
     wrong = [query for query in data.queries if any(told[i] != told[query.target] for i in query.relevant)]
     assert len(wrong) == 3 * 6
     for query in wrong:
         assert query.relevant[0] == query.target
         assert all(told[image] == told[query.relevant[1]] != told[query.target] for image in query.relevant[1:])
-    val = Synthetic.load(root=tmp_path / "noisy", split="val")
+    val = Synthetic.load(root=noisy, split="val")
     assert all(told[image] == told[query.target] for query in val.queries for image in query.relevant)
     assert val.card.protocol == "twins2.5-40x30x24x20-near3-noise0.2"
     assert spec.folder == "synthetic-v2-world5-twins2.5-40-30-24-20-near3-noise0.2"
     assert TINY.folder == "synthetic-v2-world0-twins2.5-40-30-24-20"
     with pytest.raises(OptionError, match=r"near_misses = 2.0, but the data set at .* has 3.0"):
-        Synthetic.load(root=tmp_path / "noisy", near_misses=2.0)
+        Synthetic.load(root=noisy, near_misses=2.0)
 
 
 def test_relevant_columns_are_brute_force(folder: Path) -> None:
@@ -375,7 +359,7 @@ def test_options_beside_a_folder_must_agree_with_it(folder: Path) -> None:
 
 def test_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(DataError, match=r"has no synthetic.json: make it with `negbench data synthesize"):
+        with pytest.raises(DataError, match=r"has no synthetic.json: leave root out"):
             Synthetic.load(root=root)
 
 

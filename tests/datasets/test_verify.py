@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +36,8 @@ def check(file: Path, **options: Any) -> Verification:
     return verify("triplets", {"file": file}, **options)
 
 
-def kinds(found: Verification) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    return [(problem.kind, problem.splits, problem.images) for problem in found.problems]
+def kinds(found: Verification) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(problem.kind, problem.split, problem.images) for problem in found.problems]
 
 
 def test_a_clean_data_set(file: Path) -> None:
@@ -50,13 +49,7 @@ def test_a_clean_data_set(file: Path) -> None:
         ("val", 2, {"all": 3}, False),
     ]
     assert seen[-1] == (5, 5)
-    assert set(found.manifest) == {"r0", "train0", "train1", "val0", "val1"}
-    for image, entry in found.manifest.items():
-        raw = (file.parent / "images" / f"{image}.png").read_bytes()
-        assert entry.path == f"images/{image}.png"
-        assert (entry.bytes, entry.sha256) == (len(raw), hashlib.sha256(raw).hexdigest())
-    assert json.loads(json.dumps(found.to_dict(manifest=True)))["manifest"]["r0"]["path"] == "images/r0.png"
-    assert "manifest" not in found.to_dict(manifest=False)
+    assert found.images == 5
 
 
 def test_missing_empty_and_undecodable_images(file: Path) -> None:
@@ -68,14 +61,13 @@ def test_missing_empty_and_undecodable_images(file: Path) -> None:
     (images / "val1.png").write_bytes(raw[:40])
     found = check(file)
     assert kinds(found) == [
-        ("missing", ("train",), ("train0",)),
-        ("empty", ("val",), ("val0",)),
-        ("undecodable", (), ("val1",)),
+        ("missing", "train", ("train0",)),
+        ("missing", "val", ("val0",)),
+        ("undecodable", "", ("val1",)),
     ]
-    assert found.problems[0].detail == "train0: no file"
-    assert found.problems[2].detail.startswith("images/val1.png: ")
-    assert found.manifest["val1"].bytes == 40
-    assert "val0" not in found.manifest
+    assert [p.detail for p in found.problems[:2]] == ["train0: no file", "val0: empty file"]
+    assert "images/val1.png is not a readable image" in found.problems[2].detail
+    assert found.images == 3
     (images / "r0.png").unlink()
     with pytest.raises(DataError, match="no query"):  # the reference of every query
         registry.make("datasets", "triplets", file=file, allow_missing=True)
@@ -83,8 +75,7 @@ def test_missing_empty_and_undecodable_images(file: Path) -> None:
     (images / "train1.png").write_bytes(raw)
     extra = {"reference": "val1", "text": "t", "target": "gone", "split": "train"}
     file.write_text("\n".join(map(json.dumps, [*rows(), extra, {**extra, "split": "val"}])))
-    assert ("missing", ("train", "val"), ("gone",)) in kinds(check(file))
-    assert "val1" in check(file, splits=("train",)).manifest
+    assert {("missing", "train", ("gone",)), ("missing", "val", ("gone",))} <= set(kinds(check(file)))
 
 
 def test_copies_are_found_by_their_pixels(file: Path) -> None:
@@ -94,13 +85,13 @@ def test_copies_are_found_by_their_pixels(file: Path) -> None:
     (images / "train1.png").unlink()
     Image.open(images / "val0.png").resize((4, 16)).save(images / "train0.png")  # equal colour, another shape
     found = check(file)
-    assert kinds(found) == [("duplicate", (), ("r0", "train1", "val1"))]
+    assert kinds(found) == [("duplicate", "", ("r0", "train1", "val1"))]
 
 
 def test_splits(file: Path) -> None:
     assert [s.split for s in check(file, splits=("val",)).splits] == ["val"]
     found = check(file, splits=("val", "dev"))
-    assert kinds(found) == [("load", ("dev",), ())]
+    assert kinds(found) == [("load", "dev", ())]
     with pytest.raises(DataError, match="no row of split 'dev'"):
         check(file, splits=("dev",))
 
@@ -125,7 +116,7 @@ def test_counts_against_the_card(tmp_path: Path, standin: ModuleType) -> None:
         standin.write_images(tmp_path / "images", ids)
     found = verify("fashioniq", {"root": tmp_path})
     assert {problem.kind for problem in found.problems} == {"counts"}
-    assert Problem("counts", ("val",), (), "dress val: 3 gallery where 3,817 are published") in found.problems
+    assert Problem("counts", "dress val: 3 gallery where 3,817 are published", split="val") in found.problems
     assert all(split.published for split in found.splits)
     (tmp_path / "image_splits/split.dress.val.json").write_text('["dress0"]')
     found = verify("fashioniq", {"root": tmp_path})
@@ -144,7 +135,7 @@ def test_a_split_that_a_benchmark_does_not_have_is_left_out(
     found = verify("mit-states", {"root": tmp_path})
     assert (found.problems, [s.split for s in found.splits]) == ([], ["val"])
     assert found.notes == ["dev is left out: split must be one of train, val, test, got 'dev'"]
-    assert sorted(entry.path for entry in found.manifest.values())[0] == "ripe tomato/ripe0.png"
+    assert found.images == 4
 
 
 def test_options_are_checked(file: Path) -> None:
@@ -163,5 +154,5 @@ def test_options_are_checked(file: Path) -> None:
 def test_workers_find_the_same(file: Path) -> None:
     (file.parent / "images/val1.png").write_bytes(b"no picture")
     here, there = check(file), check(file, workers=2)
-    assert here.to_dict(manifest=True) == there.to_dict(manifest=True)
-    assert kinds(there) == [("undecodable", (), ("val1",))]
+    assert here == there
+    assert kinds(there) == [("undecodable", "", ("val1",))]

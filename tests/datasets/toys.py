@@ -40,10 +40,10 @@ def fashioniq(root: Path) -> dict[str, Any]:
 
 
 def synthetic(root: Path) -> dict[str, Any]:
-    from negbench.datasets.synthetic import Spec, synthesize
+    from negbench.datasets.synthetic import Spec, ensure
 
-    synthesize(root, Spec(world=1, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6))
-    return {"root": root}
+    spec = Spec(world=1, twins=2, train_images=12, train_queries=8, val_images=10, val_queries=6)
+    return {"root": ensure(root, spec)}
 
 
 def cirr(root: Path) -> dict[str, Any]:
