@@ -41,7 +41,6 @@ from negbench.backbones._weights import (
     Advice,
     Source,
     files_of,
-    local,
     parse_weights,
     read_pretrained,
     vocabulary_source,
@@ -221,18 +220,17 @@ class BlipFamily(Composed):
     def _from_transformers(cls, source: Source, options: BlipOptions) -> tuple[Self, Origin]:
         import transformers
 
-        path = local(source, cls.advice)
-        config, state = read_pretrained(getattr(transformers, cls.their_class), path)
+        folder = files_of(source, cls.advice)[0].parent
+        config, state = read_pretrained(getattr(transformers, cls.their_class), folder)
         tensors = {"temp": torch.tensor(DEFAULT_TEMPERATURE)}  # transformers' class has none
         for name, tensor in state.items():
             theirs, ours = next((pair for pair in cls.own_names if name.startswith(pair[0])), ("", ""))
             if not name.startswith("itm_head."):
                 tensors[ours + name.removeprefix(theirs)] = tensor
-        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(path)), options)
+        backbone = cls(sizes_of_pretrained(cls.published, config, tensors, str(folder)), options)
         backbone._adopt(config)
-        assign(backbone, tensors, path)
-        revision = path.name if source.kind == "hub" else "local"
-        return backbone, Origin(source.label, revision, path if path.is_dir() else path.parent)
+        assign(backbone, tensors, folder)
+        return backbone, Origin(source.label, folder.name if source.kind == "hub" else "local", folder)
 
     def _complete(self, tokenizer: str | None, origin: Origin) -> None:
         """After the parameters are filled: tokenizer, sub-queries, what is frozen, and the hashes of it all."""

@@ -7,8 +7,7 @@ gradients where its caller sees to that. Both are what the library itself comput
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from negbench.backbones._open_clip import WITHOUT_WEIGHTS, build, find, load_into, make_tokenizer, read_state
 from negbench.backbones._preprocess import _eight_bit
-from negbench.backbones._weights import fetch, hub_name, quiet, refuse
+from negbench.backbones._weights import fetch, hub_name, loading, refuse
 from negbench.errors import NegbenchError, OptionError, UnknownNameError, WeightsError
 
 _MOST_TOKENS = 100_000  # a tokenizer that names more has no limit
@@ -157,7 +156,7 @@ def _transformers(name: str, device: torch.device) -> Encoder:
 
     folder = _folder("transformers", name, ["*.safetensors"])
     offline: Mapping[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    with _loading():
+    with loading():
         model, info = AutoModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **offline)
         processor = AutoProcessor.from_pretrained(folder, **offline)
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
@@ -185,18 +184,6 @@ def _folder(library: str, name: str, wanted: Sequence[str]) -> Path:
     at = f" --revision {hub[1]}" if hub[1] else ""
     mend = f"`hf download {hub[0]}{at}`, or put its files into FOLDER and give {library}:FOLDER"
     return fetch(hub[0], wanted, mend, beside=(*_BESIDE, "*.safetensors"), revision=hub[1]).parent
-
-
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Libraries raise what they like where files are missing or do not fit, and draw what a file lacks."""
-    try:
-        with quiet(), torch.random.fork_rng(devices=[]):
-            yield
-    except ImportError:
-        raise
-    except Exception as error:
-        raise WeightsError(f"cannot be loaded: {(str(error).splitlines() or ['?'])[0]}") from error
 
 
 LIBRARIES: Mapping[str, Callable[[str, torch.device], Encoder]] = {

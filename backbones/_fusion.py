@@ -17,8 +17,6 @@ FusionKind = Literal["gated", "sum"]
 FusionInit = Literal["xavier", "sum"]
 FUSIONS: tuple[str, ...] = get_args(FusionKind)
 
-_CHUNK_VALUES = 2**24  # values in one temporary of `cross`: 64 MiB in float32
-
 
 def unit(x: Tensor) -> Tensor:
     """Vectors x / |x| along the last dimension, in float32 or wider: unit norm under autocast too."""
@@ -53,24 +51,18 @@ class Fusion(nn.Module, ABC):
         """Row by row: [B, D] and [B, D] -> [B, D]."""
         return unit(self._mix(image, text, self._of_image(image), self._of_text(text)))
 
-    def cross(self, image: Tensor, text: Tensor, *, chunk: int | None = None) -> Tensor:
+    def cross(self, image: Tensor, text: Tensor, *, chunk: int = 1024) -> Tensor:
         """Every image with every text: [R, D] and [P, D] -> [R, P, D]; equals `forward` on all pairs.
 
-        What depends on one side alone is computed R + P times. `chunk` images at a time (default: temporaries of about
-        64 MiB) bound the memory beyond the output where no gradient is recorded.
+        What depends on one side alone is computed R + P times; `chunk` images at a time bound the memory beyond the
+        output where no gradient is recorded.
         """
-        if chunk is None:
-            chunk = max(1, _CHUNK_VALUES // (max(1, text.shape[0]) * self._width()))
         of_image, of_text = self._of_image(image), self._of_text(text)
         parts = [
             unit(self._mix(x[:, None], text[None], part[:, None], of_text[None]))
             for x, part in zip(torch.split(image, chunk), torch.split(of_image, chunk), strict=True)
         ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    def _width(self) -> int:
-        """Width of the widest temporary of a pair."""
-        return self.dim
 
     @abstractmethod
     def _of_image(self, image: Tensor) -> Tensor:
@@ -126,9 +118,6 @@ class GatedFusion(Fusion):
         h, g = _added(_added((image * text) @ c.T, of_image), of_text).chunk(2, dim=-1)
         return _added(torch.sigmoid(g) * gelu(h).sub_(image), image)
 
-    def _width(self) -> int:
-        return 2 * self.dim
-
 
 class SumFusion(Fusion):
     """unit(x + y); no parameters. HyCoLe's ablation "without gated fusion", CLIP4CIR's simplest baseline."""
@@ -173,9 +162,6 @@ class WideFusion(Fusion):
         width = self.hidden.out_features
         mixed: Tensor = self.output(torch.relu(of_image[..., :width] + of_text[..., :width]))
         return mixed + self.inner._mix(image, text, of_image[..., width:], of_text[..., width:])
-
-    def _width(self) -> int:
-        return self.hidden.out_features + self.inner._width()
 
 
 def make_fusion(

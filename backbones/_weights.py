@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BERT = "google-bert/bert-base-uncased"  # whose vocabulary BLIP and BLIP-2 use
 
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
-_CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt")
+_CHECKPOINT_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,14 @@ class Source:
     """Where weights are.
 
     Args:
-        kind: "lavis" (a checkpoint in LAVIS's format), "folder" (as transformers saves one), "file" (safetensors with
-            transformers' names, its config.json beside it) or "hub".
+        kind: "lavis" (a checkpoint in LAVIS's format), "folder" (as transformers saves one) or "hub".
         path: the file or folder; None for "hub".
         tower: the separate visual tower of a "lavis" checkpoint.
         hub_id: of "hub".
         revision: of "hub"; None is the newest.
     """
 
-    kind: Literal["lavis", "folder", "file", "hub"]
+    kind: Literal["lavis", "folder", "hub"]
     path: Path | None = None
     tower: Path | None = None
     hub_id: str = ""
@@ -74,7 +73,7 @@ class Source:
 
 
 def parse_weights(spec: str, advice: Advice) -> Source:
-    """Read `weights=`: "lavis:FILE", "lavis:FILE,tower=FILE", a folder, FILE.safetensors, or ORG/NAME[@REVISION].
+    """Read `weights=`: "lavis:FILE", "lavis:FILE,tower=FILE", a folder, or ORG/NAME[@REVISION].
 
     Raises:
         WeightsError: a file or folder that is not there, or a text that is none of these.
@@ -88,35 +87,30 @@ def parse_weights(spec: str, advice: Advice) -> Source:
     if path.is_dir():
         return Source("folder", path)
     if path.suffix in _CHECKPOINT_SUFFIXES:
-        raise WeightsError(f"backbone.weights {spec!r}: a checkpoint of LAVIS is given as lavis:{spec}")
-    if path.suffix == ".safetensors":
-        return Source("file", _existing(spec, spec, advice))
+        raise WeightsError(
+            f"backbone.weights {spec!r}: LAVIS's checkpoint is given as lavis:{spec}, transformers' as its folder"
+        )
     hub = hub_name(spec)
     if hub is None:
         raise WeightsError(f"backbone.weights {spec!r}: there is no such file or folder; {advice.mend}")
     return Source("hub", hub_id=hub[0], revision=hub[1])
 
 
-def local(source: Source, advice: Advice) -> Path:
-    """File or folder of the weights; those of the hub are fetched unless the cache has them. Raises WeightsError."""
-    if source.path is not None:
-        return source.path
-    beside = ("*.json", "*.txt")
-    return fetch(source.hub_id, ["*.safetensors"], advice.mend, beside=beside, revision=source.revision).parent
-
-
 def files_of(source: Source, advice: Advice) -> tuple[Path, ...]:
-    """All files that make the weights what they are, none of them read; raises WeightsError."""
-    path = local(source, advice)
+    """All files that make the weights what they are, none of them read; of transformers, config.json is the first.
+
+    Those of the hub are fetched unless the cache has them. Raises WeightsError.
+    """
     if source.kind == "lavis":
-        return (path, *([source.tower] if source.tower else []))
-    folder = path if path.is_dir() else path.parent
-    tensors = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    for file in (folder / "config.json", *tensors):
-        if not file.is_file():
-            raise WeightsError(f"{folder} has no {file.name}: put the one that was saved with the weights there")
-    if not tensors:
-        raise WeightsError(f"{folder} has no safetensors: put the weights there; {advice.mend}")
+        return tuple(path for path in (source.path, source.tower) if path is not None)
+    beside = ("*.json", "*.txt")
+    folder = source.path or (
+        fetch(source.hub_id, ["*.safetensors"], advice.mend, beside=beside, revision=source.revision).parent
+    )
+    tensors = sorted(folder.glob("*.safetensors"))
+    if not (folder / "config.json").is_file() or not tensors:
+        lacks = "safetensors" if (folder / "config.json").is_file() else "config.json"
+        raise WeightsError(f"{folder} has no {lacks}: put those that were saved with the model there; {advice.mend}")
     return (folder / "config.json", *tensors)
 
 
@@ -215,32 +209,33 @@ def vocabulary_source(tokenizer: str | None, beside: Path | None, advice: Advice
         return fetch(BERT, ["vocab.txt"], mend)
 
 
-def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor]]:
+def read_pretrained(model_class: Any, folder: Path) -> tuple[Any, dict[str, Tensor]]:
     """Configuration and float32 state dict of what transformers saved, loaded by its own class and strictly.
 
     Args:
         model_class: of transformers.
-        path: a folder with config.json and safetensors, or one FILE.safetensors with config.json beside it.
+        folder: of config.json and safetensors.
 
     Raises:
-        WeightsError: a file missing or unreadable, another kind of model, or keys that do not fit.
+        WeightsError: a file unreadable, another kind of model, or keys that do not fit.
     """
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "config.json").is_file():
-        raise WeightsError(f"{folder} has no config.json: put the one that was saved with the weights there")
-    try:
-        model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-        if model_type != model_class.config_class.model_type:
-            raise WeightsError(
-                f"{folder} holds a model of type {model_type}, want {model_class.config_class.model_type}"
-            )
-        model, info = _strictly_loaded(model_class, folder, None if path.is_dir() else path)
-    except (OSError, ValueError, RuntimeError, AttributeError) as error:  # RecursionError is a RuntimeError
-        raise WeightsError(
-            f"{path} cannot be loaded by transformers: {(str(error).splitlines() or ['?'])[0]}"
-        ) from error
+    import torch
+
+    want = model_class.config_class.model_type
+    with loading(f"{folder} "):
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        if found != want:
+            raise WeightsError(f"{folder} holds a model of type {found}, want {want}")
+        model, info = model_class.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # `refuse` lists them with all the others
+            output_loading_info=True,
+        )
     refuse(
-        f"{path} does not fit {model_class.__name__}",
+        f"{folder} does not fit {model_class.__name__}",
         missing=info["missing_keys"],
         unexpected=(key for key in info["unexpected_keys"] if not key.endswith("position_ids")),
         wrong_shape=(str(found[0]) for found in info["mismatched_keys"]),
@@ -248,37 +243,25 @@ def read_pretrained(model_class: Any, path: Path) -> tuple[Any, dict[str, Tensor
     return model.config, dict(model.state_dict())
 
 
-def _strictly_loaded(model_class: Any, folder: Path, file: Path | None) -> tuple[Any, dict[str, Any]]:
-    import torch
-    from safetensors.torch import load_file
-
-    config = model_class.config_class.from_pretrained(folder, local_files_only=True)
-    with quiet(), torch.random.fork_rng(devices=[]):  # transformers draws what a file lacks
-        model, info = model_class.from_pretrained(
-            folder if file is None else None,
-            config=config,
-            state_dict=None if file is None else load_file(file),
-            dtype=torch.float32,
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # `refuse` lists them with all the others
-            output_loading_info=True,
-        )
-    return model, info
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' warnings and progress bars: our own error line names the keys that differ."""
-    from logging import ERROR
+def loading(what: str = "") -> Iterator[None]:
+    """Keep transformers silent (our own error line names the keys that differ) and off the global generators.
 
+    What it raises becomes a WeightsError that begins with `what`.
+    """
+    import torch
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(ERROR)
+    logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
+    except (ImportError, WeightsError):
+        raise
+    except Exception as error:  # libraries raise what they like where files are missing or do not fit
+        raise WeightsError(f"{what}cannot be loaded: {(str(error).splitlines() or ['?'])[0]}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:

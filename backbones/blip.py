@@ -93,8 +93,8 @@ class Blip(BlipFamily):
         """Backbone from published, own or random weights.
 
         Args:
-            weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, its
-                FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
+            weights: "lavis:FILE" (a whole model, as QuRe publishes its own), a folder that transformers saved, or a
+                hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip-itm-base-coco.
             config: sizes that tensors cannot tell, as a table: vit_heads, text_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size

@@ -110,8 +110,8 @@ class Blip2(BlipFamily):
 
         Args:
             weights: "lavis:FILE" (a whole model, as QuRe and SPRC publish theirs), "lavis:FILE,tower=FILE"
-                (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, its
-                FILE.safetensors beside config.json, or a hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
+                (blip2_pretrained*.pth with the tower's own file), a folder that transformers saved, or a
+                hub id, "ORG/NAME" or "ORG/NAME@REVISION". None: the hub's
                 Salesforce/blip2-itm-vit-g.
             config: sizes that tensors cannot tell, as a table: vit_heads, qformer_heads, max_txt_len
                 (default: as published); other sizes may be repeated and are then checked. With init="random": any size

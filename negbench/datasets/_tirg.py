@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from torch import Tensor
 
@@ -22,7 +22,6 @@ from negbench.metrics.metric import Metric, hits
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import sorted_rows
 
-Wording = Literal["hycole", "tirg"]
 T = TypeVar("T", bound=Hashable)
 
 GROUP = "all"
@@ -123,10 +122,9 @@ def recalls(cutoffs: Iterable[int]) -> dict[str, Metric]:
     return {name: Metric((values,)) for name, values in each.items()} | {"average": Metric(tuple(each.values()))}
 
 
-def resolve_split(split: str, text: str) -> str:
+def resolve_split(split: str) -> str:
     """The split to read: `val`, which a run reports, is test, as no other is published. Raises OptionError."""
     check_choice("split", split, SPLITS)
-    check_choice("text", text, ("hycole", "tirg"))
     return "test" if split == "val" else split
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
 from typing import ClassVar, Self
 
@@ -15,7 +14,6 @@ from negbench.datasets._tirg import (
     ClassDataset,
     Labels,
     Language,
-    Wording,
     recalls,
     resolve_split,
 )
@@ -28,10 +26,20 @@ PAPER = "Han et al., Automatic Spatially-aware Fashion Concept Discovery, ICCV 2
 RECALLS = (1, 10, 50)
 QUERIES = "test_queries.txt"
 TREE = f"labels/*SPLIT*.txt, {QUERIES} (from google/tirg), and the cropped images of women.tar.gz as women/..."
-TEMPLATES: dict[Wording, str] = {
-    "hycole": "'is not u, is v.', u and v the first word that only the source or the target caption has (HyCoLe)",
-    "tirg": "'replace u with v', u and v the first word that only the source or the target caption has (TIRG)",
-}
+
+CARD = DatasetCard(
+    name="fashion200k",
+    protocol="tirg",
+    version="1",
+    source="https://github.com/xthan/fashion-200k",
+    licence="Apache-2.0 (labels); the images are the shops'",
+    citation=PAPER,
+    gallery="all images of the split's label files; every image with the target's caption is correct; val is test",
+    exclude_reference=True,  # TIRG scores the query's own image below all others
+    text_template="'is not u, is v.', u and v the first word that only the source or the target caption has (HyCoLe)",
+    metrics=tuple(recalls(RECALLS)),
+    main="average",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,53 +61,31 @@ class Fashion200K(ClassDataset):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        text: Wording = "hycole",
     ) -> Self:
         """Read one split of the published label files; `images` and `allow_missing` are `Dataset.load`'s.
 
-        Training pairs are two images one word apart. There are tens of millions: as many as there are images are drawn
-        for every epoch (`at_epoch`), none is listed that is not drawn. Image ids are the paths of the label files
-        without extension.
+        Training pairs are two images of one category whose captions' sets of words differ in exactly one (HyCoLe).
+        There are tens of millions: as many as there are images are drawn for every epoch (`at_epoch`), none is listed
+        that is not drawn. Image ids are the paths of the label files without extension.
 
         Args:
             root: folder that holds `labels`.
             split: train or test; val, which a run reports, is test: nothing else is published.
-            text: `hycole`: modification "is not u, is v.", and pairs of one category whose sets of words differ in
-                exactly one word; `tirg`: "replace u with v", and pairs whose captions are equal without one word.
         """
-        split = resolve_split(split, text)
-        kind = card(text)
-        reader = Reader.find(root, kind, marker="labels", tree=TREE)
-        labels = _read_labels(reader, split, text)
+        split = resolve_split(split)
+        reader = Reader.find(root, CARD, marker="labels", tree=TREE)
+        labels = _read_labels(reader, split)
         named = _read_queries(reader, labels) if split == "test" else []
         files = _scan(reader, labels.images) if images else None
-        language = Language(partial(families, text=text), partial(modification, text=text), description)
         return cls.of_labels(
-            kind,
+            CARD,
             split,
             dataclasses.replace(labels, place=reader.root, content=reader.content),
-            language,
-            lambda kept: _test_queries(kept, named, language),
+            LANGUAGE,
+            lambda kept: _test_queries(kept, named),
             files,
             allow_missing=allow_missing,
         )
-
-
-def card(text: Wording = "hycole") -> DatasetCard:
-    """Card of Fashion200K with these texts."""
-    return DatasetCard(
-        name="fashion200k",
-        protocol="tirg",
-        version="1",
-        source="https://github.com/xthan/fashion-200k",
-        licence="Apache-2.0 (labels); the images are the shops'",
-        citation=PAPER,
-        gallery="all images of the split's label files; every image with the target's caption is correct; val is test",
-        exclude_reference=True,  # TIRG scores the query's own image below all others
-        text_template=TEMPLATES[text],
-        metrics=tuple(recalls(RECALLS)),
-        main="average",
-    )
 
 
 def changed_words(source: str, target: str) -> tuple[str, str]:
@@ -117,15 +103,15 @@ def changed_words(source: str, target: str) -> tuple[str, str]:
     return first(before, after), first(after, before)
 
 
-def modification(source: str, target: str, text: Wording) -> str:
-    """Text that turns one caption into the other.
+def modification(source: str, target: str) -> str:
+    """Text that turns one caption into the other, as HyCoLe words it.
 
     Example:
-        >>> modification("black jacket", "blue jacket", "hycole"), modification("black jacket", "blue jacket", "tirg")
-        ('is not black, is blue.', 'replace black with blue')
+        >>> modification("black jacket", "blue jacket")
+        'is not black, is blue.'
     """
     old, new = changed_words(source, target)
-    return f"replace {old} with {new}" if text == "tirg" else f"is not {old}, is {new}."
+    return f"is not {old}, is {new}."
 
 
 def description(caption: str) -> str:
@@ -138,26 +124,24 @@ def description(caption: str) -> str:
     return f"is {', '.join(caption.split())}."
 
 
-def families(caption: str, text: Wording) -> list[tuple[str, str]]:
-    """(the other words, the word taken out) for every word of a caption: in their order (TIRG), or as a set (HyCoLe).
+def families(caption: str) -> list[tuple[str, str]]:
+    """(set of the other words, the word taken out) for every word of a caption.
 
     Example:
-        >>> families("black biker jacket", "tirg")[:2]
-        [('biker jacket', 'black'), ('black jacket', 'biker')]
-        >>> families("black a-line a-line", "hycole")
+        >>> families("black a-line a-line")
         [('a-line', 'black'), ('black', 'a-line')]
     """
-    words = caption.split()
-    if text == "hycole":
-        words = sorted(set(words), key=words.index)
-        return [(" ".join(sorted({*words} - {word})), word) for word in words]
-    return [(" ".join(words[:place] + words[place + 1 :]), word) for place, word in enumerate(words)]
+    words = list(dict.fromkeys(caption.split()))
+    return [(" ".join(sorted({*words} - {word})), word) for word in words]
+
+
+LANGUAGE = Language(families, modification, description)
 
 
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_labels(reader: Reader, split: str, text: Wording) -> Labels:
+def _read_labels(reader: Reader, split: str) -> Labels:
     """Images, captions and categories of every label file of a split, and what is odd about them."""
     folder = reader.root / "labels"
     paths = [p for p in sorted(folder.glob("*")) if split in p.name and p.name != QUERIES and p.is_file()]
@@ -175,7 +159,7 @@ def _read_labels(reader: Reader, split: str, text: Wording) -> Labels:
             raise DataError(f"{where}: image '{image}' has an empty caption")
         repeated += image in captions
         conflicting += captions.setdefault(image, caption) != caption
-    kinds = [_category(image) for image in captions] if text == "hycole" else []
+    kinds = [_category(image) for image in captions]
     remark = f"{split}: {repeated:,} lines label an image again, {conflicting:,} of them otherwise: the first counts"
     return Labels(list(captions), list(captions.values()), kinds, remarks=(remark,) if repeated else ())
 
@@ -219,7 +203,7 @@ def _scan(reader: Reader, ids: Sequence[str]) -> ImageFiles:
 # --- queries -----------------------------------------------------------------------------------------------------
 
 
-def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], language: Language) -> list[Query]:
+def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]]) -> list[Query]:
     """The queries whose source is there and for which an image with the target's caption is."""
     there = set(labels.images)
     queries = []
@@ -227,5 +211,5 @@ def _test_queries(labels: Labels, named: list[tuple[str, str, str, str]], langua
         if target not in there:  # only where images are missing: another of its class stands in
             target = next((image for image in labels.of_class.get(after, ()) if image != source), "")
         if source in there and target:
-            queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), language))
+            queries.append(labels.query(f"test-{number:05d}", (source, target), (before, after), LANGUAGE))
     return queries

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -15,7 +14,6 @@ from negbench.datasets._tirg import (
     ClassDataset,
     Labels,
     Language,
-    Wording,
     recalls,
     resolve_split,
 )
@@ -31,10 +29,6 @@ Weighting = Literal["query", "pair"]
 
 RECALLS = (1, 5, 10)
 TREE = "images/ADJECTIVE NOUN/*.jpg"
-TEMPLATES: dict[Wording, str] = {
-    "hycole": "'is not u, is v.', u and v the adjectives of source and target (HyCoLe)",
-    "tirg": "'v', the adjective of the target (TIRG)",
-}
 # the nouns that TIRG keeps for testing (google/tirg, datasets.py)
 TEST_NOUNS = (
     "armor", "bracelet", "bush", "camera", "candy", "castle", "ceramic", "cheese", "clock", "clothes", "coffee",
@@ -62,7 +56,6 @@ class MitStates(ClassDataset):
         split: str = "val",
         images: bool = True,
         allow_missing: bool = False,
-        text: Wording = "hycole",
         weighting: Weighting = "query",
     ) -> Self:
         """Read one split from the names of folders and files, which are all the annotation there is.
@@ -75,23 +68,21 @@ class MitStates(ClassDataset):
             root: folder that holds `images`.
             split: train or test; val, which a run reports, is test: there is no other.
             images: whether image files must hold something; without it their names are enough.
-            text: modification text from state u to v: `hycole` "is not u, is v.", `tirg` "v".
             weighting: the main metric and the protocol: `query` counts a query once (TIRG), `pair` as often as the
                 class that it asks for has images (HyCoLe, whose test samples are pairs of images). Both are reported.
         """
-        split = resolve_split(split, text)
+        split = resolve_split(split)
         check_choice("weighting", weighting, ("query", "pair"))
-        kind = card(text, weighting)
+        kind = card(weighting)
         reader = Reader(Reader.find(root, kind, marker="images", tree=TREE).root / "images")
         labels = _labels(reader, split)
         found = ImageFiles.scan(reader.root, key=without_extension, files=reader.files, tree=TREE) if images else None
-        language = Language(_families, partial(modification, text=text), "{}.".format)
         return cls.of_labels(
             kind,
             split,
             labels,
-            language,
-            lambda kept: _test_queries(kept, language),
+            LANGUAGE,
+            _test_queries,
             found,
             allow_missing=allow_missing,
         )
@@ -108,8 +99,8 @@ _METRICS = _BY_QUERY | {
 }
 
 
-def card(text: Wording = "hycole", weighting: Weighting = "query") -> DatasetCard:
-    """Card of MIT-States with these texts and this main metric."""
+def card(weighting: Weighting = "query") -> DatasetCard:
+    """Card of MIT-States with this main metric."""
     return DatasetCard(
         name="mit-states",
         protocol="tirg" if weighting == "query" else "hycole",
@@ -120,21 +111,20 @@ def card(text: Wording = "hycole", weighting: Weighting = "query") -> DatasetCar
         gallery="all images of the split's nouns; every image of the target's adjective and noun is correct; "
         "val is test",
         exclude_reference=True,  # TIRG scores the query's own image below all others
-        text_template=TEMPLATES[text],
+        text_template="'is not u, is v.', u and v the adjectives of source and target (HyCoLe)",
         metrics=tuple(_METRICS),
         main="average" if weighting == "query" else "pair/average",
     )
 
 
-def modification(source: str, target: str, text: Wording) -> str:
-    """Text that turns one 'adjective noun' into the other.
+def modification(source: str, target: str) -> str:
+    """Text that turns one 'adjective noun' into the other, as HyCoLe words it.
 
     Example:
-        >>> modification("ripe tomato", "sliced tomato", "hycole"), modification("ripe tomato", "sliced tomato", "tirg")
-        ('is not ripe, is sliced.', 'sliced')
+        >>> modification("ripe tomato", "sliced tomato")
+        'is not ripe, is sliced.'
     """
-    old, new = source.split()[0], target.split()[0]
-    return new if text == "tirg" else f"is not {old}, is {new}."
+    return f"is not {source.split()[0]}, is {target.split()[0]}."
 
 
 # --- files -------------------------------------------------------------------------------------------------------
@@ -169,7 +159,10 @@ def _families(caption: str) -> list[tuple[str, str]]:
     return [(noun, adjective)]
 
 
-def _test_queries(labels: Labels, language: Language) -> list[Query]:
+LANGUAGE = Language(_families, modification, "{}.".format)
+
+
+def _test_queries(labels: Labels) -> list[Query]:
     """Every image with every other state of its noun; the first image of the class stands for the target."""
     states: dict[str, list[str]] = {}
     for caption in labels.of_class:
@@ -181,6 +174,6 @@ def _test_queries(labels: Labels, language: Language) -> list[Query]:
         if after != before
     )
     return [
-        labels.query(f"test-{number:06d}", (image, labels.of_class[after][0]), (before, after), language)
+        labels.query(f"test-{number:06d}", (image, labels.of_class[after][0]), (before, after), LANGUAGE)
         for number, (image, before, after) in enumerate(asked)
     ]

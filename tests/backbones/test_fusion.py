@@ -42,8 +42,8 @@ def _all_pairs(fusion: Fusion, image: Tensor, text: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", FUSIONS)
-@pytest.mark.parametrize("chunk", [None, 1, 3])
-def test_cross_equals_forward_on_every_pair(kind: str, chunk: int | None) -> None:
+@pytest.mark.parametrize("chunk", [1, 3, 1024])
+def test_cross_equals_forward_on_every_pair(kind: str, chunk: int) -> None:
     fusion = _fusion(kind)
     image, text = _inputs(7, 5)
     torch.testing.assert_close(

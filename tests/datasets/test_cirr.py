@@ -118,12 +118,6 @@ def test_submission_of_random_scores_to_the_real_split(shared_data: Path) -> Non
         assert files["cirr-test1-recall.json"][query.id] == best[:50]
         inside = [image for image in best if image in query.subset]
         assert files["cirr-test1-recall_subset.json"][query.id] == inside[:3]
-    # the checker sees a reference, a doubled id, a cut list
-    broken = json.loads(json.dumps(files))
-    broken["cirr-test1-recall.json"]["12063"][0] = data.queries[0].reference
-    broken["cirr-test1-recall.json"]["12064"][1] = broken["cirr-test1-recall.json"]["12064"][0]
-    broken["cirr-test1-recall_subset.json"]["12063"].pop()
-    assert len(submission_faults(broken, captions, set(data.images))) == 3
 
 
 # --- toy files ---------------------------------------------------------------------------------------------------
@@ -275,10 +269,6 @@ def group_change(key: str, value: Any) -> Callable[[Files], None]:
 
 MEMBERS = [f"dev-{n}-0-img0" for n in range(6)]
 FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
-    "no captions": (lambda f: f.pop(CAPTIONS), r"has no captions/cap\.rc2\.val\.json; the data come from https"),
-    "no split file": (lambda f: f.pop(SPLIT), r"split\.rc2\.val\.json is missing"),
-    "no target": (lambda f: f[CAPTIONS][1].pop("target_hard"), r"entry 1: key 'target_hard' is missing"),
-    "pairid": (entry_change("pairid", "101"), r"entry 1: key 'pairid': want an integer, got '101'"),
     "pairid twice": (entry_change("pairid", 100), r"val\.json: pairid '100' is there twice \(entries 0 and 1\)"),
     "outside": (entry_change("target_hard", "dev-99"), r"the target 'dev-99' among them"),
     "reference": (entry_change("reference", "dev-99"), r"'dev-99' of query 101 is not in split\.rc2\.val"),
@@ -287,8 +277,6 @@ FLAWS: dict[str, tuple[Callable[[Files], Any], str]] = {
     "member unknown": (group_change("members", [*MEMBERS[:5], "zzz"]), r"'zzz' of query 101 is not in split"),
     "target not a member": (
         group_change("members", [*MEMBERS[:5], "dev-8-0-img0"]), r"the target .* among them"),
-    "split a list": (lambda f: f.update({SPLIT: MEMBERS}), r"split\.rc2\.val\.json: want an object"),
-    "empty": (lambda f: f.update({CAPTIONS: []}), r"cirr val: no query is left"),
 }  # fmt: skip
 
 

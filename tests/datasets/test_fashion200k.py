@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections import Counter
@@ -80,12 +79,8 @@ def test_queries_of_the_toy(root: Path) -> None:
     assert [[short(i) for i in q.relevant] for q in data.queries] == [
         ["q", "r"], ["r", "q"], ["s"], ["p", "t"], ["q", "r"],
     ]  # fmt: skip
-    assert [q.text for q in load(root, text="tirg").queries] == [
-        "replace black with red", "replace black with red", "replace silk with cotton", "replace red with black",
-        "replace cotton with silk",
-    ]  # fmt: skip
     assert data.split == "test"
-    assert data.identity == load(root, split="test").identity != load(root, text="tirg").identity
+    assert data.identity == load(root, split="test").identity
     assert load(root.parent).identity == data.identity
     assert "val is test" in data.card.gallery
     assert data.remarks == ()
@@ -119,14 +114,13 @@ def test_metrics_against_loops(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
 # --- training pairs ----------------------------------------------------------------------------------------------
 
 
-def all_pairs(images: list[tuple[str, str]], text: str) -> dict[tuple[str, str], float]:
-    """Probability of every pair under TIRG's sampler and either rule of what a pair is, by listing all of them."""
+def all_pairs(images: list[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """Probability of every pair under TIRG's sampler and HyCoLe's rule of what a pair is, by listing all of them."""
     children: dict[Any, set[tuple[str, str]]] = {}
     for caption in {c for _, c in images}:
         words = caption.split()
         for place, word in enumerate(words):
-            rest: Any = (*words[:place], *words[place + 1 :])
-            children.setdefault(frozenset(rest) if text == "hycole" else rest, set()).add((caption, word))
+            children.setdefault(frozenset({*words[:place], *words[place + 1 :]}), set()).add((caption, word))
     weights: dict[tuple[str, str], float] = {}
     for source, caption in images:
         found: dict[str, float] = {}
@@ -144,24 +138,23 @@ def all_pairs(images: list[tuple[str, str]], text: str) -> dict[tuple[str, str],
     return {pair: weight / len(sources) for pair, weight in weights.items()}
 
 
-@pytest.mark.parametrize("text", ["hycole", "tirg"])
-def test_pairs_are_drawn_as_tirg_draws_them(root: Path, text: str) -> None:
-    data = load(root, split="train", text=text)
+def test_pairs_are_drawn_as_tirg_draws_them(root: Path) -> None:
+    data = load(root, split="train")
     assert data.pairs is not None
     queries = data.pairs.draw(20_000, 4, 7)
     drawn = Counter((short(q.reference), short(q.target)) for q in queries)
-    want = all_pairs(TRAIN, text)
+    want = all_pairs(TRAIN)
     assert set(drawn) == set(want)
     assert ("a", "b") in want
     assert ("a", "c") not in want  # the same caption
     assert ("a", "f") not in want  # the same words in another order
-    assert (("f", "b") in want) == (text == "hycole")  # which is no other set of words
+    assert ("f", "b") in want
     assert not any("e" in pair for pair in want)  # no neighbour
     statistic = sum((drawn[pair] - 20_000 * p) ** 2 / (20_000 * p) for pair, p in want.items())
     assert statistic < len(want) + 4 * (2 * len(want)) ** 0.5
     for query in queries[:200]:
         before, after = query.captions
-        assert query.text == modification(before, after, text)  # type: ignore[arg-type]
+        assert query.text == modification(before, after)
         assert query.reference_text == f"is {', '.join(before.split())}."
         assert query.target_text == f"is {', '.join(after.split())}."
         assert query.relevant[0] == query.target
@@ -176,9 +169,8 @@ def test_pairs_are_of_one_category(tmp_path: Path, flaws: ModuleType) -> None:
     places = {"dresses/x/1/1_0": "red silk", "dresses/x/2/2_0": "blue silk", "tops/x/3/3_0": "pink silk"}
     lines = "".join(f"women/{place}.jpeg\t1\t{caption}\n" for place, caption in places.items())
     root = flaws.write(tmp_path, {"labels/train.txt": lines.encode()})
-    pairs = {text: draws(load(root, split="train", text=text), 100) for text in ("hycole", "tirg")}
-    assert {q.text for q in pairs["hycole"]} == {"is not red, is blue.", "is not blue, is red."}
-    assert {q.text for q in pairs["tirg"]} >= {"replace pink with red", "replace blue with pink"}
+    pairs = draws(load(root, split="train"), 100)
+    assert {q.text for q in pairs} == {"is not red, is blue.", "is not blue, is red."}
 
 
 def test_every_epoch_has_pairs_of_its_own(root: Path) -> None:
@@ -210,7 +202,7 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
     sizes = (20, 20, 10)
     captions = [f"c{a} m{b} t{c}" for a in range(sizes[0]) for b in range(sizes[1]) for c in range(sizes[2])]
     images = captions * 2
-    edits = Edits.between(images, lambda c: families(c, "tirg"))
+    edits = Edits.between(images, families)
     drawn = edits.draw(len(images), random.Random(0))
     possible = len(images) * sum(size - 1 for size in sizes) * 2
     assert (len(captions), possible) == (4_000, 752_000)
@@ -221,16 +213,14 @@ def test_what_is_stored_grows_with_the_words_and_not_with_the_pairs() -> None:
         assert sum(x != y for x, y in zip(before, after, strict=True)) == 1
 
 
-def test_a_repeated_word_ends_the_draw() -> None:
+def test_the_same_words_are_no_pair() -> None:
     captions = ["x x a", "x a", "a x", "b x"]
-    edits = Edits.between(captions, lambda c: families(c, "tirg"))
+    edits = Edits.between(captions, families)
     drawn = {(captions[s], captions[t]) for s, t in edits.draw(500, random.Random(0))}
     assert ("a x", "b x") in drawn
     assert ("x a", "a x") not in drawn
-    for text in ("hycole", "tirg"):
-        rule = functools.partial(families, text=text)
-        with pytest.raises(DataError, match="no two classes of images are one word apart"):
-            Edits.between(["black dress", "dress black"], rule)
+    with pytest.raises(DataError, match="no two classes of images are one word apart"):
+        Edits.between(["black dress", "dress black"], families)
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -312,6 +302,5 @@ def test_no_training_pair(tmp_path: Path, flaws: ModuleType) -> None:
 
 
 def test_unknown_options_are_quoted(root: Path) -> None:
-    for name, value in (("split", "dev"), ("text", "HyCoLe")):
-        with pytest.raises(OptionError, match=f"{name} must be .*{value!r}"):
-            load(root, **{name: value})
+    with pytest.raises(OptionError, match=r"split must be .*'dev'"):
+        load(root, split="dev")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from negbench.datasets._garments import (
     ATTRIBUTES,
     CATEGORIES,
-    SIZE,
     Attributes,
     Garment,
     Nuisance,
@@ -69,11 +66,6 @@ def test_array_continues_the_stream() -> None:
     assert [one.raw(), *one.array(5).tolist(), one.raw()] == [other.raw() for _ in range(7)]
 
 
-def test_streams_of_different_names_differ() -> None:
-    firsts = {Stream(*name).raw() for name in [(0,), (1,), (0, "a"), (0, "b"), ("a", 0)]}
-    assert len(firsts) == 5
-
-
 # --- renderer ------------------------------------------------------------------------------------------------------
 
 
@@ -83,20 +75,6 @@ GOLDEN = "15218f13325fdb7974f32197ecd9a365ee8ae0db067f8f6d58df9c58440a8c12"
 def test_pixels_are_the_golden_ones() -> None:
     # a change here moves every published number: raise GENERATOR in _synthesis.py
     assert digest_of_samples() == GOLDEN
-
-
-def test_pixels_are_the_same_in_another_process() -> None:
-    code = (
-        "import hashlib; from negbench.datasets._garments import *; from negbench.datasets._stream import Stream\n"
-        "parts = []\n"
-        "for i in range(40):\n"
-        "    stream = Stream('golden', i)\n"
-        "    a = sample_attributes(stream, stream.pick(CATEGORIES))\n"
-        "    parts.append(render(Garment(a, sample_nuisance(stream))).tobytes())\n"
-        "print(hashlib.sha256(b''.join(parts)).hexdigest())"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == digest_of_samples()
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -111,56 +89,6 @@ def test_every_value_is_visible(category: str, attribute: str) -> None:
         for other in pictures[i + 1 :]:
             # the smallest difference is between two necklines: at least a dozen pixels, clearly
             assert (np.abs(one - other).max(-1) >= 24).sum() >= 12
-
-
-@pytest.mark.parametrize("category", CATEGORIES)
-def test_every_combination_can_be_seen_in_white_on_white(category: str) -> None:
-    empty = np.full((SIZE, SIZE, 3), 240)
-    white = dataclasses.replace(CALM, backdrop_colours=((240, 240, 236), (240, 240, 236)))
-    base = Attributes(category, "white", "none", "round", "plain", "short", "none")
-    assert (np.abs(render(Garment(base, white)).astype(int) - empty).max(-1) >= 48).sum() >= 60  # its outline
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"shift": (10, 0)},
-        {"shift": (0, -8)},
-        {"tilt": 150},
-        {"arm": 0},
-        {"scale": 215},
-        {"brightness": 190},
-        {"cast": (288, 256, 224)},
-        {"slope": 60},
-        {"period": 84},
-        {"phase": 30},
-        {"backdrop": "gradient", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
-        {"backdrop": "checks", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
-        {"backdrop": "bands", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
-        {"backdrop": "blotches", "backdrop_colours": ((216, 216, 220), (120, 160, 220))},
-        {"noise": 16},
-    ],
-)
-def test_each_nuisance_moves_pixels(change: dict[str, object]) -> None:
-    attributes = Attributes("shirt", "green", "long", "v", "checked", "medium", "star")
-    moved = render(Garment(attributes, dataclasses.replace(CALM, **change)))  # type: ignore[arg-type]
-    assert (moved != render(Garment(attributes, CALM))).any(-1).sum() >= 50
-
-
-def test_mirror_is_the_mirror_image() -> None:
-    attributes = Attributes("toptee", "red", "short", "collar", "checked", "long", "heart")
-    tilted = dataclasses.replace(CALM, tilt=120, shift=(8, 0))
-    mirrored = dataclasses.replace(CALM, tilt=-120, shift=(-8, 0), mirror=True)
-    one, other = render(Garment(attributes, tilted)), render(Garment(attributes, mirrored))
-    # rounding down is not symmetric, so a few pixels of the edges differ
-    assert (np.abs(one.astype(int) - other[:, ::-1].astype(int)).max(-1) > 24).mean() < 0.05
-
-
-def test_light_scales_the_picture() -> None:
-    attributes = Attributes("dress", "grey", "none", "round", "plain", "long", "none")
-    full = render(Garment(attributes, CALM)).astype(int)
-    half = render(Garment(attributes, dataclasses.replace(CALM, brightness=128))).astype(int)
-    assert np.abs(half - full / 2).max() <= 8  # two roundings to multiples of 8
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
@@ -210,15 +138,6 @@ def test_captions_do_not_name_what_stays() -> None:
         }
 
 
-def test_descriptions_name_every_attribute() -> None:
-    for i in range(300):
-        stream = Stream("describe", i)
-        garment = sample_attributes(stream, CATEGORIES[i % 3])
-        text = describe(garment, stream)
-        for attribute in ATTRIBUTES:
-            assert any(c.phrase in text for c in clauses(garment, attribute)), (attribute, garment, text)
-
-
 def test_every_word_is_in_the_vocabulary_and_used() -> None:
     heard: set[str] = set()
     for i in range(4000):
@@ -241,8 +160,3 @@ def test_no_two_values_of_an_attribute_share_a_phrase() -> None:
                 for clause in set(clauses(dataclasses.replace(base, **{attribute: value}), attribute))
             ]
             assert len(phrases) == len(set(phrases))
-
-
-def test_attribute_words_tell_garments_apart() -> None:
-    garments = {sample_attributes(Stream("tags", i), "shirt") for i in range(500)}
-    assert len({str(attribute_words(garment)) for garment in garments}) == len(garments)

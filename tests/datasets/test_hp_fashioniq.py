@@ -212,17 +212,6 @@ def test_a_part_keeps_its_own_judgements(root: Path) -> None:
     assert all(math.isnan(value) for name, value in lone.items() if name.startswith("consistent/"))
 
 
-def test_table_has_a_row_per_judgement(root: Path) -> None:
-    data = load(root)
-    sets = torch.randn(13, 2, generator=torch.Generator().manual_seed(0)).double()
-    table = data.table(sets)
-    assert list(table["query"]) == [query.id for query in data.queries]
-    assert table["score_2"].tolist() == sets[:, 1].tolist()
-    assert table["preferred"].tolist() == [1 if first else 2 for first in data.first.tolist()]
-    assert table["rating_1"].tolist() == data.ratings[:, 0].tolist()
-    assert table["consistent"].sum() == 11
-
-
 # --- images ------------------------------------------------------------------------------------------------------
 
 
@@ -257,11 +246,8 @@ def test_missing_images_are_an_error_or_left_out(root: Path, standin: ModuleType
         (lambda e: e.pop("sentences"), "'question_set_1': key 'sentences' is missing"),
         (lambda e: e["sentences"].pop(), "the six lists must have one length"),
         (lambda e: e["preferred set"].__setitem__(1, "3"), r"""key 'preferred set'\[1\]: want "1" or "2", got '3'"""),
-        (lambda e: e["preferred set"].__setitem__(1, 1), r"""want "1" or "2", got 1"""),
         (lambda e: e["retrieved_set1"][2].update(user_score="6"), r"""key 'retrieved_set1'\[2\]: key 'user_score'"""),
-        (lambda e: e["retrieved_set2"][0]["img_path"].pop(), r"key 'img_path': want 5 different images"),
         (lambda e: e["retrieved_set2"][0].update(img_path=[path(14)] * 5), "want 5 different images"),
-        (lambda e: e["ref_img_paths"].__setitem__(0, ""), r"key 'ref_img_paths'\[0\]: '' is no image id"),
         (lambda e: e["targ_img_paths"].__setitem__(0, 5), r"key 'targ_img_paths'\[0\]: want a string, got 5"),
     ],
 )

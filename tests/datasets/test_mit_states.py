@@ -68,8 +68,6 @@ def test_test_queries_are_every_image_with_every_other_adjective(root: Path) -> 
         old, new = class_of(query.reference).split()[0], wanted.split()[0]
         assert query.text == f"is not {old}, is {new}."
         assert query.reference_text is None
-    assert {q.text for q in load(root, text="tirg").queries} == {"ripe", "sliced", "mashed", "empty", "full"}
-    assert load(root, text="tirg").identity != data.identity
 
 
 @pytest.mark.parametrize("sign", SIGNS)

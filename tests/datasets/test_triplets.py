@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
@@ -160,7 +158,7 @@ def test_named_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exclude", [False, True])
 def test_metrics_against_loops(file: Path, exclude: bool) -> None:
     data = load(file, exclude_reference=exclude)
-    for seed, sign in itertools.product(range(5), SIGNS):
+    for seed, sign in enumerate(SIGNS):
         scores = toy_table(data, seed, sign)
         hits, precisions = [], []
         for index, query in enumerate(data.queries):
@@ -176,13 +174,6 @@ def test_metrics_against_loops(file: Path, exclude: bool) -> None:
         assert values["recall_at_1"] == pytest.approx(sum(hits) / 3)
         assert values["map_at_10"] == pytest.approx(sum(precisions) / 3)
         assert tuple(values) == data.card.metrics
-
-
-def test_map_is_given_where_more_than_the_target_is_relevant(tmp_path: Path) -> None:
-    data = load(save(tmp_path / "a.jsonl", plain_rows()))
-    values = data.evaluate(torch.zeros(len(data.queries), len(data.images)))
-    assert tuple(values) == data.card.metrics == ("recall_at_1", "recall_at_5", "recall_at_10", "recall_at_50")
-    assert data.card.main in values
 
 
 def test_the_excluded_reference_is_no_target(tmp_path: Path) -> None:
@@ -224,12 +215,6 @@ def test_an_image_outside_the_folder_is_refused(tmp_path: Path, standin: ModuleT
         file = save(tmp_path / "in/a.jsonl", [{"reference": "r", "text": "t", "target": value, "split": "val"}])
         with pytest.raises(DataError, match=r"line 1, column 'target': .* is no path below the images' folder"):
             Triplets.load(file=file)
-
-
-def test_names_too_long_for_a_file_are_missing(tmp_path: Path) -> None:
-    file = save(tmp_path / "a.jsonl", [{"reference": "r", "text": "t", "target": "x" * 5000, "split": "val"}])
-    with pytest.raises(DataError, match="2 of 2 images are missing"):
-        Triplets.load(file=file)
 
 
 # --- flaws -------------------------------------------------------------------------------------------------------
