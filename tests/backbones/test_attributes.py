@@ -84,14 +84,6 @@ def test_sub_queries_against_loops() -> None:
             torch.testing.assert_close(sub[row], want)
 
 
-def test_combine_adds_weighted_sub_queries_and_normalises() -> None:
-    module = _module()
-    query, tokens, masks = _inputs()
-    subs = module(query, tokens, masks)
-    want = query + sum(sub.weight * sub.embeddings for sub in subs.values())
-    torch.testing.assert_close(module.combine(query, subs), want / want.norm(dim=1, keepdim=True))
-
-
 def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone() -> None:
     module = _module()
     query, tokens, masks = _inputs()
@@ -102,16 +94,6 @@ def test_text_without_any_attribute_word_leaves_the_query_and_its_gradient_alone
     combined.sum().backward()
     assert torch.isfinite(query.grad).all()
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in module.parameters())
-
-
-def test_references_crossed_with_texts() -> None:
-    module = _module()
-    _, tokens, masks = _inputs()
-    pairs = torch.nn.functional.normalize(torch.randn(4, 3, DIM, generator=_generator(2), dtype=torch.float64), dim=-1)
-    crossed = module.combine(pairs, module(pairs, tokens, masks))
-    for reference in range(4):
-        alone = module.combine(pairs[reference], module(pairs[reference], tokens, masks))
-        torch.testing.assert_close(crossed[reference], alone)
 
 
 def test_weights_stay_positive_and_learn() -> None:
