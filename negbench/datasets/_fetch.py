@@ -11,9 +11,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from negbench.datasets._icons import FILES, PACKAGES, Package, file_sha256
+from negbench.datasets._icons import FILES, PACKAGES, Package
 from negbench.errors import DataError
-from negbench.files import atomic_write
+from negbench.files import atomic_write, sha256_of
 
 MOVES_SCORES = False  # what it fetches is hashed where it is read
 
@@ -37,7 +37,7 @@ def fetch(out: Path) -> list[str]:
             continue
         with tempfile.TemporaryDirectory(prefix="negbench-") as scratch:
             tarball = pack(package, Path(scratch), folder)
-            found = file_sha256(tarball)
+            found = sha256_of(tarball)
             if found != package.tarball:
                 raise DataError(
                     f"{package.name}@{package.version}: the registry's tarball is not what we know (SHA-256 {found}, "

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from negbench.datasets._read import Reader
 from negbench.errors import DataError, NegbenchError, missing_package
-from negbench.files import locked, write_json
+from negbench.files import locked, sha256_of, write_json
 
 FILES = ("icons.json", "chars.json", "info.json")
 SIDE = 128  # pixels
@@ -53,18 +53,12 @@ class Package:
         """What of the package a folder lacks, with the mend; empty where its files are those that we know."""
         for file, digest in (("icons.json", self.icons), ("chars.json", self.chars), ("info.json", "")):
             path = folder / file
-            if not path.is_file() or (digest and file_sha256(path) != digest):
+            if not path.is_file() or (digest and sha256_of(path) != digest):
                 return (
                     f"{path} is {'not the one that we know' if path.is_file() else 'missing'}: fetch it with `negbench "
                     f"data fetch emoji`, or put {', '.join(FILES)} of the npm package {self.name}@{self.version} there"
                 )
         return ""
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 PACKAGES = {
@@ -188,7 +182,11 @@ def icons(reader: Reader, artist: str) -> Icons:
         DataError: files that are missing, or not those of the version that we know.
     """
     folder = reader.root / artist
-    if flaw := PACKAGES[artist].flaw(folder):
+    try:
+        flaw = PACKAGES[artist].flaw(folder)
+    except OSError as error:
+        flaw = f"{error.filename} cannot be read: {error.strerror}"
+    if flaw:
         raise DataError(flaw)
     for name in FILES:
         reader.text(folder / name)  # for its hash

@@ -31,7 +31,7 @@ from negbench.datasets._garments import (
 from negbench.datasets._stream import Stream
 from negbench.datasets._wording import attribute_words, caption_pair
 from negbench.errors import DataError, NegbenchError, OptionError
-from negbench.files import locked
+from negbench.files import locked, sha256_of
 
 GENERATOR = 2  # raised by every change that moves a pixel, a word, a query or an id
 MANIFEST = "synthetic.json"
@@ -408,7 +408,7 @@ def check(folder: Path) -> Manifest:
         raise DataError(f"{path} is damaged: {mend}") from error
     for name, digest in files.items():
         file = folder / name
-        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        if not file.is_file() or sha256_of(file) != digest:
             raise DataError(f"{file} is missing or was changed: {mend}")
     return manifest
 

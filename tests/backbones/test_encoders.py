@@ -160,18 +160,6 @@ def test_transformers(folder: Path, clip: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_name_of_the_hub_is_read_from_its_cache(folder: Path, clip: Path, tmp_path: Path) -> None:
-    home = tmp_path / "hub" / "models--org--clip"
-    (home / "snapshots").mkdir(parents=True)
-    (home / "snapshots" / COMMIT).symlink_to(clip)
-    (home / "refs").mkdir()
-    (home / "refs" / "main").write_text(COMMIT, encoding="utf-8")
-    written = []
-    for spec in ("transformers:org/clip", f"transformers:org/clip@{COMMIT}", f"transformers:{clip}"):
-        written.append(embed_folder(Embed(folder=folder, encoder=spec, overwrite=True)).images.read_bytes())
-    assert len(set(written)) == 1
-
-
 def test_siglip_sees_its_padding(folder: Path, tower: dict[str, Any], tmp_path: Path) -> None:
     from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel, SiglipProcessor
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
 
 from negbench.backbones.precomputed import Precomputed
 from negbench.errors import DataError, OptionError, UnknownNameError
@@ -70,19 +69,6 @@ def test_untrained_sum_is_the_closed_form(images, texts):
     torch.testing.assert_close(backbone.candidates(features)[:, 0], torch.from_numpy(image))
     torch.testing.assert_close(backbone.text_queries(TEXTS[:4]), torch.from_numpy(text))
     torch.testing.assert_close(backbone.temperature, torch.tensor(0.07))
-
-
-def test_wider_space_keeps_the_angles(tmp_path, images, texts):
-    backbone = Precomputed.load(images=images, texts=texts, dim=20, fusion="sum")
-    found = backbone.candidates(backbone.features_of(IDS))[:, 0]
-    assert found.shape == (4, 20)
-    given = normalize(torch.from_numpy(IMAGES), dim=-1)
-    torch.testing.assert_close(found @ found.T, given @ given.T)
-    narrow = write(tmp_path / "narrow.npz", TEXTS, vectors(5, 3), "text")
-    assert Precomputed.load(images=images, texts=narrow).queries(backbone.features_of(IDS[:1]), ["is red"]).shape == (
-        1,
-        6,
-    )
 
 
 def test_the_files_content_is_part_of_the_identity(tmp_path, images, texts):

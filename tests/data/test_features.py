@@ -246,15 +246,6 @@ def test_out_of_half_range_names_the_image(tmp_path, folder, scale, what):
         new_store(tmp_path).ensure(images, Pooled(scale=scale))
 
 
-def test_values_up_to_half_range_are_kept(tmp_path, folder):
-    images = {"i00": folder / "i00.png"}
-    backbone = Pooled()
-    backbone.scale = 65504 / float(by_loop(backbone, images).abs().max())
-    store = new_store(tmp_path)
-    store.ensure(images, backbone)
-    assert float(store.load(["i00"])[torch.tensor([0])].abs().max()) == 65504
-
-
 def test_a_full_disk_loses_nothing_finished(tmp_path, folder, small_shards, monkeypatch):
     images = images_of(folder)
     real, calls = os.fsync, []
@@ -322,11 +313,6 @@ def test_bad_keys(tmp_path):
     for key in ("", "../up", "a/b", ".hidden"):
         with pytest.raises(OptionError, match="key must be"):
             FeatureStore(tmp_path, key, (1, 1))
-
-
-def test_bad_numbers(tmp_path, folder):
-    with pytest.raises(OptionError, match="batch_size must be >= 1, got 0"):
-        new_store(tmp_path).ensure({}, Pooled(), batch_size=0)
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -539,9 +525,8 @@ def test_no_flipped_bit_of_the_memory_gives_another_hash(tmp_path, folder):
     content = memory.read_bytes()
     known = contents._remembered(memory)
     for at in range(content.index(b"\n", 1) + 1):
-        for bit in (0, 5):
-            memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
-            assert contents._remembered(memory).items() <= known.items()
+        memory.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        assert contents._remembered(memory).items() <= known.items()
     assert content_hashes(images, tmp_path) == want
 
 

@@ -14,7 +14,6 @@ import pytest
 from negbench.datasets.triplets import Triplets
 from negbench.errors import DataError, OptionError
 from negbench.registry import registry
-from negbench.testing.datasets import SIGNS, toy_table
 
 Rows = list[dict[str, Any]]
 KINDS = ("jsonl", "csv")
@@ -153,27 +152,6 @@ def test_named_splits(tmp_path: Path) -> None:
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exclude", [False, True])
-def test_metrics_against_loops(file: Path, exclude: bool) -> None:
-    data = load(file, exclude_reference=exclude)
-    for seed, sign in enumerate(SIGNS):
-        scores = toy_table(data, seed, sign)
-        hits, precisions = [], []
-        for index, query in enumerate(data.queries):
-            gallery = [data.images[c] for c in data.groups[query.group].tolist()]
-            pool = [i for i in gallery if not (exclude and i == query.reference)]
-            score = {i: float(scores[index, data.images.index(i)]) for i in pool}
-            hits.append(sum(score[i] >= score[str(query.target)] for i in pool if i != query.target) == 0)
-            relevant = query.relevant or (str(query.target),)
-            order = sorted(pool, key=lambda i: (-score[i], i in relevant))
-            found = [n for n, i in enumerate(order, start=1) if i in relevant and n <= 10]
-            precisions.append(sum((k + 1) / n for k, n in enumerate(found)) / min(len(relevant), 10))
-        values = data.evaluate(scores)
-        assert values["recall_at_1"] == pytest.approx(sum(hits) / 3)
-        assert values["map_at_10"] == pytest.approx(sum(precisions) / 3)
-        assert tuple(values) == data.card.metrics
 
 
 def test_the_excluded_reference_is_no_target(tmp_path: Path) -> None:

@@ -65,14 +65,6 @@ def test_relevant_is_who_has_every_attribute(split: str, options: dict[str, Any]
         assert query.reference not in alike
 
 
-def test_queries_say_what_changes() -> None:
-    for query in load(split="val").queries:
-        old, new = attributes_of(query.reference), attributes_of(str(query.target))
-        assert 1 <= len(old.changed(new)) <= 3
-        for name in old.changed(new):
-            assert any(clause.phrase in query.text.lower() for clause in clauses(new, name))
-
-
 # --- dials ---------------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +74,7 @@ def test_twins() -> None:
         assert np.mean(lengths) == pytest.approx(twins, rel=0.06)
 
 
-@pytest.mark.parametrize(("near_misses", "twins"), [(0.0, 4.5), (1.0, 4.5), (6.0, 4.5), (20.0, 4.5), (3.0, 1.0)])
+@pytest.mark.parametrize(("near_misses", "twins"), [(0.0, 4.5), (6.0, 4.5), (3.0, 1.0)])
 def test_near_misses_miss_exactly_one_attribute(near_misses: float, twins: float) -> None:
     data = load(near_misses=near_misses, twins=twins)
     of_images = [sum(shared(image, other) == 5 for other in data.images) for image in data.images]
@@ -152,17 +144,6 @@ def test_twenty_thousand_images() -> None:
     assert np.mean([len(query.relevant) for query in data.queries]) == pytest.approx(3, rel=0.1)
     with pytest.raises(OptionError, match=r"90% of the 10,560 possible ones may be used: ask for fewer"):
         load(train_images=20_000, twins=2.0)
-
-
-def test_sizes() -> None:
-    for split, images, queries in (("train", 160, 120), ("val", 120, 80)):
-        data = load(split=split)
-        assert (len(data.images), len(data.queries)) == (images, queries)
-        assert torch.equal(data.groups["dress"], torch.arange(images))
-
-
-def test_more_queries_leave_the_images_alone() -> None:
-    assert load(train_queries=30).images == load().images
 
 
 def test_the_world_is_the_golden_one() -> None:

@@ -130,13 +130,14 @@ def icon(key: str) -> str:
 
 def icon_package(folder: Path, bodies: Mapping[str, str]) -> None:
     """Three files as an icon package has them (code points -> body), which from now on is the one that we know."""
-    from negbench.datasets._icons import PACKAGES, file_sha256
+    from negbench.datasets._icons import PACKAGES
+    from negbench.files import sha256_of
 
     icons = {f"icon-{codes}": {"body": body} for codes, body in bodies.items()}
     put(folder / "icons.json", {"prefix": folder.name, "icons": icons, "width": 16, "height": 16})
     put(folder / "chars.json", {codes: f"icon-{codes}" for codes in bodies})
     put(folder / "info.json", {"license": {"spdx": "MIT"}})
-    hashes = {name: file_sha256(folder / f"{name}.json") for name in ("icons", "chars")}
+    hashes = {name: sha256_of(folder / f"{name}.json") for name in ("icons", "chars")}
     PACKAGES[folder.name] = dataclasses.replace(PACKAGES[folder.name], **hashes)
 
 
