@@ -135,9 +135,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "hycole-fashioniq": HYCOLE | {
         "dataset.name": "fashioniq", "dataset.caption_mode": "comma", "dataset.protocol": "val",
     },
-    "hycole-fashion200k": HYCOLE | {"dataset.name": "fashion200k", "dataset.text": "hycole"},
+    "hycole-fashion200k": HYCOLE | {"dataset.name": "fashion200k"},
     "hycole-mit-states": HYCOLE | {
-        "dataset.name": "mit-states", "dataset.text": "hycole", "dataset.weighting": "pair",
+        "dataset.name": "mit-states", "dataset.weighting": "pair",
     },
 }  # fmt: skip
 RUNS = list(PUBLISHED)
