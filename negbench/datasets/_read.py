@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from negbench.contracts import check_option
+from negbench.contracts import Query, check_option
 from negbench.datasets.card import DatasetCard
 from negbench.errors import DataError
 from negbench.errors import quoted as quoted  # its readers import it from here
@@ -126,6 +126,15 @@ class Reader:
         """(place, object) of every entry of a JSON list of objects."""
         places = ((f"{path}: entry {n}", entry) for n, entry in enumerate(typed(self.json(path), list, str(path))))
         return [(where, typed(entry, dict, where)) for where, entry in places]
+
+    def queries(self, path: Path, key: str, make: Callable[[str, dict[str, Any]], Query]) -> list[Query]:
+        """A query of every entry of a JSON list, made from its place and the object; `key` names their ids, for errors.
+
+        Raises DataError where two have one id.
+        """
+        found = [make(where, entry) for where, entry in self.entries(path)]
+        once([query.id for query in found], key, path)
+        return found
 
     def lines(self, path: Path) -> list[tuple[str, str]]:
         """(place, line) of every line of a text file that is not blank."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -81,7 +82,8 @@ class Circo(Submittable):
         if info is None:
             raise DataError(f"circo: there is no {INFO} below {reader.root}: it defines the gallery; expected: {TREE}")
         ids = _read_gallery(reader, info)
-        queries = _read_queries(reader, reader.root / marker, split, set(ids))
+        make = partial(_query, split=split, gallery=set(ids))
+        queries = reader.queries(reader.root / marker, "query", make)
         data = cls(CARD, split, queries, *columns_of({GROUP: ids}), reader.content)
         found = ImageFiles.scan(reader.root, key=_number, files=reader.files, tree=TREE) if images else None
         return data.loaded(found, reader.root, allow_missing=allow_missing)
@@ -105,19 +107,7 @@ class Circo(Submittable):
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_queries(reader: Reader, path: Path, split: str, gallery: AbstractSet[str]) -> list[Query]:
-    queries = []
-    for where, entry in reader.entries(path):
-        query = _query(entry, where, split)
-        outside = next((image for image in (query.reference, *query.relevant) if image not in gallery), None)
-        if outside is not None:
-            raise DataError(f"{where}: image {outside} of query {query.id} is not in {INFO}")
-        queries.append(query)
-    once([query.id for query in queries], "query", path)
-    return queries
-
-
-def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
+def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str]) -> Query:
     caption = get(entry, "relative_caption", str, where)
     concept = get(entry, "shared_concept", str, where)
     target: str | None = None
@@ -131,9 +121,14 @@ def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
         relevant = tuple(dict.fromkeys((target, *truths)))
         if len(relevant) != len(truths):
             raise DataError(f"{where}: key 'gt_img_ids': an image is there twice: {quoted(truths)}")
+    name = str(get(entry, "id", int, where))
+    reference = _id(get(entry, "reference_img_id", int, where), f"{where}: key 'reference_img_id'")
+    outside = next((image for image in (reference, *relevant) if image not in gallery), None)
+    if outside is not None:
+        raise DataError(f"{where}: image {outside} of query {name} is not in {INFO}")
     return Query(
-        id=str(get(entry, "id", int, where)),
-        reference=_id(get(entry, "reference_img_id", int, where), f"{where}: key 'reference_img_id'"),
+        id=name,
+        reference=reference,
         text=caption.strip(),
         target=target,
         group=GROUP,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,7 +21,6 @@ from negbench.datasets._read import (
     get,
     image_id,
     list_files,
-    once,
     quoted,
     strings,
     typed,
@@ -96,7 +96,8 @@ class Cirr(Submittable):
         reader = Reader.find(root, kind, marker=f"captions/cap.{VERSION}.{split}.json", tree=TREE)
         path = reader.root / "image_splits" / f"split.{VERSION}.{split}.json"
         ids = [image_id(name, f"{path}: key {quoted(name)}") for name in typed(reader.json(path), dict, str(path))]
-        queries = _read_queries(reader, reader.root / f"captions/cap.{VERSION}.{split}.json", split, set(ids))
+        make = partial(_query, split=split, gallery=set(ids))
+        queries = reader.queries(reader.root / f"captions/cap.{VERSION}.{split}.json", "pairid", make)
         if split == "train" and corpus == "targets":
             ids = list(dict.fromkeys(query.target for query in queries if query.target is not None))
         found = ImageFiles.scan(reader.root, files=_files(reader, root), tree=TREE) if images else None
@@ -170,22 +171,13 @@ def card(split: str, corpus: Corpus = "images") -> DatasetCard:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _read_queries(reader: Reader, path: Path, split: str, gallery: AbstractSet[str]) -> list[Query]:
-    queries = []
-    for where, entry in reader.entries(path):
-        queries.append(_query(entry, where, split))
-        _check(queries[-1], split, gallery, where)
-    once([query.id for query in queries], "pairid", path)
-    return queries
-
-
-def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
+def _query(where: str, entry: Mapping[str, Any], split: str, gallery: AbstractSet[str]) -> Query:
     closed = split == "test1" and "target_hard" not in entry
     caption = get(entry, "caption", str, where)
     reference = image_id(get(entry, "reference", str, where), f"{where}: key 'reference'")
     group, inside = get(entry, "img_set", dict, where), f"{where}: key 'img_set'"
     members = strings(get(group, "members", list, inside), f"{inside}: key 'members'")
-    return Query(
+    query = Query(
         id=str(get(entry, "pairid", int, where)),
         reference=reference,
         text=caption.strip(),
@@ -194,10 +186,6 @@ def _query(entry: Mapping[str, Any], where: str, split: str) -> Query:
         captions=(caption,),
         subset=tuple(member for member in dict.fromkeys(members) if member != reference),
     )
-
-
-def _check(query: Query, split: str, gallery: AbstractSet[str], where: str) -> None:
-    """Reference and group are in the gallery, and the target is in the group."""
     grouped = split != "train"  # groups are not part of training; a dev part takes what there is of them
     named = (query.reference, *(query.subset if grouped else ()))
     outside = next((image for image in named if image not in gallery), None)
@@ -208,6 +196,7 @@ def _check(query: Query, split: str, gallery: AbstractSet[str], where: str) -> N
             f"{where}: key 'img_set': want {GROUP_SIZE} distinct members, the reference '{query.reference}' and the "
             f"target '{query.target}' among them"
         )
+    return query
 
 
 def _files(reader: Reader, root: Path | None) -> Sequence[Path]:

@@ -15,11 +15,12 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import torch
+from torch import Tensor
 
 from negbench.contracts import Query, check_option
 from negbench.datasets._emoji_codes import Emoji, Look, description, difference, modification, parse
@@ -74,9 +75,17 @@ class EmojiWorld:
 
 @dataclass(frozen=True, eq=False)
 class EmojiPictures(Dataset):
-    """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist."""
+    """Emoji; an image is relevant exactly when it shows what is asked for, by whichever artist.
+
+    Args:
+        shown: image id -> the looks that it stands for.
+        asked: query id -> the emoji that answers it.
+    """
 
     exchangeable: ClassVar[bool] = True
+
+    shown: Mapping[str, Sequence[Emoji]] = field(default_factory=dict)
+    asked: Mapping[str, Emoji] = field(default_factory=dict)
 
     @classmethod
     def load(
@@ -132,7 +141,8 @@ class EmojiPictures(Dataset):
         world = read_world(packages)
         drawn = (image for emoji in _of_split(world, split, seed) for image in _by(world, emoji, artists))
         ids, groups = columns_of({GROUP: list(dict.fromkeys(drawn))})
-        queries = [_query(world, ask, split, options) for ask in _asked(world, split, options)]
+        asked = _asked(world, split, options)
+        queries = [_query(world, ask, split, options) for ask in asked]
         files = ImageFiles(reader.root, {i: (path,) for i, path in world.files.items() if path.exists()})
         found = cls(
             kind,
@@ -141,6 +151,8 @@ class EmojiPictures(Dataset):
             ids,
             groups,
             hashlib.sha256(json.dumps([reader.content, options]).encode()).hexdigest(),
+            shown=world.shown,
+            asked={query.id: ask.wanted for query, ask in zip(queries, asked, strict=True)},
         )
         return found.loaded(files if images else None, reader.root, allow_missing=allow_missing)
 
@@ -161,6 +173,25 @@ class EmojiPictures(Dataset):
             self.with_queries((~inside).nonzero()[:, 0], f"train without dev {rule}"),
             self.with_queries(inside.nonzero()[:, 0], f"dev {rule}"),
         )
+
+    def attributes_off(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[b, n] int64: in how many of the six attributes image `columns[j]` is not what query `rows[i]` asks for.
+
+        0 is a relevant image (unless the text names an artist), 1 a near miss; an image of another family differs in 7.
+
+        Args:
+            rows: [b] int64 into `queries`.
+            columns: [n] int64 into `images`.
+        """
+        asked = [self.asked[self.queries[row].id] for row in rows.tolist()]
+        images = [self.shown[self.images[column]] for column in columns.tolist()]
+        return torch.tensor([[_attributes_off(wanted, shown) for shown in images] for wanted in asked])
+
+
+def _attributes_off(asked: Emoji, shown: Iterable[Emoji]) -> int:
+    """As `EmojiPictures.attributes_off`, of one picture that stands for some emoji: the nearest of them counts."""
+    other = 1 + len(Look._fields)
+    return min(difference(asked.look, each.look) if each.family == asked.family else other for each in shown)
 
 
 def card(options: PictureChoice) -> DatasetCard:

@@ -444,10 +444,11 @@ def outline(weights: str | None, **options: Any) -> Outline:
     return Scenes().outline(asked(given))
 
 
-def asked(options: dict[str, Any], seed: int = 0) -> RunConfig:
+def asked(options: dict[str, Any], seed: int = 0, root: Path | None = None) -> RunConfig:
     """A run of BLIP-2."""
     sections = {"strategy": {"name": "qure"}, "backbone": {"name": "blip2", **options}}
-    return build_config([sections, {"dataset": {"name": "synthetic"}, "loss": {"name": "info-nce"}, "seed": seed}])
+    data = {"name": "synthetic", **({"root": str(root)} if root else {})}
+    return build_config([sections, {"dataset": data, "loss": {"name": "info-nce"}, "seed": seed}])
 
 
 def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -484,10 +485,10 @@ def test_planning_reads_no_weights(lavis: Any, monkeypatch: pytest.MonkeyPatch, 
     assert outline(None, init="random", size="toy").key != outline(None, init="random", size="vit_l").key
 
 
-def test_planning_a_run_of_random_vit_g_takes_no_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_a_run_of_random_vit_g_takes_no_gigabyte(monkeypatch: pytest.MonkeyPatch, toy_root: Path) -> None:
     monkeypatch.setattr(Blip2, "loaded", lambda *args: pytest.fail("weights are made"))
     options = {"init": "random", "size": "vit_g"}
-    planned, other = (plan_run(asked(options, seed), Scenes()) for seed in (0, 1))
+    planned, other = (plan_run(asked(options, seed, toy_root), Scenes()) for seed in (0, 1))
     assert planned.data != other.data
     assert planned.hash == plan_run(planned.config, Scenes()).hash
 
