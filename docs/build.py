@@ -46,7 +46,7 @@ HOWTO = (
     "reading_a_comparison",
     "other_trainers",
 )
-RESULTS = ("findings", "performance", "scaling", "reliability", "architecture", "by-hand")  # those that exist
+RESULTS = ("findings", "claims", "performance", "scaling", "reliability", "architecture", "by-hand")  # those that exist
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 
 

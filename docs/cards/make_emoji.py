@@ -1,8 +1,9 @@
 """Write docs/cards/emoji.json from comparisons in runs folders, and print its tables.
 
-A comparison on several data sets gives a table for each. Rows of a comparison of systems are the systems, each with its
-own negatives; runs made one by one are given as NAME=LABEL:RUN,LABEL:RUN. Intervals are of the difference to the row of
-`in-batch` or `plain` when families are drawn again; seeds are averaged, so that they tell of families alone.
+A comparison on several data sets, or at several numbers of negatives, gives a table for each. Rows of a comparison of
+systems are the systems, each with its own negatives; runs made one by one are given as NAME=LABEL:RUN,LABEL:RUN.
+Intervals are of the difference to the row of `in-batch` or `plain`, over seeds and families, and hold for a table at
+once (docs/statistics.md); of one seed they tell of these models alone.
 
     python docs/cards/make_emoji.py DATA RUNS/emoji RUNS/emoji-free systems=plain:RUNS/in-batch-...,qure:RUNS/qure-...
 """
@@ -16,13 +17,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
 
 from negbench import __version__
+from negbench.analysis.statistics import Design, Difference, ValueTable, against
 from negbench.datasets._icons import PACKAGES
 from negbench.datasets.emoji import EmojiPictures
-from negbench.metrics.preference import clustered_interval
 from negbench.schemas.result_card import CardDifference, CardRow, CardTable, ResultCard, SourcePackage, SplitCounts
 
 METRICS = ("recall_at_1", "recall_at_10", "map_at_10")
@@ -41,13 +42,17 @@ def tables(given: str, data: Path) -> dict[str, CardTable]:
     folder = Path(given)
     comparison = json.loads((folder / "comparison.json").read_text())
     own = comparison.get("systems", {}).get("own")
-    rows: dict[str, dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[tuple[str, str], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for cell in comparison["cells"]:
         if own is None or own.get(cell["system"]) == cell["strategy"]:
             label = cell["strategy"] if own is None else cell["system"]
-            rows[cell["dataset"]][label].append(folder.parent / cell["run"])
-    names = [folder.name] if len(rows) == 1 else [f"{folder.name} {name.split('@')[1]}" for name in rows]
-    return {name: table(each, identity, data) for name, (identity, each) in zip(names, rows.items(), strict=True)}
+            rows[cell["dataset"], label.partition(" ")[2]][label].append(folder.parent / cell["run"])
+    several = len({identity for identity, _ in rows}) > 1
+    made = {}
+    for (identity, number), each in rows.items():
+        names = (folder.name, several and identity.split("@")[1], number)
+        made[" ".join(name for name in names if name)] = table(each, identity, data)
+    return made
 
 
 def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
@@ -59,14 +64,14 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
     options = {key: given[key] for key in ("artists", "references", "style", "seed", "val_queries")}
     options |= {key: tuple(options[key]) for key in ("artists", "references")}
     family = {query.id: query.cluster for query in EmojiPictures.load(root=data, split="val", **options).queries}
-    hits = {label: pd.concat([_hits(run) for run in runs], axis=1).mean(axis=1) for label, runs in rows.items()}
+    differences = _differences(rows, baseline, family)
     made = {}
     for label, runs in rows.items():
         results = [json.loads((run / "result.json").read_text()) for run in runs]
         regimes = pd.DataFrame([result["regime"] for result in results]).astype(float).mean()
         made[label] = CardRow(
             metrics={key: [result["metrics"][key] for result in results] for key in METRICS},
-            difference=None if label == baseline else _difference(hits[label] - hits[baseline], family),
+            difference=None if label == baseline else differences[label],
             seconds=sum(sum(result["seconds"].values()) for result in results) / len(results),
             regime={str(key): None if pd.isna(value) else value for key, value in sorted(regimes.items())},
         )
@@ -75,15 +80,27 @@ def table(rows: dict[str, list[Path]], identity: str, data: Path) -> CardTable:
     return CardTable(dataset=identity, seeds=seeds, baseline=baseline, settings=shared, rows=made)
 
 
-def _hits(run: Path) -> pd.Series[Any]:
-    return (pd.read_parquet(run / "ranks.parquet").set_index("query")["target_rank"] <= RANK).astype(float)
+def _differences(rows: dict[str, list[Path]], baseline: str, family: dict[str, str]) -> dict[str, CardDifference]:
+    """Of each row to the baseline's."""
+    hits: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
+    seeds: dict[str, list[int]] = defaultdict(list)
+    queries = sorted(family)
+    for label, runs in rows.items():
+        for run in runs:
+            ranks = pd.read_parquet(run / "ranks.parquet").set_index("query")["target_rank"]
+            hits[label].append((ranks.loc[queries] <= RANK).to_numpy(float))
+            manifest = json.loads((run / "config.json").read_text())
+            seeds[label].append(manifest.get("config", manifest)["seed"])
+    design = Design(clusters=np.array([family[query] for query in queries]))
+    return {
+        label: _points(found)
+        for label, found in against(ValueTable(hits, design, seeds), baseline, np.random.default_rng(0)).items()
+    }
 
 
-def _difference(points: pd.Series[Any], family: dict[str, str]) -> CardDifference:
-    number = {name: index for index, name in enumerate(sorted(set(family.values())))}
-    clusters = torch.tensor([number[family[query]] for query in points.index])
-    low, high = clustered_interval(torch.tensor(points.to_numpy()), clusters)
-    return CardDifference(mean=100 * points.mean(), low=100 * low, high=100 * high)
+def _points(found: Difference) -> CardDifference:
+    interval = found.interval if found.seeds > 1 else found.models
+    return CardDifference(mean=100 * found.value, low=100 * interval.low, high=100 * interval.high)
 
 
 def main(data: Path, given: list[str]) -> None:
@@ -106,7 +123,7 @@ def main(data: Path, given: list[str]) -> None:
         print(f"{name}, seeds {found.seeds}")
         print(f"| row | {' | '.join([*METRICS, f'to {found.baseline}', *REGIME, 'seconds'])} |")
         for label, row in found.rows.items():
-            metrics = [f"{100 * sum(row.metrics[key]) / len(found.seeds):.1f}" for key in METRICS]
+            metrics = [f"{100 * sum(row.metrics[key]) / len(row.metrics[key]):.1f}" for key in METRICS]
             gap = row.difference
             told = "-" if gap is None else f"{gap.mean:+.1f} [{gap.low:.1f}, {gap.high:.1f}]"
             regime = [f"{row.regime[key] or 0:.3f}" for key in REGIME]
