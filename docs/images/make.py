@@ -31,7 +31,7 @@ ORDER = (
 )  # a strategy's colour on both sides
 TITLES = ("QuRe: its band - CIRQRS' set", "CIRQRS: below the target - from the top", "DQE-CIR: mid-zone - random",
           "HyCoLe-HNM: three slots - target's slot")  # fmt: skip
-AXES = ("second drop over the third", "target's median rank under top-k", "false among random negatives, %",
+AXES = ("second drop over the third", "relevant right above the target, %", "false among random negatives, %",
         "queries an image")  # fmt: skip
 
 
@@ -92,14 +92,15 @@ def _point(axes: Axes, place: int, row: dict[str, float | str]) -> None:
 
 def _place(folder: Path, row: dict[str, float | str]) -> str:
     """A point's dial, and the premise as measured at the last refresh."""
-    setting, _, value = str(row["point"]).partition("=")
-    regime = pd.read_csv(folder / "regime.csv").query("point == @row['point']").set_index("strategy")
+    point = row["point"]
+    setting, _, value = str(point).partition("=")
+    regime = pd.read_csv(folder / "regime.csv").query("point == @point").set_index("strategy")
     if setting == "look":
         return f"{regime.loc['qure', 'drop_prominence_second']:.1f}\n(look {value})"
     if setting == "twins":
-        of_rank = regime.filter(like="top-k", axis=0)
-        found = of_rank["target_rank_median"] if len(of_rank) else 100 * regime["false_negatives"]
-        return f"{found.iloc[0]:.1f}\n(twins {value})"
+        from_top = regime.filter(like="top-k", axis=0)
+        share = from_top["false_negatives_above"] if len(from_top) else regime["false_negatives"]
+        return f"{100 * share.iloc[0]:.1f}\n(twins {value})"
     return f"{300 / float(value):.2g}\n({value} images)"
 
 
