@@ -124,7 +124,7 @@ print("exit status", status)
 # ## Test it
 #
 # The suite that every backbone of the package passes; it needs pytest. What a backbone may offer beside (sub-queries,
-# composed texts, features by id) is in the [API](../api.md): `HasSubQueries`, `ComposesTexts`, `HoldsFeatures`.
+# composed texts, features by id) is in the [API](../api/models.md): `HasSubQueries`, `ComposesTexts`, `HoldsFeatures`.
 #
 # ```python
 # import pytest

@@ -31,7 +31,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked, console = Init.parsed(given), output.console()
     found = look(asked.folder, asked.columns)
-    for title, lines in (("found", found.present), ("missing", found.missing), ("warning", found.warnings)):
+    for title, lines in (("found", found.present), ("warning", found.warnings)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
     if not found.comparable:

@@ -1,6 +1,6 @@
 "use strict";
 (function () {
-  // all of the page can be read without this: it sorts tables, unfolds what a link or a printer asks for
+  // all of the page can be read without this: it sorts and filters tables, unfolds what a link or a printer asks for
   function compare(a, b, number) {
     if (a === b) return 0;
     if (a === "") return 1; // gaps last, whatever the direction
@@ -25,6 +25,16 @@
       });
     });
   });
+
+  const filter = document.createElement("input");
+  Object.assign(filter, { type: "search", placeholder: "Filter all tables", ariaLabel: "Show only rows with these words" });
+  filter.addEventListener("input", () => {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    document.querySelectorAll("table.sortable tbody tr").forEach((row) => {
+      row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    });
+  });
+  document.querySelector("nav").append(filter);
 
   function unfold() {
     const section = location.hash && document.getElementById(location.hash.slice(1));
