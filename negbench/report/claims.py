@@ -54,7 +54,8 @@ def claims_page(folder: Path) -> Page:
     tests = [test | {"id": claim["id"]} for claim in claims for test in claim["tests"]]
     points = [test for test in tests if test["unit"] == POINTS.name and test["low"] is not None]
     forest = (_forest(points, len(tests) - len(points)),) * bool(points)
-    table = Table("claims", "Published and measured effects", pd.DataFrame(rows), text)
+    sentences = ("claim", "published effect", "measured effect", "source")
+    table = Table("claims", "Published and measured effects", pd.DataFrame(rows), text, wrapped=sentences)
     return Page(
         title=f"negbench: {folder.name}",
         subtitle="What the papers claim about negatives, each claim tested on runs of its own.",

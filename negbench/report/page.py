@@ -42,6 +42,7 @@ class Table:
     text: str = ""
     folded: tuple[str, ...] = ()
     best: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()  # columns of sentences
 
     @property
     def constant(self) -> dict[str, str]:
