@@ -158,6 +158,13 @@ def test_doctests_are_code(site: Path) -> None:
         assert not re.search(r"<blockquote>\s*<blockquote>", file.read_text(encoding="utf-8")), file
 
 
+def test_examples_are_shown_as_code(site: Path) -> None:
+    page = re.sub(r"<[^>]+>", "", (site / "howto" / "other_trainers.html").read_text(encoding="utf-8"))
+    for name in ("metric_learning", "open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
+        example = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        assert re.findall(r"^def \w+", example, re.MULTILINE)[0] in page, name
+
+
 @pytest.mark.browser
 def test_a_search_finds_how_tos(site: Path, browser: Browser) -> None:
     wanted = {"exclude reference": "false_negatives", "false negatives": "false_negatives",
