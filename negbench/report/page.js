@@ -26,15 +26,13 @@
     });
   });
 
-  const filter = document.createElement("input");
-  Object.assign(filter, { type: "search", placeholder: "Filter all tables", ariaLabel: "Show only rows with these words" });
+  const filter = document.querySelector("nav input");
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(/\s+/);
     document.querySelectorAll("table.sortable tbody tr").forEach((row) => {
       row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
     });
   });
-  document.querySelector("nav").append(filter);
 
   function unfold() {
     const section = location.hash && document.getElementById(location.hash.slice(1));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 import subprocess
@@ -162,7 +163,7 @@ def test_examples_are_shown_as_code(site: Path) -> None:
     page = re.sub(r"<[^>]+>", "", (site / "howto" / "other_trainers.html").read_text(encoding="utf-8"))
     for name in ("metric_learning", "open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
         example = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-        assert re.findall(r"^def \w+", example, re.MULTILINE)[0] in page, name
+        assert example.strip().splitlines()[-1].strip() in html.unescape(page), name
 
 
 @pytest.mark.browser
