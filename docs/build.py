@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import negbench
 from negbench.cli.list_ import explained
 from negbench.config import flattened
 from negbench.contracts import BatchStrategy, ScoreView, Strategy
+from negbench.options import Options
 from negbench.registry import KINDS, registry
 from negbench.report.charts import PALETTE, Chart, Panel, saved
 from negbench.systems.system import System, systems
@@ -43,9 +48,11 @@ HOWTO = (
     "own_data",
     "own_encoder",
     "own_embeddings",
+    "false_negatives",
     "reading_a_comparison",
     "other_trainers",
 )
+API = ("commands", "options", "mining", "strategies", "models", "data", "testing", "statistics")
 RESULTS = ("findings", "claims", "performance", "scaling", "reliability", "architecture", "by-hand")  # those that exist
 IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 
@@ -54,20 +61,37 @@ IMAGES, QUERY_TARGET = 300, 24  # of the picture of a pool
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the navigation."""
+    """Fill the navigation; show doctests as code."""
+    config.markdown_extensions.append(DoctestExtension())  # type: ignore[arg-type]
     here = Path(config.docs_dir)
     kinds = [{TITLES[kind]: [f"{kind}/index.md", *(f"{kind}/{name}.md" for name in names(kind))]} for kind in KINDS]
     kinds.append({"Systems": ["systems/index.md", *(f"systems/{name}.md" for name in systems())]})
     config.nav = [
-        {"Start": "index.md"},
+        {"Start": ["index.md", "overview.md", "contributing.md"]},
         {"Concepts": [f"{name}.md" for name in CONCEPTS]},
         {"How to": ["howto/index.md", *(f"howto/{name}.md" for name in HOWTO)]},
         *kinds,
-        {"API": "api.md"},
+        {"API": ["api/index.md", *(f"api/{name}.md" for name in API)]},
         {"Results": [f"{name}.md" for name in RESULTS if (here / f"{name}.md").exists()]},
-        {"Contributing": ["contributing.md"]},
     ]
     return config
+
+
+class Doctests(Preprocessor):
+    """Fences examples, from `>>> ` to the next blank line: to Markdown they are quotes within quotes."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """The lines of a page or of a docstring."""
+        example = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
+        return example.sub(r"\1```pycon\n\g<0>\n\1```", "\n".join(lines)).split("\n")
+
+
+class DoctestExtension(Extension):
+    """Of Python-Markdown, which runs it before its own fences."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Register it."""
+        md.preprocessors.register(Doctests(md), "doctests", 50)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -84,8 +108,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def pages() -> Iterator[tuple[str, str]]:
     """Path below docs/ and Markdown of every page that is made."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    yield "index.md", readme.replace("](docs/", "](").replace("](CONTRIBUTING.md)", "](contributing.md)")
+    readme = readme.replace("# negbench", "# Overview", 1).replace("](CONTRIBUTING.md)", "](contributing.md)")
+    yield "overview.md", readme.replace("](docs/", "](")
     yield "contributing.md", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    yield "api/options.md", options_page()
     for kind in KINDS:
         yield f"{kind}/index.md", index(kind)
         for name in names(kind):
@@ -226,6 +252,21 @@ def system_page(system: System) -> str:
     head = f"# {system.name}\n\n**{system.title}: {system.summary}**\n\nSource: {system.paper}. {seen}\n\n"
     use = f"```sh\nnegbench run --system {system.name}\n```\n\n"
     return head + use + table(("factor", "key", "value", "what"), rows)
+
+
+def options_page() -> str:
+    """The fields of every options model that `negbench` exports."""
+    exported = (getattr(negbench, name) for name in dir(negbench))
+    models = [cls for cls in exported if isinstance(cls, type) and issubclass(cls, Options)]
+    parts = [
+        "# Options in Python",
+        "Fields of the options that functions take; flags and recipe keys have the same names.",
+    ]
+    for cls in models:
+        rows = [(f"`{name}`", "required" if field.is_required() else f"`{field.default}`", field.description or "")
+                for name, field in cls.model_fields.items()]  # fmt: skip
+        parts += [f"## {cls.__name__}", table(("field", "default", "what"), rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 # --- how-to ------------------------------------------------------------------------------------------------------

@@ -49,17 +49,16 @@ class Embed(Options):
     folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
     encoder: Any = option(
         ...,
-        "open_clip:MODEL[:PRETRAINED]; transformers:NAME, a dual encoder; NAME is a hub's "
-        "or a folder. Or your own, FILE.py:NAME: what has encode_image(list of RGB PIL images) and encode_text(list of "
-        "strings), both to [n, C], or makes that without arguments.",
+        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or FILE.py:NAME, an object of your own (or what makes it without arguments) with "
+        "encode_image(list of RGB PIL images) and encode_text(list of strings), both to [n, C].",
         cli=str,
         metavar="SPEC",
     )
     batch_size: int = option(32, "Images or texts at a time.", ge=1)
-    device: str | None = option(None, "Where: cpu, cuda, ... [default: CUDA where there is a device].")
-    gallery: Path | None = option(None, "Embed these, too: one image a line.", metavar="FILE")
+    device: str | None = option(None, "Device, e.g. cpu or cuda [default: cuda where there is one].")
+    gallery: Path | None = option(None, "Encode these, too: one image per line.", metavar="FILE")
     columns: str = option("", "As for negbench init.", metavar="OURS=THEIRS,...")
-    overwrite: bool = option(False, "Compute anew what is there.")
+    overwrite: bool = option(False, "Replace existing files.")
 
 
 class VerifyData(PluginOptions, DataOptions):
@@ -160,7 +159,7 @@ class Mine(SubjectOptions):
     out: Path = option(..., "File to write: .parquet or .jsonl.", metavar="FILE")
     format: MinedFormat | None = option(
         None,
-        "parquet, jsonl: a row a query with its negatives, their scores and statistics; triplets: a row a negative; "
+        "parquet, jsonl: one row per query, with negatives, scores and statistics; triplets: one row per negative; "
         "sentence-transformers: anchor, positive, negative_1, ..., score [default: as --out ends].",
     )
     queries: Path | None = option(None, "[Q, D] floats.", metavar="FILE.npy")

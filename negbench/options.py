@@ -287,8 +287,7 @@ class WorkerOptions(Options):
     )
     executor: Any = option(
         "pool",
-        "pool: processes of this machine; ray: tasks of a Ray cluster, each with one CPU and, where nodes have GPUs, "
-        "one GPU, or as ray:cpus=4:gpus=0.5 says.",
+        "pool: processes of this machine; ray: tasks of a Ray cluster, as ray:cpus=4:gpus=0.5 (one CPU, one GPU each).",
         cli=str,
         recipe=False,
     )
@@ -381,8 +380,8 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     variants: tuple[Mapping[str, Any], ...] = option((), "Named tables of settings, each a row of its own.", cli=False)
     lr: LearningRate | None = option(
         None,
-        "Learning rate of all; grid: each strategy's own best of 0.3, 1 and 3 times its documented one, chosen with "
-        "the first seed on a part of train (that seed then costs about four times as much).",
+        "Learning rate of all; grid: choose each strategy's own among 0.3, 1 and 3 times the documented one, with the "
+        "first seed, on a part of train.",
         metavar="grid|VALUE",
         cli=str,
     )
@@ -403,7 +402,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
 class Report(RunsOptions, PluginOptions):
     """Options of `negbench report`."""
 
-    name: str = option(..., "A comparison, a study, or a run by its id or a part of it.", argument=True)
+    name: str = option(..., "A comparison, claims, a study, or a run by its id or a part of it.", argument=True)
     galleries: int = option(2, "Queries shown of each kind (best, worst, random); 0 writes no images.", ge=0, le=20)
 
 

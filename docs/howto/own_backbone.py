@@ -2,9 +2,8 @@
 # %% [markdown]
 # # Your own backbone
 #
-# A backbone embeds images, and queries of a reference image and a text, into one space. Where your encoder stays as it
-# is, [negbench embed](own_encoder.md) is less work: a backbone is for models that are trained, or that compose queries
-# in a way of their own.
+# A backbone embeds images, and queries (a reference image and a text), into one space. Write one if your model is to be
+# trained, or composes queries in its own way. If your encoder stays frozen, [negbench embed](own_encoder.md) is less work.
 
 # %%
 from pathlib import Path
@@ -12,11 +11,11 @@ from pathlib import Path
 # %% [markdown]
 # ## The file
 #
-# Shapes: B images or queries, L stored rows of width C an image, T candidate vectors, D the width of the space. What
-# `image_features` computes is stored once and shared by all runs, so it must not train (or set
+# Shapes: B images or queries, L stored rows of width C per image, T candidate vectors, D the width of the space. The
+# output of `image_features` is stored once and shared by all runs, so it must not train (or set
 # `frozen_images = False`). `load`'s keyword arguments are the options; `seed` is the run's.
 #
-# Here an image is 16 mean colours, a text the counts of its letters, and what trains are two projections.
+# Here an image is 16 mean colours and a text the counts of its letters; two projections are trained.
 
 # %%
 SOURCE = '''
@@ -106,7 +105,7 @@ class Colours(negbench.Backbone):
 Path("colours.py").write_text(SOURCE)
 
 # %% [markdown]
-# A method that is missing is named: `--plugin colours.py: class Colours lacks candidates, tokenize`.
+# An error names missing methods: `--plugin colours.py: class Colours lacks candidates, tokenize`.
 #
 # ## In a comparison
 
@@ -123,8 +122,8 @@ print("exit status", status)
 # %% [markdown]
 # ## Test it
 #
-# The suite that every backbone of the package passes; it needs pytest. What a backbone may offer beside (sub-queries,
-# composed texts, features by id) is in the [API](../api.md): `HasSubQueries`, `ComposesTexts`, `HoldsFeatures`.
+# This runs the test suite that every backbone passes; it needs pytest. Optional abilities (sub-queries, composed texts,
+# features by id) are in the [API](../api/models.md): `HasSubQueries`, `ComposesTexts`, `HoldsFeatures`.
 #
 # ```python
 # import pytest

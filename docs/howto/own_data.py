@@ -2,9 +2,9 @@
 # %% [markdown]
 # # Your own data
 #
-# A file of triplets (`.jsonl` or `.csv`) is a data set. `reference` and `target` name images,
-# `text` says the change. Columns that help, where you have them: `split` (train, val), `group` (queries of a group
-# share a gallery), `relevant` (every image that answers the query: then false negatives can be counted).
+# A file of triplets (`.jsonl` or `.csv`) is a data set. `reference` and `target` name images, `text` says what changes.
+# Optional columns: `split` (train, val), `group` (queries of a group share a gallery), `relevant` (every image that
+# answers the query, so that [false negatives](false_negatives.md) can be counted).
 
 # %%
 import json
@@ -19,7 +19,7 @@ import negbench
 # %% [markdown]
 # ## A folder to try with
 #
-# 60 small pictures of plain colours, and "make it lighter" as the change. Put your own folder here.
+# 60 small pictures of plain colours, and "make it lighter" as the change. Use your own folder instead.
 
 # %%
 images = Path("images")
@@ -62,8 +62,8 @@ print("exit status", status)
 # %% [markdown]
 # ## Train and compare
 #
-# The tiny backbone was trained on garments and is here for its speed. `--backbone clip` or `blip2` with weights
-# takes its place, or [your own embeddings](own_embeddings.md).
+# The tiny backbone was trained on garments and is used for its speed. Replace it by `--backbone clip` or `blip2` with
+# weights, or by [your own embeddings](own_embeddings.md).
 
 # %%
 status = negbench_command(
@@ -75,7 +75,7 @@ print("exit status", status)
 # %% [markdown]
 # ## Score rows of your own model
 #
-# The protocol needs no model of negbench: any [queries, images] table of scores is evaluated.
+# Evaluation needs no model of negbench: any [queries, images] table of scores will do.
 
 # %%
 table = np.random.default_rng(1).normal(size=(len(data.queries), len(data.images)))

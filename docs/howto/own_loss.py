@@ -16,8 +16,8 @@ import negbench
 # ## The file
 #
 # `given` is a `negbench.LossInput`: `positive` [B], `negatives` [B, M], `mask` [B, M] (False where there is no
-# negative), `weights` [B, M], `temperature`. Scores may have any sign. What stands where `mask` is False may be NaN, so
-# it is replaced before anything is computed of it. The class is a frozen dataclass; its fields are the options.
+# negative), `weights` [B, M], `temperature`. Scores may have any sign. Values where `mask` is False may be
+# NaN, so replace them before computing anything. The class is a frozen dataclass; its fields are the options.
 
 # %%
 SOURCE = '''
@@ -75,7 +75,7 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# ## By hand
+# ## Check it by hand
 #
 # One query, one negative 0.1 below the target: with a margin of 0.1 the softplus is of 0, ln 2 = 0.6931.
 
@@ -86,7 +86,7 @@ print(f"{float(loss(torch.tensor([0.5]), torch.tensor([[0.4]]))):.4f}")
 # %% [markdown]
 # ## Test it
 #
-# The suite that every loss of the package passes; it needs pytest.
+# This runs the test suite that every loss passes; it needs pytest.
 #
 # ```python
 # import pytest

@@ -2,8 +2,8 @@
 # %% [markdown]
 # # Your own strategy
 #
-# A strategy is one function of a score row: which images may be drawn as negatives of a query? Here: those just
-# below the target, as many as you say.
+# A strategy is one function: given the scores of a query, which images may be drawn as its negatives? Here: the k
+# images just below the target.
 
 # %%
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ import negbench
 # %% [markdown]
 # ## The rule
 #
-# `view.scores` is [B, N], a row a query, higher is better and of any sign; `view.positive` is [B], the target's score;
-# `view.allowed` is [B, N], what may be a negative at all. The answer is a mask [B, N] (or weights >= 0).
+# `view.scores` is [B, N], one row per query; higher is better, any sign. `view.positive` is [B], the target's score.
+# `view.allowed` is [B, N]: what may be a negative at all. Return a mask [B, N], or weights >= 0.
 
 
 # %%
@@ -37,10 +37,9 @@ class Below(negbench.Strategy):
 
 
 # %% [markdown]
-# ## By hand first
+# ## Check it by hand
 #
-# Five images, the target is the second best; the pool of two is the next two. Negative scores are as good as
-# positive ones.
+# Five images; the target is second, so the pool of two is the next two. Scores may be negative.
 
 # %%
 scores = torch.tensor([[-0.1, -0.2, -0.3, -0.4, -0.5]])
@@ -49,12 +48,12 @@ pool = Below(k=2).pool(view)
 print(pool.int().tolist())  # [[0, 0, 1, 1, 0]]
 
 # %% [markdown]
-# `negbench.testing` has the suite that every strategy of the package passes; see [contributing](../contributing.md).
+# `negbench.testing` has the test suite that every strategy passes; see [contributing](../contributing.md).
 #
 # ## In a comparison
 #
-# The same class in a file of its own is a plug-in: no fork, no installation. The data set `vectors` has known relevance
-# and trains in a second a cell; leave it out to take the rendered images.
+# The same class in a file of its own is a plug-in: no fork, no installation. The data set `vectors` knows all relevant
+# images and trains in about a second per run; leave it out to use rendered images.
 
 # %%
 SOURCE = '''
@@ -95,5 +94,5 @@ status = negbench_command(
 print("exit status", status)
 
 # %% [markdown]
-# The last lines are the answer; with two seeds of two epochs it is mostly undecided. `negbench report first-try`
+# The last lines are the answer; after two seeds of two epochs most of it is undecided. `negbench report first-try`
 # writes the page; `negbench study --strategy below --plugin below.py` searches `k` in the range that `tunable` gives.

@@ -2,7 +2,7 @@
 # %% [markdown]
 # # Reading a comparison in pandas
 #
-# A comparison is a folder of plain files; nothing of negbench is needed to read it.
+# A comparison is a folder of plain files; you can read it without negbench.
 
 # %%
 import json
@@ -13,7 +13,7 @@ import pandas as pd
 from negbench.cli.main import run as negbench_command  # the shell's `negbench`
 
 # %% [markdown]
-# One to read: three strategies, three seeds, on drawn vectors (seconds).
+# An example: three strategies, three seeds, on generated vectors (seconds).
 
 # %%
 status = negbench_command(
@@ -28,7 +28,7 @@ print("exit status", status)
 # %% [markdown]
 # ## The verdicts
 #
-# One row a strategy and metric. `difference` is to the baseline; `diff_low` and `diff_high` are the interval that
+# One row per strategy and metric. `difference` is to the baseline; `diff_low` and `diff_high` are the interval that
 # holds for the whole table at once; `verdict` is read from it. See [statistics](../statistics.md).
 
 # %%
@@ -51,7 +51,7 @@ print(cells.groupby("strategy")[["recall", "false_negatives"]].agg(["mean", "std
 # %% [markdown]
 # ## By query
 #
-# `ranks.parquet` has the rank of every query's target: the paired differences that the intervals are made of.
+# `ranks.parquet` has the rank of every query's target; the intervals are computed from paired differences of these.
 
 # %%
 ranks = pd.concat(
@@ -71,7 +71,7 @@ print((100 * difference.groupby("seed").mean()).round(2).to_string())
 # %% [markdown]
 # ## Training curves
 #
-# `metrics.jsonl` has a line a moment: losses, recall, the pools' behaviour and the regime.
+# `metrics.jsonl` has one line per logged step: losses, recall, the pools' behaviour and the regime.
 
 # %%
 curve = pd.read_json(Path("runs") / cells.run[0] / "metrics.jsonl", lines=True)

@@ -91,7 +91,7 @@ def behaviour_lines(folder: RunFolder) -> list[str]:
 
 def audit_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows of an audit, one a strategy; columns that hold nothing for any strategy are left out."""
-    columns = [column for column in AUDIT if any(row.get(column.key) is not None for row in rows)]
+    columns = [column for column in AUDIT if any(pd.notna(row.get(column.key)) for row in rows)]
     return texts(columns, rows, ["strategy"])
 
 

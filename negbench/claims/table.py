@@ -123,6 +123,8 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
     numbers = ("value", "low", "high", "detectable")
     return {
         "test": str(answer.test),
+        "unit": answer.test.unit.name,
+        "scale": answer.test.unit.scale,
         "statistic": answer.test.statistic,
         "settings": " ".join(answer.test.settings),
         "supports": _condition(answer.test.supports, answer.test),
@@ -142,5 +144,6 @@ def _plain(finding: Finding) -> dict[str, Any]:
         "published": claim.published,
         "verdict": finding.verdict,
         "reason": finding.reason,
+        "measured": because(finding),
         "tests": [_of_answer(answer) for answer in finding.answers],
     }

@@ -36,6 +36,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     from negbench.claims.claim import chosen
     from negbench.claims.planning import judge_claims
     from negbench.grid.compute import raise_failed
+    from negbench.report.claims import write_claims_page
 
     asked, console = Claims.parsed(given), output.console()
     if asked.listed:
@@ -49,7 +50,7 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     found = judge_claims(asked, say)
     console.print(table.shown(found.findings))
     say(f"{table.counts(found.findings)} ({found.about})")
-    for path in found.files:
+    for path in (*found.files, write_claims_page(found.files[-1].parent)):
         say(str(path))
     raise_failed(found.outcomes)
     document: dict[str, Any] = files.read_json(found.files[-1])

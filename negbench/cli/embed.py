@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
         "embed",
         Embed,
         embed,
-        help="Embed every image and text that the triplets of a folder name by an encoder of your own, and write "
-        "images.npz and texts.npz there: negbench init then makes a recipe of them.",
+        help="Encode every image and text of a folder's triplets with an encoder of your own, and write images.npz and "
+        "texts.npz there; negbench init then writes a recipe that uses them.",
         examples=[
             "negbench embed my-data --encoder open_clip:ViT-B-32:openai",
             "negbench embed my-data --encoder transformers:google/siglip-base-patch16-224",

@@ -18,9 +18,9 @@ def register(app: typer.Typer) -> None:
         "init",
         Init,
         init,
-        help="Inspect a folder of images, or embeddings, and triplets: list what is there and what is missing, write "
-        "a commented recipe and a strategy to change, and name the next commands.",
-        examples=["negbench init my-data"],
+        help="Inspect a folder of triplets and images or embeddings: list what is there and what is missing, write "
+        "a commented recipe and an example strategy, and print the next commands.",
+        examples=["negbench init my-data", "negbench init my-data --columns reference=ref,text=caption"],
     )
 
 
@@ -31,7 +31,7 @@ def init(given: Mapping[str, Any]) -> dict[str, Any]:
 
     asked, console = Init.parsed(given), output.console()
     found = look(asked.folder, asked.columns)
-    for title, lines in (("found", found.present), ("missing", found.missing), ("warning", found.warnings)):
+    for title, lines in (("found", found.present), ("warning", found.warnings)):
         for line in lines:
             console.print(f"{title:8} {line}", highlight=False, markup=False)
     if not found.comparable:

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         "list",
         List,
         list_,
-        help="List strategies, losses, backbones, datasets, systems, recipes: a line, the paper. NAME: options.",
+        help="List strategies, losses, backbones, datasets, systems or recipes with sources; NAME: its options.",
         examples=[
             "negbench list backbones precomputed",
             "negbench list",

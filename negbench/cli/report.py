@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         "report",
         Report,
         report,
-        help="Write one self-contained HTML page with the tables and figures of a comparison, a study or a run.",
+        help="Write one HTML file with the tables and figures of a comparison, claims, a study or a run.",
         examples=[
             "negbench report demo",
             "negbench report qure-bradley-terry-tiny --galleries 5",

@@ -141,10 +141,11 @@ def _table(found: Found, file: Path) -> None:
     if len(there) < 2 and not {"caption", "candidate", "query"} & set(columns):
         return
     if len(there) < len(REQUIRED):
-        lacking = ", ".join(name for name in REQUIRED if name not in columns)
+        lacking = [name for name in REQUIRED if name not in columns]
+        named = ",".join(f"{name}=NAME" for name in lacking)
         found.missing.append(
-            f"{file.name} lacks the column {lacking} (it has {', '.join(sorted(columns)[:8])}): want reference, text, "
-            "target; name others with --columns text=NAME"
+            f"{file.name} lacks the column {', '.join(lacking)} (it has {', '.join(sorted(columns)[:8])}): want "
+            f"reference, text, target; name others with --columns {named}"
         )
         return
     if found.triplets is not None:
@@ -203,7 +204,7 @@ def _keys(file: Path) -> tuple[set[str], set[str]]:
 
 def _check(found: Found) -> None:
     """Load what was found as a run would; what does not fit is missing, and so is what is not there."""
-    if found.triplets is None:
+    if found.triplets is None and not found.missing:  # a file of triplets that cannot be read says why
         found.missing.append(NO_TRIPLETS)
     if not found.images and not found.vectors:
         found.missing.append(
@@ -363,7 +364,7 @@ def recipe(found: Found) -> str:
         "[compare] # read by `negbench compare` alone",
         'strategies = ["in-batch", "all-corpus", "top-k", "qure", "cirqrs", "dqe", "my-strategy"]',
         "seeds = 5",
-        '# lr = "grid" # first choose the learning rate of each strategy, on a part of train',
+        "# " * (not found.vectors) + 'lr = "grid" # first choose the rate of each strategy, on a part of train',
     ]
     return "\n".join(lines) + "\n"
 

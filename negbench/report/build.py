@@ -24,6 +24,7 @@ from negbench.grid.comparison import AXES, Group
 from negbench.report import figures
 from negbench.report.axis_sections import axis_sections, tuned_section
 from negbench.report.charts import Chart
+from negbench.report.claims import claims_page, is_of_claims
 from negbench.report.figures import Runs
 from negbench.report.page import Cards, Note, Page, PageSection, Part, Table, chapters, write_page
 from negbench.report.published import rows_beside
@@ -33,7 +34,7 @@ GALLERIES = 2
 
 
 def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path]:
-    """Write the report of a comparison, of a study, or of a single run, into its folder.
+    """Write the report of a comparison, of claims, of a study, or of a single run, into its folder.
 
     Args:
         runs: runs folder.
@@ -52,6 +53,8 @@ def write_report(runs: Path, name: str, galleries: int = GALLERIES) -> list[Path
         from negbench.tuning.book import open_book
 
         page = study_page(open_book(runs, name))
+    elif is_of_claims(folder):
+        page = claims_page(folder)
     elif (folder / "comparison.json").exists() or not _is_run(runs, name):
         page = comparison_page(folder, stored(runs, name), galleries)
     else:

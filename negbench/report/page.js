@@ -1,6 +1,6 @@
 "use strict";
 (function () {
-  // all of the page can be read without this: it sorts tables, unfolds what a link or a printer asks for
+  // all of the page can be read without this: it sorts and filters tables, unfolds what a link or a printer asks for
   function compare(a, b, number) {
     if (a === b) return 0;
     if (a === "") return 1; // gaps last, whatever the direction
@@ -23,6 +23,14 @@
           .sort((a, b) => (key(a) === "" || key(b) === "" ? 1 : down ? -1 : 1) * compare(key(a), key(b), number))
           .forEach((row) => body.appendChild(row));
       });
+    });
+  });
+
+  const filter = document.querySelector("nav input");
+  filter.addEventListener("input", () => {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    document.querySelectorAll("table.sortable tbody tr").forEach((row) => {
+      row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
     });
   });
 

@@ -33,7 +33,7 @@ class Table:
     """A table that is also written as `tables/KEY.md`, `.tex` and `.csv`.
 
     In the page, columns of `folded` that say the same in every row stand above the table instead, and the highest
-    number of each column of `best` is bold where they differ.
+    number of each column of `best` is bold where they differ; columns without any value are left out.
     """
 
     key: str
@@ -42,6 +42,7 @@ class Table:
     text: str = ""
     folded: tuple[str, ...] = ()
     best: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()  # columns of sentences
 
     @property
     def constant(self) -> dict[str, str]:
@@ -51,7 +52,8 @@ class Table:
     @property
     def shown(self) -> pd.DataFrame:
         """The columns of the page."""
-        return self.frame.drop(columns=list(self.constant))
+        empty = [name for name in self.frame if set(map(str, self.frame[name])) <= {"-", ""}]
+        return self.frame.drop(columns=[*self.constant, *empty], errors="ignore")
 
     def is_best(self, column: str, cell: object) -> bool:
         """Whether a cell has the highest number of a column of `best`."""

@@ -1,11 +1,13 @@
 """Conformance suites and toy worlds for plug-in authors. Needs pytest.
 
-from negbench.testing import StrategyTestCase
+Subclass a suite and give it your plug-in:
 
-class TestMine(StrategyTestCase):
-@pytest.fixture
-def strategy(self):
-return Mine()
+    from negbench.testing import StrategyTestCase
+
+    class TestMine(StrategyTestCase):
+        @pytest.fixture
+        def strategy(self):
+            return Mine()
 """
 
 import pytest

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,27 @@ def test_files_say_the_same(computed: Path) -> None:
         assert line.endswith(f"| {finding['verdict']} |")
         assert f"| {finding['published']} |" in line
         assert str(finding["reason"]) in line
+
+
+def test_the_page_shows_every_claim(computed: Path, words_of: Callable[[Path], str]) -> None:
+    found, page = claims_of(computed / "c"), computed / "c" / "report" / "index.html"
+    text = words_of(page)
+    assert re.search(r"Of 5 claims: .*2 not testable \(29, 34\)\.", text)
+    for number, claim in found.items():
+        row = text.index(f'<td data-sort="{number}" class="number">{number}</td><td')
+        cells = text[row : text.index("</tr>", row)]
+        assert f'class="verdict {claim["verdict"]}">{claim["verdict"]}<' in cells
+        assert all(str(claim[key]) in cells for key in ("words", "published", "source"))
+        assert all(line in cells for line in claim["measured"])  # type: ignore[attr-defined]
+    tests = [test for claim in found.values() for test in claim["tests"]]  # type: ignore[attr-defined]
+    drawn = [test for test in tests if test["unit"] == "points" and test["low"] is not None]
+    assert f"n = {len(drawn)} tests; the table has {len(tests) - len(drawn)} more" in text
+    svg = base64.b64decode(re.findall(r"image/svg\+xml;base64,([^\"]+)", text)[0]).decode()
+    assert all(f">{test['test'].partition(' (')[0]}" in svg for test in drawn)
+    before = page.read_bytes()
+    page.unlink()
+    assert negbench(["report", "c", "--runs-dir", str(computed)]) == 0
+    assert page.read_bytes() == before
 
 
 def test_a_finished_comparison_is_read_and_what_it_lacks_is_said(

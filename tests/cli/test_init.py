@@ -94,6 +94,7 @@ def test_a_folder_of_images_from_init_to_negatives(
     for row in mined.itertuples():
         assert 1 <= len(row.negatives) == len(set(row.negatives)) <= 5
         assert set(row.negatives) <= images - {row.target}
+    assert "lr" not in read_recipe(pictures / "recipe.toml")["compare"]
     assert read_recipe(pictures / "recipe.toml")["train"] == {"epochs": 10, "batch_size": 8, "lr": 3e-3}
     # the same by a finished run, as JSON lines
     (run,) = (tmp_path / "runs").glob("my-strategy-*")
@@ -120,6 +121,7 @@ def test_embeddings_make_a_recipe_of_precomputed(tmp_path: Path, capsys: pytest.
     assert "val queries are few for a margin of 1 points" in out
     assert "of 60 images, those that its own rows name" in out
     assert read_recipe(folder / "recipe.toml")["train"]["lr"] == Precomputed.recommended["lr"]
+    assert read_recipe(folder / "recipe.toml")["compare"]["lr"] == "grid"
     assert read_recipe(folder / "recipe.toml")["plugins"] == [str(folder / "my_strategy.py")]
     assert read_recipe(folder / "recipe.toml")["backbone"] == {
         "name": "precomputed", "images": str(folder / "pictures.npz"), "texts": str(folder / "words.npz"),
@@ -146,9 +148,11 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         for name, text in files.items():
             (folder / name).write_text(text or "x", encoding="utf-8")
         assert negbench(["init", str(folder)]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        said = capsys.readouterr()
+        assert message in said.err
+        assert said.err.count("\n") == 1
+        assert "missing" not in said.out  # said once
+        assert ("triplets: a .jsonl" in said.err) == (message == "missing: triplets: a .jsonl")
         assert {file.name for file in folder.iterdir()} == set(files)
 
 

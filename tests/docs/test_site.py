@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+import negbench
 from negbench.contracts import ScoreView, Strategy
 from negbench.registry import KINDS, registry
 from negbench.systems.system import systems
@@ -88,7 +93,7 @@ def test_every_plugin_and_system_has_a_page(site: Path) -> None:
             assert "Options" in text
     for name, system in systems().items():
         assert system.title in (site / "systems" / f"{name}.html").read_text(encoding="utf-8")
-    for page in ("concepts", "regimes", "statistics", "api", "findings", "reliability", "howto/own_strategy"):
+    for page in ("concepts", "regimes", "statistics", "api/index", "findings", "reliability", "howto/own_strategy"):
         assert (site / f"{page}.html").exists(), page
 
 
@@ -136,6 +141,46 @@ def test_pages_fetch_nothing_from_the_network_and_link_to_what_exists(site: Path
                 assert (page.parent / address.split("#")[0].split("?")[0]).resolve().exists(), (page, address)
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def test_every_public_name_is_in_the_api(site: Path) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    known = {place.rpartition(".")[2] for place in re.findall(r'id="([\w.-]+)"', text)}
+    options = {"audit", "claims", "compare", "embed", "evaluate", "mine", "run", "study"}  # headings of api/options
+    assert options <= known
+    public = {name for name in dir(negbench) if not name.startswith("_")} - {name.title() for name in options}
+    assert {name for name in public if not isinstance(getattr(negbench, name), ModuleType)} <= known
+
+
+def test_doctests_are_code(site: Path) -> None:
+    page = (site / "api" / "commands.html").read_text(encoding="utf-8")
+    assert re.search(r"<code>.*&gt;&gt;&gt; .*?make_strategy", re.sub(r"</?(span|a)\b[^>]*>", "", page))
+    for file in site.rglob("*.html"):
+        assert not re.search(r"<blockquote>\s*<blockquote>", file.read_text(encoding="utf-8")), file
+
+
+def test_examples_are_shown_as_code(site: Path) -> None:
+    page = re.sub(r"<[^>]+>", "", (site / "howto" / "other_trainers.html").read_text(encoding="utf-8"))
+    for name in ("metric_learning", "open_clip_loop", "plain_pytorch", "sentence_transformers_mining"):
+        example = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        assert example.strip().splitlines()[-1].strip() in html.unescape(page), name
+
+
+@pytest.mark.browser
+def test_a_search_finds_how_tos(site: Path, browser: Browser) -> None:
+    wanted = {"exclude reference": "false_negatives", "false negatives": "false_negatives",
+              "my embeddings": "own_embeddings"}  # fmt: skip
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))  # a search needs a server
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, address = browser.new_page(), f"http://127.0.0.1:{server.server_port}/index.html"
+        for words, name in wanted.items():
+            page.goto(f"{address}?q={words.replace(' ', '+')}")
+            first = page.locator(".md-search-result__item > a").first
+            first.wait_for(timeout=60_000)
+            assert f"/howto/{name}.html" in str(first.get_attribute("href")), words
+        page.close()
+        server.shutdown()
 
 
 @pytest.mark.browser

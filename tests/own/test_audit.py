@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from negbench.analysis.tables import audit_frame
 from negbench.api import make_strategy
 from negbench.cli.main import run as negbench
 from negbench.command_options import Audit
@@ -88,6 +89,7 @@ def test_rates_are_those_of_loops(subject: Subject) -> None:
     assert whole.hardness == pytest.approx(sum(hardness) / 20, abs=1e-5)  # five draws of five: each once
     assert whole.false_negative_rate_draws == pytest.approx(sum(false) / 20)
     assert math.isnan(whole.judged_rate_pool)
+    assert not [title for title in audit_frame([vars(whole)]) if "judged" in title]
 
 
 def test_diversity_is_the_mean_over_pairs() -> None:

@@ -209,7 +209,7 @@ def test_the_report_answers_on_the_first_screen_without_network(
     context.close()
 
 
-def test_tables_sort_by_mouse_and_by_key(browser: Browser, runs: Path) -> None:
+def test_tables_sort_by_mouse_and_by_key_and_filter_by_words(browser: Browser, runs: Path) -> None:
     context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
     report = context.new_page()
     report.goto((runs / NAME / "report" / "index.html").as_uri())
@@ -235,6 +235,11 @@ def test_tables_sort_by_mouse_and_by_key(browser: Browser, runs: Path) -> None:
     for _ in range(2):  # gaps stay last in both directions
         gaps.click()
         assert column("p")[-2:] == ["-", "-"]
+    visible = table.locator("tbody tr:visible td:first-child")
+    report.get_by_placeholder("Filter all tables").fill("QURE info")
+    assert visible.all_inner_texts() == ["qure"]
+    report.get_by_placeholder("Filter all tables").fill("")
+    assert visible.count() == 4
     context.close()
 
 
