@@ -18,6 +18,7 @@ from negbench.options import (
     RunsOptions,
     Seeds,
     TrackedOptions,
+    UntilOptions,
     WorkerOptions,
     option,
 )
@@ -110,7 +111,7 @@ class Doctor(TrackedOptions):
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Claims(UntilOptions, ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
@@ -119,7 +120,10 @@ class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
     )
     seeds: Seeds | None = option(
-        None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].", cli=str
+        None,
+        "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has]; with --until those of the first "
+        "look.",
+        cli=str,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
 

@@ -39,11 +39,13 @@ class Evidence:
         runs: of every setting that could be computed.
         display: shows when models are applied.
         nested: whether every seed has a generated world, and so queries, of its own.
+        known: measure, setting, seed -> values; looks share it.
     """
 
     runs: Mapping[str, Mapping[int, RunFolder]]
     display: Display = field(default_factory=Display)
     nested: bool = False
+    known: dict[Any, Any] = field(default_factory=dict)
     _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
 
     def run(self, setting: str, seed: int) -> SettingRun:
