@@ -69,18 +69,13 @@ def gains_of(
             named += [("share", factor, effect) for factor, effect in parts.shares.items()]
             place = (system, dataset, backbone)
             for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
-                mean = float(each.values.mean()) if each.strata is None else _mean_of_strata(each.values, each.strata)
                 name = " + ".join(sorted(factors)) or "plain"
-                found.append(Gain(*place, "corner", name, mean, np.nan, np.nan, np.nan))
+                found.append(Gain(*place, "corner", name, each.mean, np.nan, np.nan, np.nan))
             found += [
                 Gain(*place, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted)
                 for kind, part, e in named
             ]
     return found
-
-
-def _mean_of_strata(values: np.ndarray[Any, Any], strata: np.ndarray[Any, Any]) -> float:
-    return float(np.mean([values[:, strata == label].mean() for label in np.unique(strata)]))
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
