@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from negbench.analysis.verdicts import PLACE, VerdictRow, VerdictTable
 from negbench.analysis.words import label_of, listed, percent, signed
@@ -136,11 +134,10 @@ def _along(
 ) -> list[tuple[Any, ...]]:
     """before, after, at, low, high: of every two strategies whose order changes."""
     names = set.intersection(*(set(means[label]) for _, label in along)) if along else set()
-    x, back = scale_of([value for value, _ in along])
     found = []
     for first, second in combinations(sorted(names), 2):
         gaps = [means[label][first] - means[label][second] for _, label in along]
-        at = _zero(x, gaps)
+        at = _zero([value for value, _ in along], gaps)
         if math.isnan(at):
             continue
         rises = gaps[0] < 0 or (gaps[0] == 0 and gaps[-1] > 0)
@@ -151,19 +148,11 @@ def _along(
             if second in beaten[label, first] or first in beaten[label, second]
         ]
         changes = ((one[0], other[0]) for one, other in pairwise(won) if one[1] != other[1])
-        found.append((before, after, float(back(at)), *map(float, next(changes, (math.nan, math.nan)))))
+        found.append((before, after, at, *map(float, next(changes, (math.nan, math.nan)))))
     return found
 
 
-def scale_of(values: Sequence[float]) -> tuple[NDArray[np.float64], Callable[[Any], Any]]:
-    """Where values lie on a dial's axis, and the way back: logarithms where all are above 0 and span a factor of 4."""
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) and x.min() > 0 and x.max() / x.min() >= 4:
-        return np.log(x), np.exp
-    return x, lambda place: place
-
-
-def _zero(x: NDArray[np.float64], gaps: Sequence[float]) -> float:
+def _zero(x: Sequence[float], gaps: Sequence[float]) -> float:
     """First place where the gaps change their sign, by straight lines between the values; nan: nowhere."""
     for (left, start), (right, end) in pairwise(zip(x, gaps, strict=True)):
         if start * end < 0:

@@ -8,7 +8,7 @@ knows), queries by the covariance of their values. docs/statistics.md says why, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
@@ -435,13 +435,9 @@ class Pairs:
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Name -> lowest and highest rank that the pairs allow, 1 is the best."""
-        return ranks_of(self.beaten())
-
-
-def ranks_of(beaten: Mapping[str, Collection[str]]) -> dict[str, tuple[int, int]]:
-    """Name -> lowest and highest rank, from name -> all that beat it."""
-    wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
-    return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
+        beaten = self.beaten()
+        wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
+        return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
 
 
 def pairs(table: ValueTable, generator: np.random.Generator, chosen: Sequence[tuple[str, str]] | None = None) -> Pairs:
