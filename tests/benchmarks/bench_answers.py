@@ -1,10 +1,10 @@
-"""Cost of an answer: python tests/benchmarks/bench_answers.py [--strategies A,B,...] [--most 60] [--runs DIR]
+"""Cost of an answer: python tests/benchmarks/bench_answers.py [--strategies A,B,...] [--most 60] [--stored RUNS/NAME]
 
-Computes the recipe `world` with `--most` seeds of every strategy once, then replays on these cells what three ways to
-decide all pairs would have computed: fixed seeds with intervals from each difference's own variance
-(Student's t, Bonferroni over the table; what negbench had before), fixed seeds with its present intervals, and
-`--until decided`. Fixed numbers of seeds are those of the looks, and the first that decides is taken, which nobody
-knows in advance. Seconds are those that the cells took.
+Computes the recipe `world` with `--most` seeds of every strategy once (or reads a finished comparison, and of it the
+strategies that have as many), then replays on these cells what three ways to decide pairs would have computed: fixed
+seeds with intervals from each difference's own variance (Student's t, Bonferroni over the table; what negbench had
+before), fixed seeds with its present intervals, and `--until decided`. Fixed numbers of seeds are those of the looks,
+and the first that decides is taken, which nobody knows in advance. Seconds are those that the cells took.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from negbench.grid.comparison import groups_of
 from negbench.grid.looks import Looks
 from negbench.scoring.stored import Values
 
+SHARES = (0.5, 0.75, 0.9, 1.0)  # of the pairs, that are to be decided
 Verdicts = Mapping[tuple[str, str], str]
 
 
@@ -73,33 +74,33 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategies", default="in-batch,all-corpus,top-k,after-target,cirqrs,qure,dqe")
     parser.add_argument("--most", type=int, default=60)
-    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--stored", type=Path)
     parser.add_argument("--set", action="append", default=[])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        runs = chosen.runs or Path(temporary)
-        asked = negbench.Compare(
-            strategies=chosen.strategies, recipe="world", seeds=chosen.most, sets=("eval.every=20", *chosen.set),
-            runs_dir=runs, tracking_uri="none", name="answers", report=False, audit=False,
-        )  # fmt: skip
-        negbench.compare(asked)
-        groups = groups_of(runs, "answers")
+        path = chosen.stored or Path(temporary) / "answers"
+        if chosen.stored is None:
+            asked = negbench.Compare(
+                strategies=chosen.strategies, recipe="world", seeds=chosen.most, sets=("eval.every=20", *chosen.set),
+                runs_dir=path.parent, tracking_uri="none", name=path.name, report=False, audit=False,
+            )  # fmt: skip
+            negbench.compare(asked)
+        groups = [group for group in groups_of(path.parent, path.name) if len(group.runs) >= chosen.most]
         (table,) = tables_of(groups)
-        whole = table.values[table.main]
+        whole = {name: v.of_seeds(v.seeds[: chosen.most]) for name, v in table.values[table.main].items()}
         took = {g.labels["strategy"]: np.mean([sum(r["seconds"].values()) for r in g.results]) for g in groups}
-    looks = Looks(tuple(range(3)), chosen.most)
-    print("| family | procedure | pairs decided | seeds at most | runs | seconds of computing |\n" + "|---" * 6 + "|")
-    for family, baseline in (("baseline", next(iter(whole))), ("all pairs", None)):
+    looks, cells = Looks(tuple(range(3)), chosen.most), sum(took.values()) * chosen.most
+    print(f"{len(whole)} strategies, {chosen.most} seeds at most: {len(whole) * chosen.most} runs, {cells:.0f} s\n")
+    print("| pairs | procedure | " + " | ".join(f"{share:.0%} decided" for share in SHARES) + " |\n" + "|---" * 6 + "|")
+    for family, baseline in (("against in-batch", "in-batch"), ("all", None)):
         for name, steps in steps_of(whole, looks, baseline).items():
-            for wanted in (0.9, 1.0):
-                enough = [s for s in steps if np.mean([v != "undecided" for v in s[1].values()]) >= wanted]
-                seeds, verdicts = (enough or steps)[0 if enough else -1]
-                decided = sum(v != "undecided" for v in verdicts.values())
-                cost = sum(took[strategy] * count for strategy, count in seeds.items())
-                shown = (family, name, f"{decided} of {len(verdicts)}", max(seeds.values()), sum(seeds.values()))
-                print("| " + " | ".join(map(str, shown)) + f" | {cost:.0f} |", flush=True)
-                if not enough:
-                    break
+            shown = []
+            for share in SHARES:
+                enough = (s for s, verdicts in steps if np.mean([v != "undecided" for v in verdicts.values()]) >= share)
+                seeds = next(enough, None)
+                cost = "never" if seeds is None else f"{sum(took[n] * count for n, count in seeds.items()):.0f} s"
+                shown.append(cost if seeds is None else f"{cost}, {sum(seeds.values())} runs")
+            print("| " + " | ".join((family, name, *shown)) + " |", flush=True)
 
 
 if __name__ == "__main__":
