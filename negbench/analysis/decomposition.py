@@ -146,8 +146,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
             lines.append(f"{column}: no finished run with its own negatives, so nothing to compare with.")
             continue
         text = f"{column}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
-        words = {"better": "better with", "worse": "worse with", "equal": "equal with", "undecided": "undecided with"}
-        for verdict, what in words.items():
+        for verdict in SIGNS:
             names = [
                 f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}"
                 if verdict in ("better", "worse")
@@ -155,7 +154,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
                 for row in mine
                 if row.verdict == verdict
             ]
-            text += f"; {what} {listed(names, 9)}" if names else ""
+            text += f"; {verdict} with {listed(names, 9)}" if names else ""
         lines.append(f"{text}.")
     for gain in (gain for gain in gains if gain.kind == "gain"):
         parts = [g for g in gains if (g.system, g.dataset, g.backbone) == (gain.system, gain.dataset, gain.backbone)]

@@ -7,6 +7,7 @@ intervals. The generator is seeded by the values themselves, so the same cells g
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -91,7 +92,7 @@ def difference(one: statistics.Seeded, other: statistics.Seeded, design: statist
 
 def _draws(share: float) -> int:
     """The smaller the share of alpha, the more, as what it asks for lies further out."""
-    return round(_DRAWS / share**0.5)
+    return round(_DRAWS / math.sqrt(share))
 
 
 def decided(

@@ -440,13 +440,12 @@ class Pairs:
         return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
 
 
-def pairs(table: ValueTable, generator: np.random.Generator, chosen: Sequence[tuple[str, str]] | None = None) -> Pairs:
-    """All pairs of a table that share a seed, or the chosen ones, tested together."""
+def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
+    """All pairs of a table that share a seed, tested together."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    asked = every if chosen is None else list(chosen)
-    found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in asked], generator)
+    found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
     means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
-    return Pairs(table.names, means, dict(zip(asked, found, strict=True)))
+    return Pairs(table.names, means, dict(zip(every, found, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mappin
             estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
         except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
             return Answer(test, "not testable", reason=str(error))
-        found = Answer(test, decide(test, estimate), estimate, _why(estimate), count)
+        reason = "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
+        found = Answer(test, decide(test, estimate), estimate, reason, count)
     assert found is not None  # there is a first look
     return found
 
@@ -111,10 +112,6 @@ def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
     if test.supports.holds(estimate.low, estimate.high):
         return "supported"
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
-
-
-def _why(estimate: ClaimEstimate) -> str:
-    return "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
 
 
 # --- statistics --------------------------------------------------------------------------------------------------
@@ -200,9 +197,9 @@ def estimate_of(
         there[:] = there.all(0)
     if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
-    rows = [[row[mine] for row, mine in zip(each, there, strict=True)] for each in (one, other)]
+    first, second = ([row[mine] for row, mine in zip(each, there, strict=True)] for each in (one, other))
     design = Design(None if strata is None else strata[there[0]], nested=nested, alpha=ALPHA, share=share)
-    found = differences.difference(*rows, design)
+    found = differences.difference(first, second, design)
     return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
 
 
