@@ -246,7 +246,7 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     Raises:
         NegbenchError: a user's mistake, or cells that failed; the others are computed and judged first.
     """
-    from negbench.analysis.deciding import computed_until
+    from negbench.analysis.deciding import computed_until, open_strategies
     from negbench.grid.compute import computed, executor_of, raise_failed
 
     asked, console = asked or Compare(), console or _silent()
@@ -254,7 +254,8 @@ def compare(asked: Compare | None = None, *, console: Console | None = None) -> 
     executor = executor_of(asked.executor, asked.address, asked.workers, runs)
     planned, rules, searches = plan_compare(asked, console)
     how: dict[str, Any] = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
-    until: dict[str, Any] = {"rules": rules, "how": how}
+    until: dict[str, Any] = {"looks": rules.looks, "how": how}
+    until["undecided"] = open_strategies(planned.folder.path, rules)
     until["say"] = lambda line: console.print(line, highlight=False, soft_wrap=True)
     if planned.rates is not None:
         computed(planned.trials, planned.rates.cells, **how)

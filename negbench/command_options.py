@@ -18,6 +18,7 @@ from negbench.options import (
     RunsOptions,
     Seeds,
     TrackedOptions,
+    UntilOptions,
     WorkerOptions,
     option,
 )
@@ -49,8 +50,9 @@ class Embed(Options):
     folder: Path = option(..., "Folder with images and a .jsonl or .csv of triplets.", argument=True)
     encoder: Any = option(
         ...,
-        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or FILE.py:NAME, an object of your own (or what makes it without arguments) with "
-        "encode_image(list of RGB PIL images) and encode_text(list of strings), both to [n, C].",
+        "open_clip:MODEL[:PRETRAINED] or transformers:NAME (a dual encoder); NAME is a folder or a name of the hub. Or "
+        "FILE.py:NAME, an object of your own (or what makes it without arguments) with encode_image(list of RGB PIL "
+        "images) and encode_text(list of strings), both to [n, C].",
         cli=str,
         metavar="SPEC",
     )
@@ -92,7 +94,7 @@ class Doctor(TrackedOptions):
 # --- claims --------------------------------------------------------------------------------------------------------
 
 
-class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
+class Claims(UntilOptions, ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
     """Options of `negbench claims`."""
 
     only: str | None = option(None, "Comma-separated claim numbers, or papers (qure, ...) [default: all].")
@@ -101,7 +103,10 @@ class Claims(ModelOptions, WorkerOptions, OverwriteOptions, TrackedOptions):
         None, "Compute nothing: read the runs of this comparison that the claims need.", metavar="NAME"
     )
     seeds: Seeds | None = option(
-        None, "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has].", cli=str
+        None,
+        "A count (3) or a list (0,1,2) [default: 3; with --compare, those it has]; with --until those of the first "
+        "look.",
+        cli=str,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the runs].")
 

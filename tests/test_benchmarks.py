@@ -18,12 +18,18 @@ FOLDER = Path(__file__).parent / "benchmarks"
     ("name", "arguments", "row"),
     [
         ("bench_engine", ("--rounds", "1", "--repeats", "1"), "hycole        info-nce"),
+        (
+            "bench_answers",
+            ("--most", "3", "--strategies", "in-batch,all-corpus", "--set", "train.epochs=1"),
+            "| all | `--until decided` |",
+        ),
         ("bench_mining", ("--queries", "120", "--images", "80", "--large", "90", "180"), "cost grows from 90 to 180"),
     ],
 )
 def test_it_prints_its_table(name: str, arguments: tuple[str, ...], row: str, forked: Callable[..., Any]) -> None:
     def bench() -> None:
         sys.argv = [f"{name}.py", *arguments]
+        sys.path.insert(0, str(FOLDER))  # as a script has it
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
 
     process = forked(bench)

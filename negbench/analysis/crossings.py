@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from negbench.analysis.differences import seeded
 from negbench.analysis.verdicts import PLACE, VerdictRow, VerdictTable
 from negbench.analysis.words import label_of, listed, percent, signed
 from negbench.scoring.stored import Values
 
 Point = tuple[Any, ...]  # one value of every dial
-
-_RESAMPLES = 2000  # of a crossing
 
 
 @dataclass(frozen=True)
@@ -74,9 +69,9 @@ class Dials:
 class Crossing:
     """Where `after` overtakes `before` as a dial grows, at fixed values of the others (`where`).
 
-    `at` is where the lines between the measured values cross; [low, high] the middle 95 % of the crossings of resampled
-    seeds and queries, `share` how many of these have one. Decided: `before` beats `after` at a lower value and is
-    beaten at a higher one, each for all pairs of its point at once. `series`: what the points have in common.
+    `at` is where the lines between the measured means cross. Decided: at the value `low` one of the two beats the
+    other and at `high` it is beaten, each for all pairs of its point at once; NaN where there are no such values.
+    `series`: what the points have in common.
     """
 
     series: str
@@ -87,8 +82,11 @@ class Crossing:
     at: float
     low: float
     high: float
-    share: float
-    decided: bool
+
+    @property
+    def decided(self) -> bool:
+        """Whether the order is known to change."""
+        return not math.isnan(self.low)
 
 
 def series_of(place: Sequence[str]) -> str:
@@ -110,7 +108,7 @@ def crossings_of(dials: Dials, tables: Sequence[VerdictTable], rows: Sequence[Ve
     """
     found = []
     for series in dict.fromkeys(series_of(table.place) for table in tables) if dials.whole else ():
-        mine = {t.labels["point"]: on_shared_seeds(t.values[t.main]) for t in tables if series_of(t.place) == series}
+        mine = {t.labels["point"]: shared_means(t.values[t.main]) for t in tables if series_of(t.place) == series}
         beaten = {(r.point, r.strategy): r.beaten_by for r in rows if r.main and series_of(r.place) == series}
         for index, axis in enumerate(dials.axes):
             if not axis.numeric or len(axis.values) < 2:
@@ -123,90 +121,43 @@ def crossings_of(dials: Dials, tables: Sequence[VerdictTable], rows: Sequence[Ve
     return found
 
 
-def on_shared_seeds(values: Mapping[str, Values]) -> dict[str, Values]:
-    """The rows of the seeds that all have, in the order of the seeds; empty where there is none."""
-    common = sorted(set.intersection(*(set(mine.seeds) for mine in values.values())))
-    if not common:
-        return {}
-    return {
-        name: replace(mine, values=mine.values[[mine.seeds.index(seed) for seed in common]], seeds=tuple(common))
-        for name, mine in values.items()
-    }
+def shared_means(values: Mapping[str, Values]) -> dict[str, float]:
+    """Each strategy's mean over the seeds that all have; empty where there is none."""
+    common = set.intersection(*(set(mine.seeds) for mine in values.values()))
+    return {name: mine.of_seeds(common).mean for name, mine in values.items()} if common else {}
 
 
 def _along(
     along: Sequence[tuple[float, str]],
-    tables: Mapping[str, Mapping[str, Values]],
+    means: Mapping[str, Mapping[str, float]],
     beaten: Mapping[tuple[str, str], Sequence[str]],
 ) -> list[tuple[Any, ...]]:
-    """before, after, at, low, high, share, decided: of every two strategies whose order changes."""
-    names = set.intersection(*(set(tables[label]) for _, label in along)) if along else set()
-    x, back = scale_of([value for value, _ in along])
+    """before, after, at, low, high: of every two strategies whose order changes."""
+    names = set.intersection(*(set(means[label]) for _, label in along)) if along else set()
     found = []
     for first, second in combinations(sorted(names), 2):
-        drawn = np.stack([_resampled(tables[label][first], tables[label][second]) for _, label in along], axis=1)
-        gaps = drawn[0]  # the means themselves
-        at = _zero(x, gaps[None])[0]
+        gaps = [means[label][first] - means[label][second] for _, label in along]
+        at = _zero([value for value, _ in along], gaps)
         if math.isnan(at):
             continue
-        zeros = _zero(x, drawn[1:])
-        known = zeros[~np.isnan(zeros)]
-        low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (math.nan, math.nan)
         rises = gaps[0] < 0 or (gaps[0] == 0 and gaps[-1] > 0)
         before, after = (second, first) if rises else (first, second)
-        signs = [
-            (second not in beaten[label, first]) - (first not in beaten[label, second])
-            for _, label in along
+        won = [
+            (value, first in beaten[label, second])
+            for value, label in along
             if second in beaten[label, first] or first in beaten[label, second]
         ]
-        changed = any(one != other for one, other in pairwise(signs))
-        share = len(known) / len(zeros)
-        found.append((before, after, float(back(at)), float(back(low)), float(back(high)), share, changed))
+        changes = ((one[0], other[0]) for one, other in pairwise(won) if one[1] != other[1])
+        found.append((before, after, at, *map(float, next(changes, (math.nan, math.nan)))))
     return found
 
 
-def scale_of(values: Sequence[float]) -> tuple[NDArray[np.float64], Callable[[Any], Any]]:
-    """Where values lie on a dial's axis, and the way back: logarithms where all are above 0 and span a factor of 4."""
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) and x.min() > 0 and x.max() / x.min() >= 4:
-        return np.log(x), np.exp
-    return x, lambda place: place
-
-
-def _zero(x: NDArray[np.float64], gaps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[R] first place where each row of [R, V] changes its sign, by straight lines between the values; nan: nowhere."""
-    changes = (np.sign(gaps[:, :-1]) * np.sign(gaps[:, 1:])) < 0
-    first = changes.argmax(axis=1)
-    rows = np.arange(len(gaps))
-    left, right = gaps[rows, first], gaps[rows, first + 1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        place = x[first] + (x[first + 1] - x[first]) * left / (left - right)
-    return np.where(changes.any(axis=1), place, np.nan)
-
-
-def _resampled(first: Values, second: Values) -> NDArray[np.float64]:
-    """[1 + R] mean difference, then those under other seeds and queries, both drawn again; each stratum keeps its size.
-
-    The seeds' part is stretched by sqrt(S / (S - 1)), which the bootstrap of S values lacks. The generator is the same
-    for every pair and point, so that crossings are comparable.
-    """
-    difference = first.values - second.values
-    seeds, queries = difference.shape
-    generator = seeded({}, "crossings")
-    strata = np.zeros(queries, dtype=int) if first.strata is None else np.unique(first.strata, return_inverse=True)[1]
-    weights = np.zeros((1 + _RESAMPLES, queries))
-    labels = np.unique(strata)
-    for label in labels:
-        rows = np.flatnonzero(strata == label)
-        drawn = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=1 + _RESAMPLES)
-        drawn[0] = 1
-        weights[:, rows] = drawn / len(rows) / len(labels)
-    by_seed = weights @ difference.T  # [1 + R, S]
-    chosen = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=1 + _RESAMPLES) / seeds
-    chosen[0] = 1 / seeds
-    middle = by_seed.mean(axis=1)
-    stretch = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
-    return np.asarray(middle + stretch * ((by_seed * chosen).sum(axis=1) - middle), dtype=np.float64)
+def _zero(x: Sequence[float], gaps: Sequence[float]) -> float:
+    """First place where the gaps change their sign, by straight lines between the values; nan: nowhere."""
+    for (left, start), (right, end) in pairwise(zip(x, gaps, strict=True)):
+        if start * end < 0:
+            return float(left + (right - left) * start / (start - end))
+    return math.nan
 
 
 # --- tables and words ----------------------------------------------------------------------------------------------
@@ -253,8 +204,8 @@ def crossings_frame(crossings: Sequence[Crossing]) -> pd.DataFrame:
                 "dial": each.dial,
                 "at": each.where or "-",
                 "overtakes": f"{each.after} > {each.before}",
-                "beyond": f"{each.at:.3g} [{each.low:.3g}, {each.high:.3g}]",
-                "of resamples": f"{each.share:.0%}",
+                "beyond": f"{each.at:.3g}",
+                "known between": f"{each.low:g} and {each.high:g}" if each.decided else "-",
                 "verdict": "decided" if each.decided else "undecided",
             }
             for each in sorted(crossings, key=lambda each: (not each.decided, each.series, each.dial, each.where))
@@ -304,6 +255,6 @@ def _series_answer(dials: Dials, rows: Sequence[VerdictRow], crossings: Sequence
 def _crossing_line(crossing: Crossing) -> str:
     at = f" at {crossing.where}" if crossing.where else ""
     return (
-        f"{crossing.after} overtakes {crossing.before} as {crossing.dial} grows beyond {crossing.at:.3g} "
-        f"[{crossing.low:.3g}, {crossing.high:.3g}]{at}."
+        f"{crossing.after} overtakes {crossing.before} as {crossing.dial} grows beyond {crossing.at:.3g}{at}: known "
+        f"between {crossing.low:g} and {crossing.high:g}."
     )

@@ -1,10 +1,10 @@
-"""Computing a comparison: its cells, or look by look until its pairs are decided."""
+"""Computing cells, look by look until what they are for is decided."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,29 +20,35 @@ from negbench.display import duration
 from negbench.grid.cells import Cell, Outcome
 from negbench.grid.comparison import ComparisonFolder, Group, place_of
 from negbench.grid.compute import computed
+from negbench.grid.looks import Looks
 from negbench.runfolder import RunFolder
+
+Places = Collection[tuple[str, ...]]  # of groups, as `place_of` has them
 
 
 def computed_until(
     folder: ComparisonFolder,
     cells: Sequence[Cell],
     more: Callable[[Sequence[int]], Sequence[Cell]],
-    rules: Rules,
+    looks: Looks | None,
+    undecided: Callable[[Sequence[Outcome], Places], tuple[Places, str]],
     how: Mapping[str, Any],
     *,
     say: Callable[[str], None],
     before: Sequence[Outcome] = (),
 ) -> list[Outcome]:
-    """Compute cells, and those of more seeds where the rules have looks.
+    """Compute cells, and those of more seeds where there are looks.
 
     What is computed follows from the finished cells alone, so a command that is killed and rerun ends as it would have;
-    a budget excepted. A strategy leaves once its pairs are decided, or where a cell of it failed.
+    a budget excepted. A group leaves once all that it is for is decided, or where a cell of it failed.
 
     Args:
         folder: of the comparison.
         cells: of the first look.
         more: the cells of other seeds.
-        rules: how strategies are compared.
+        looks: when they are looked at; None: once.
+        undecided: from the outcomes and the groups that run: those of them that must go on, and in words what is
+            undecided.
         how: executor, tracking_uri and overwrite, as `computed` takes them.
         say: told after every look what is decided, what is open, and what that would cost.
         before: outcomes of other cells of the comparison.
@@ -51,22 +57,31 @@ def computed_until(
         The outcomes of these cells.
     """
     started, outcomes = time.monotonic(), computed(folder, cells, **how, before=before)
-    looks = rules.looks
     if looks is None or not any(outcome.run_id for outcome in outcomes):
         return outcomes
     running = {place_of(cell.labels) for cell in cells}
     for number, count in enumerate(looks.counts, 1):
-        found = standing(folder.path.parent, folder.path.name, rules)
-        rows = [row for row in found.rows if place_of(vars(row)) in running]
-        failed = {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
-        running = {place_of(vars(row)) for row in rows if row.undecided} - failed
-        say(f"look {number}, {count} seeds: {open_pairs(found.groups, rows) or 'all pairs are decided'}")
+        left, words = undecided(outcomes, running)
+        running = {*left} - {place_of(outcome.cell.labels) for outcome in outcomes if outcome.error}
+        say(f"look {number}, {count} seeds: {words}")
         if not running or number == len(looks.counts) or time.monotonic() - started >= looks.budget:
             break
         seeds = looks.seeds(looks.counts[number])[count:]
         cells = [cell for cell in more(seeds) if place_of(cell.labels) in running]
         outcomes += computed(folder, cells, **how, before=[*before, *outcomes])
     return outcomes
+
+
+def open_strategies(folder: Path, rules: Rules) -> Callable[[Sequence[Outcome], Places], tuple[Places, str]]:
+    """For `computed_until`: the strategies of a comparison that have a pair to be decided, and what that would cost."""
+
+    def undecided(outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
+        found = standing(folder.parent, folder.name, rules)
+        rows = [row for row in found.rows if place_of(vars(row)) in running]
+        words = open_pairs(found.groups, rows) or "all pairs are decided"
+        return {place_of(vars(row)) for row in rows if row.undecided}, words
+
+    return undecided
 
 
 def resolution(cells: Sequence[Cell], runs: Path, rules: Rules) -> list[str]:

@@ -69,18 +69,13 @@ def gains_of(
             named += [("share", factor, effect) for factor, effect in parts.shares.items()]
             place = (system, dataset, backbone)
             for factors, each in sorted(cells.items(), key=lambda cell: (len(cell[0]), sorted(cell[0]))):
-                mean = float(each.values.mean()) if each.strata is None else _mean_of_strata(each.values, each.strata)
                 name = " + ".join(sorted(factors)) or "plain"
-                found.append(Gain(*place, "corner", name, mean, np.nan, np.nan, np.nan))
+                found.append(Gain(*place, "corner", name, each.mean, np.nan, np.nan, np.nan))
             found += [
                 Gain(*place, kind, part, e.value, e.interval.low, e.interval.high, e.p_adjusted)
                 for kind, part, e in named
             ]
     return found
-
-
-def _mean_of_strata(values: np.ndarray[Any, Any], strata: np.ndarray[Any, Any]) -> float:
-    return float(np.mean([values[:, strata == label].mean() for label in np.unique(strata)]))
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
@@ -151,8 +146,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
             lines.append(f"{column}: no finished run with its own negatives, so nothing to compare with.")
             continue
         text = f"{column}: {label_of(own.metric)} {percent(own.mean)} % with its own negatives ({own.strategy})"
-        words = {"better": "better with", "worse": "worse with", "equal": "equal with", "undecided": "undecided with"}
-        for verdict, what in words.items():
+        for verdict in SIGNS:
             names = [
                 f"{row.strategy} {signed(row.difference, row.diff_low, row.diff_high)}"
                 if verdict in ("better", "worse")
@@ -160,7 +154,7 @@ def systems_answer(rows: Sequence[VerdictRow], gains: Sequence[Gain]) -> list[st
                 for row in mine
                 if row.verdict == verdict
             ]
-            text += f"; {what} {listed(names, 9)}" if names else ""
+            text += f"; {verdict} with {listed(names, 9)}" if names else ""
         lines.append(f"{text}.")
     for gain in (gain for gain in gains if gain.kind == "gain"):
         parts = [g for g in gains if (g.system, g.dataset, g.backbone) == (gain.system, gain.dataset, gain.backbone)]

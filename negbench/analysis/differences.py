@@ -7,6 +7,7 @@ intervals. The generator is seeded by the values themselves, so the same cells g
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -72,12 +73,26 @@ def differences(
     Raises:
         ValueError: a stratum with a single query.
     """
-    generator, design = seeded(values, key), _design(values, margin=margin, alpha=alpha)
-    design = replace(design, share=share, draws=round(_DRAWS / share**0.5))
+    design = replace(_design(values, margin=margin, alpha=alpha), share=share, draws=_draws(share))
     seeds = {name: mine.seeds for name, mine in values.items()}
+    generator = seeded(values, key)
     table = statistics.ValueTable({name: mine.values for name, mine in values.items()}, design, seeds)
     against = {} if baseline is None else statistics.against(table, baseline, generator)
     return Differences(statistics.summarise(table), against, statistics.pairs(table, generator))
+
+
+def difference(one: statistics.Seeded, other: statistics.Seeded, design: statistics.Design) -> statistics.Difference:
+    """One minus the other, of the same seeds and queries, tested alone."""
+    values = {"one": one, "other": other}
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(row).tobytes() for rows in values.values() for row in rows))
+    generator = np.random.default_rng(int.from_bytes(digest.digest()[:8], "big"))
+    table = statistics.ValueTable(values, replace(design, draws=_draws(design.share)))
+    return statistics.against(table, "other", generator)["one"]
+
+
+def _draws(share: float) -> int:
+    """The smaller the share of alpha, the more, as what it asks for lies further out."""
+    return round(_DRAWS / math.sqrt(share))
 
 
 def decided(

@@ -8,7 +8,7 @@ knows), queries by the covariance of their values. docs/statistics.md says why, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
@@ -435,22 +435,17 @@ class Pairs:
 
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Name -> lowest and highest rank that the pairs allow, 1 is the best."""
-        return ranks_of(self.beaten())
+        beaten = self.beaten()
+        wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
+        return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
 
 
-def ranks_of(beaten: Mapping[str, Collection[str]]) -> dict[str, tuple[int, int]]:
-    """Name -> lowest and highest rank, from name -> all that beat it."""
-    wins = {name: sum(name in winners for winners in beaten.values()) for name in beaten}
-    return {name: (1 + len(winners), len(beaten) - wins[name]) for name, winners in beaten.items()}
-
-
-def pairs(table: ValueTable, generator: np.random.Generator, chosen: Sequence[tuple[str, str]] | None = None) -> Pairs:
-    """All pairs of a table that share a seed, or the chosen ones, tested together."""
+def pairs(table: ValueTable, generator: np.random.Generator) -> Pairs:
+    """All pairs of a table that share a seed, tested together."""
     every = [pair for pair in combinations(table.names, 2) if table.common(pair)]
-    asked = every if chosen is None else list(chosen)
-    found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in asked], generator)
+    found = contrasts(table, [{first: 1.0, second: -1.0} for first, second in every], generator)
     means = dict(zip(table.names, map(float, np.nanmean(table.seed_means(), axis=1)), strict=True))
-    return Pairs(table.names, means, dict(zip(asked, found, strict=True)))
+    return Pairs(table.names, means, dict(zip(every, found, strict=True)))
 
 
 @dataclass(frozen=True)

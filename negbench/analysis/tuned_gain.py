@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import scipy
 
 from negbench.analysis.differences import differences
 from negbench.analysis.leader import equally_many, negatives_text, negatives_words
 from negbench.analysis.verdicts import VerdictRow, VerdictTable
-from negbench.analysis.words import label_of, listed, number, percent, signed
+from negbench.analysis.words import label_of, listed, percent, signed
 from negbench.grid.comparison import KEY
 from negbench.grid.tuning import Tuning
 
@@ -115,7 +114,7 @@ def _found(tuning: Tuning) -> str:
 
 
 def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
-    """Who is best or shares first place before and after, whether the order changes, what tuning cost."""
+    """Who is best or shares first place before and after, and what tuning cost."""
     lines = []
     tables: dict[tuple[str, ...], list[TunedRow]] = {}
     for row in rows:
@@ -123,21 +122,17 @@ def tuned_answer(budget: int, rows: Sequence[TunedRow]) -> list[str]:
     for place, mine in tables.items():
         first = next(iter(equally_many([row.default for row in mine]).values()))
         names = {row.strategy for row in first}
-        block = [row for row in mine if row.default.strategy in names and row.tuned is not None]
-        both = [[row.default for row in block], [row.tuned for row in block if row.tuned is not None]]
+        both = first, [row.tuned for row in mine if row.tuned is not None and row.tuned.strategy in names]
         unbeaten = [
             listed([row.strategy for row in sorted(each, key=lambda r: -r.mean) if not names & set(row.beaten_by)], 9)
             for each in both
         ]
-        tau = "-"
-        if len(block) > 1:
-            tau = number(float(scipy.stats.kendalltau(*([row.mean for row in each] for each in both)).statistic), 2)
         count = negatives_words(negatives_text(first[0].negatives))
         lines.append(
             f"{', '.join(place)}: "
             * (len(tables) > 1)
             + f"First place at published defaults: {unbeaten[0]}; after {budget} trials each: {unbeaten[1]} "
-            f"(strategies with {count}; Kendall's tau of the two orders {tau})."
+            f"(strategies with {count})."
         )
     gains = sorted((row.gain for row in rows if not math.isnan(row.gain.value)), key=lambda gain: -gain.value)
     if gains:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-from torch.nn import functional
-
 from negbench.config import PluginConfig, ResolvedConfig
-from negbench.data.scene import Scenes, Splits, device_of, load_backbone, load_split, open_scene, threads
+from negbench.data.scene import Scenes, load_split
 from negbench.display import Display
 from negbench.errors import DataError, NegbenchError
 from negbench.metrics.query_ranks import QueryRanks
@@ -39,11 +36,13 @@ class Evidence:
         runs: of every setting that could be computed.
         display: shows when models are applied.
         nested: whether every seed has a generated world, and so queries, of its own.
+        known: measure, setting, seed -> values; looks share it.
     """
 
     runs: Mapping[str, Mapping[int, RunFolder]]
     display: Display = field(default_factory=Display)
     nested: bool = False
+    known: dict[Any, Any] = field(default_factory=dict)
     _encoded: OrderedDict[tuple[str, str, str], Encoded] = field(default_factory=OrderedDict)
 
     def run(self, setting: str, seed: int) -> SettingRun:
@@ -113,24 +112,6 @@ class SettingRun:
     def beside(self, setting: str) -> SettingRun:
         """The run of another setting with the same seed."""
         return self.evidence.run(setting, self.seed)
-
-    @cached_property
-    def frozen_images(self) -> Tensor:
-        """[N, D] unit-norm features of val's images, which no training has moved.
-
-        Raises:
-            Untestable: the image tower trains.
-        """
-        config = self.folder.config
-        with threads(config.compute.threads):
-            backbone = load_backbone(config.backbone, 0).to(device_of(config))  # one judge for all seeds
-            if not backbone.frozen_images:
-                raise Untestable("look-alikes need a frozen image tower, and this one trains")
-            dataset = self.encoded("val").dataset
-            scene = open_scene(
-                config, Splits(dataset, None, dataset), backbone, device_of(config), self.evidence.display
-            )
-            return functional.normalize(scene.source(scene.val.images).float().mean(1), dim=-1).cpu()
 
 
 def judgements_of(dataset: str, options: Mapping[str, Any]) -> dict[str, Any] | None:

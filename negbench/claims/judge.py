@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from negbench.analysis.statistics import Design, ValueTable, against
+from negbench.analysis import differences
+from negbench.analysis.statistics import Design
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measured
+from negbench.grid.looks import Looks
 from negbench.metrics.scorer_relevance import order_agreement
 
 Array = NDArray[np.float64]
@@ -39,12 +40,13 @@ class ClaimEstimate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a test; `reason` says why there is no estimate."""
+    """What became of a test, with the seeds that it took; `reason` says why there is no estimate."""
 
     test: ClaimTest
     verdict: Verdict
     estimate: ClaimEstimate | None = None
     reason: str = ""
+    seeds: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,23 @@ class Finding:
 
 
 def judge(
-    claim: Claim, evidence: Evidence, seeds: Sequence[int], *, lacking: str | None, undefined: Mapping[str, str]
+    claim: Claim, evidence: Evidence, looks: Looks, *, lacking: str | None, undefined: Mapping[str, str]
 ) -> Finding:
     """A claim's verdict: refuted where a test is, else not testable where one is not, supported where all are.
 
-    The intervals of a claim's tests are simultaneous (Bonferroni), so that several tests do not refute by luck.
+    The intervals of a claim's tests and of all looks are simultaneous (Bonferroni), so that neither several tests nor
+    several looks refute by luck. What a look decides is decided for good.
 
     Args:
         claim: to be judged.
         evidence: finished runs.
-        seeds: of the runs.
+        looks: after which seeds the runs are looked at.
         lacking: what the data do not have for it.
         undefined: settings without runs -> why.
     """
     if lacking is not None:
         return Finding(claim, "not testable", lacking, ())
-    alpha = ALPHA / len(claim.tests)
-    answers = tuple(_answer(test, evidence, seeds, undefined, alpha) for test in claim.tests)
+    answers = tuple(_answer(test, evidence, looks, undefined, len(claim.tests)) for test in claim.tests)
     verdicts = [answer.verdict for answer in answers]
     worst: tuple[Verdict, ...] = ("refuted", "not testable", "undecided")
     for verdict in worst:
@@ -84,17 +86,25 @@ def judge(
     return Finding(claim, "supported", "", answers)
 
 
-def _answer(
-    test: ClaimTest, evidence: Evidence, seeds: Sequence[int], undefined: Mapping[str, str], alpha: float
-) -> Answer:
+def _answer(test: ClaimTest, evidence: Evidence, looks: Looks, undefined: Mapping[str, str], tests: int) -> Answer:
+    """That of the first look that decides, else of the last at which all runs are there."""
     for name in test.needed:
         if name in undefined:
             return Answer(test, "not testable", reason=f"'{name}': {undefined[name]}")
-    try:
-        estimate = STATISTICS[test.statistic](test, evidence, seeds, alpha)
-    except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
-        return Answer(test, "not testable", reason=str(error))
-    return Answer(test, decide(test, estimate), estimate, _why(estimate))
+    found = None
+    for count, share in zip(looks.counts, looks.shares, strict=True):
+        seeds = looks.seeds(count)
+        there = all(seed in evidence.runs.get(name, {}) for name in test.needed for seed in seeds)
+        if found is not None and (found.verdict != "undecided" or not there):
+            break
+        try:
+            estimate = STATISTICS[test.statistic](test, evidence, seeds, share / tests)
+        except (Untestable, ValueError) as error:  # ValueError: too few queries for an interval
+            return Answer(test, "not testable", reason=str(error))
+        reason = "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
+        found = Answer(test, decide(test, estimate), estimate, reason, count)
+    assert found is not None  # there is a first look
+    return found
 
 
 def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
@@ -104,20 +114,16 @@ def decide(test: ClaimTest, estimate: ClaimEstimate) -> Verdict:
     return "refuted" if test.refutes.holds(estimate.low, estimate.high) else "undecided"
 
 
-def _why(estimate: ClaimEstimate) -> str:
-    return "one seed says nothing of others: --seeds 3" if np.isnan(estimate.low) else ""
-
-
 # --- statistics --------------------------------------------------------------------------------------------------
 
 
-def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
+def level(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
     """The measure of one setting."""
     values, strata = _table(test, test.settings[0], evidence, seeds)
-    return estimate_of(values, np.zeros_like(values), strata, alpha, nested=evidence.nested)
+    return estimate_of(values, np.zeros_like(values), strata, share, nested=evidence.nested)
 
 
-def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
+def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
     """The measure of the first setting minus that of the second, paired over seeds, and over queries where it can be.
 
     Raises:
@@ -130,10 +136,10 @@ def difference(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha:
     (one, strata), (other, _) = (_table(test, name, evidence, seeds) for name in test.settings)
     if one.shape != other.shape:
         raise Untestable(f"'{first}' and '{second}' hold values of other queries")
-    return estimate_of(one, other, strata, alpha, nested=evidence.nested)
+    return estimate_of(one, other, strata, share, nested=evidence.nested)
 
 
-def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: float) -> ClaimEstimate:
+def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], share: float) -> ClaimEstimate:
     """Rank correlation of two measures over the settings, seed by seed."""
     assert test.other is not None
     found = []
@@ -143,7 +149,7 @@ def order(test: ClaimTest, evidence: Evidence, seeds: Sequence[int], alpha: floa
         found.append(order_agreement(*means).value)
     if np.isnan(found).any():
         raise Untestable("needs three settings or more that a measure tells apart")
-    return estimate_of(np.array(found), np.zeros(len(found)), None, alpha)
+    return estimate_of(np.array(found), np.zeros(len(found)), None, share)
 
 
 STATISTICS = {"level": level, "difference": difference, "order": order}
@@ -166,15 +172,16 @@ def _table(
 
 
 def estimate_of(
-    one: Array, other: Array, strata: NDArray[Any] | None, alpha: float, *, nested: bool = False
+    one: Array, other: Array, strata: NDArray[Any] | None, share: float, *, nested: bool = False
 ) -> ClaimEstimate:
-    """Mean of one minus other, and its interval of the level 1 - alpha.
+    """Mean of one minus other, and its interval.
 
     Args:
-        one: [S, Q] per-query values, or [S] values of whole runs; queries without a value in any run are left out.
+        one: [S, Q] per-query values, or [S] values of whole runs. Queries without a value are left out: in their seed
+            where every seed has queries of its own, else in all.
         other: likewise, of the same seeds.
         strata: [Q] groups whose means are averaged, or None.
-        alpha: level.
+        share: of `ALPHA`, that the interval spends.
         nested: every seed has queries of its own.
 
     Returns:
@@ -184,15 +191,15 @@ def estimate_of(
         ValueError: fewer than two queries with a value, in a stratum.
     """
     if one.ndim == 1:
-        return _over_seeds(one - other, alpha)
-    there = np.isfinite(one).all(0) & np.isfinite(other).all(0)
-    one, other = one[:, there], other[:, there]
-    if one.shape[1] < 2:
+        return _over_seeds(one - other, ALPHA * share)
+    there = np.isfinite(one) & np.isfinite(other)
+    if strata is not None or not nested:  # else no query of a seed is one of another's
+        there[:] = there.all(0)
+    if there.sum(1).min() < 2:
         raise ValueError("fewer than two queries have a value")
-    digest = hashlib.sha256(np.ascontiguousarray([one, other]).tobytes()).digest()
-    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    design = Design(None if strata is None else strata[there], nested=nested, alpha=alpha)
-    found = against(ValueTable({"one": one, "other": other}, design), "other", generator)["one"]
+    first, second = ([row[mine] for row, mine in zip(each, there, strict=True)] for each in (one, other))
+    design = Design(None if strata is None else strata[there[0]], nested=nested, alpha=ALPHA, share=share)
+    found = differences.difference(first, second, design)
     return ClaimEstimate(found.value, found.interval.low, found.interval.high, found.minimum_detectable)
 
 

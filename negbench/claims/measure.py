@@ -18,17 +18,15 @@ from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
 from negbench.metrics.preference import agreement, simulated_choices
 from negbench.metrics.query_ranks import QueryRanks
-from negbench.metrics.ranks import target_ranks
 from negbench.metrics.recall import hits_at_k
 from negbench.metrics.relevant import false_negatives_by_rank, other_recall_at_k
 from negbench.metrics.scorer_relevance import cirqrs_at_k
-from negbench.metrics.similarity import look_alikes, semantic_separation
+from negbench.metrics.similarity import semantic_separation
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
 from negbench.scoring.stored import preferences_of, values_of
 
 SET_SIZE = 5  # images of a set that people, or simulated ones, judge
-_ROWS = 256  # queries scored at once
 
 
 class Unit(NamedTuple):
@@ -61,7 +59,11 @@ class Measure(ABC):
 
     def of_seeds(self, runs: Sequence[SettingRun]) -> list[Measured]:
         """Its values of a setting's runs, one a seed."""
-        return [self.of(run) for run in runs]
+        known = runs[0].evidence.known
+        for run in runs:
+            if (self, run.setting, run.seed) not in known:
+                known[self, run.setting, run.seed] = self.of(run)
+        return [known[self, run.setting, run.seed] for run in runs]
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -115,27 +117,16 @@ class AveragePrecision(Measure):
 
 @dataclass(frozen=True)
 class SubsetRecall(Measure):
-    """Recall at k within the benchmark's own subset, or among the target and its four look-alikes, per query."""
+    """Recall at k within the benchmark's own subset of look-alikes (CIRR), per query."""
 
     unit = POINTS
     k: int = 1
 
     def of(self, run: SettingRun) -> Measured:
         """[Q]."""
-        if run.ranks.subset_rank is not None:
-            return _plain(hits_at_k(run.ranks.subset_rank, self.k))
-        encoded, looks = run.encoded("val"), run.frozen_images
-        score = block_scorer(encoded.embeddings.queries, encoded.embeddings.candidates)
-        data, ranks = encoded.dataset, torch.zeros(len(encoded.dataset.queries), dtype=torch.int64)
-        for group, columns in enumerate(data.groups.values()):
-            place = torch.full((len(data.images) + 1,), -1)
-            place[columns] = torch.arange(len(columns))
-            for rows in (data.group_index == group).nonzero()[:, 0].split(_ROWS):
-                if len(rows):
-                    target = place[data.target_columns[rows]]
-                    subset = look_alikes(looks[columns], target, 4, place[data.reference_columns[rows]])
-                    ranks[rows] = target_ranks(score(rows, columns), target, subset)
-        return _by_group(hits_at_k(ranks, self.k), run.ranks)
+        if run.ranks.subset_rank is None:
+            raise Untestable(f"{run.folder.config.dataset.name} has no subset of look-alikes for a query: needs cirr")
+        return _plain(hits_at_k(run.ranks.subset_rank, self.k))
 
 
 # --- curves and pools --------------------------------------------------------------------------------------------

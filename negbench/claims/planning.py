@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from negbench.analysis.deciding import Places, computed_until
 from negbench.claims.claim import Claim, chosen, settings
 from negbench.claims.evidence import Evidence, lacking
 from negbench.claims.judge import Finding, judge
@@ -14,12 +15,13 @@ from negbench.claims.table import write_findings
 from negbench.command_options import Claims
 from negbench.config import ResolvedConfig, build_config
 from negbench.data.scene import Scenes
-from negbench.display import Display, notes, stages
+from negbench.display import Display, duration, notes, stages
 from negbench.errors import NegbenchError, OptionError
 from negbench.files import runs_dir
 from negbench.grid.cells import SCENES, Cell, Outcome, plan
-from negbench.grid.comparison import ComparisonFolder, check_place, default_name, groups_of
-from negbench.grid.compute import computed, executor_of
+from negbench.grid.comparison import ComparisonFolder, check_place, default_name, groups_of, place_of
+from negbench.grid.compute import executor_of
+from negbench.grid.looks import Looks
 from negbench.layers import layers_of, merged, set_layer
 from negbench.loop.runs import plan_run
 from negbench.options import parse_seeds
@@ -38,7 +40,6 @@ class ClaimsPlan:
     Attributes:
         claims: that are judged.
         config: of one of the runs, for what they share: backbone and data set.
-        seeds: of every setting.
         cells: seed by seed; the label `system` names the setting, or its variant.
         lacking: number of a claim -> what the data lack for it; its settings have no cells.
         undefined: settings that this backbone or data set does not support -> why.
@@ -47,7 +48,6 @@ class ClaimsPlan:
 
     claims: tuple[Claim, ...]
     config: ResolvedConfig
-    seeds: tuple[int, ...]
     cells: list[Cell] = field(default_factory=list)
     lacking: dict[int, str] = field(default_factory=dict)
     undefined: dict[str, str] = field(default_factory=dict)
@@ -81,37 +81,129 @@ def judge_claims(asked: Claims, say: Callable[[str], None]) -> JudgedClaims:
     Raises:
         NegbenchError: a user's mistake. A run that fails is in `outcomes`, and its claims are not testable.
     """
-    runs, seeds, named, base = runs_dir(asked.runs_dir), asked.seeds, chosen(asked.only), base_layers(asked)
+    work = ClaimsWork.of(asked, say)
     if asked.compare is not None:
-        finished = [run for group in groups_of(runs, asked.compare) for run in group.runs]
-        seeds = sorted({run.config.seed for run in finished}) if seeds is None else seeds
-    with stages("plan") as display:
-        plan = plan_claims(named, base, parse_seeds(3 if seeds is None else seeds), runs, display, SCENES)
-    notes(plan.remarks)
-    if asked.compare is not None:
-        folder = ComparisonFolder(runs / asked.compare)
+        folder = ComparisonFolder(work.runs / asked.compare)
         run_of = {row["hash"]: row["run"] for row in folder.cells() if row["run"] is not None}
-        outcomes = [Outcome(cell, run_of[cell.hash], None, True) for cell in plan.cells if cell.hash in run_of]
+        cells = work.more(work.looks.seeds(work.looks.most))
+        outcomes = [Outcome(cell, run_of[cell.hash], None, True) for cell in cells if cell.hash in run_of]
     else:
-        path = runs / (asked.name or default_name(plan.cells).replace("compare-", "claims-"))
+        name = default_name(work.plan.cells).replace(
+            "compare-", "claims-" if asked.until is None else "claims-decided-"
+        )
+        path = work.runs / (asked.name or name)
         check_place(path, "claims")
         folder = ComparisonFolder(path, {"kind": "claims"})
-        outcomes = _compute(asked, plan, folder, say)
-    with stages("judge") as display:
-        findings = _findings(plan, outcomes, runs, display)
-    about = f"{plan.config.dataset.name}, {plan.config.backbone.name}, seeds {', '.join(map(str, plan.seeds))}"
+        executor = executor_of(asked.executor, asked.address, asked.workers, work.runs)
+        how = {"executor": executor, "tracking_uri": asked.tracking_uri, "overwrite": asked.overwrite}
+        looks = work.looks if asked.until else None
+        outcomes = computed_until(folder, work.plan.cells, work.more, looks, work.undecided, how, say=say)
+    findings, about = work.findings(outcomes), work.about
     return JudgedClaims(findings, about, write_findings(findings, folder.path, about), outcomes)
 
 
-def _compute(asked: Claims, plan: ClaimsPlan, folder: ComparisonFolder, say: Callable[[str], None]) -> list[Outcome]:
-    runs = folder.path.parent
-    executor = executor_of(asked.executor, asked.address, asked.workers, runs)
-    distinct = {cell.hash: cell for cell in plan.cells}.values()
-    done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
-    say(
-        f"{len(plan.claims)} claims need {len(distinct)} runs ({len(plan.seeds)} seeds), {done} of them finished before"
-    )
-    return computed(folder, plan.cells, executor=executor, tracking_uri=asked.tracking_uri, overwrite=asked.overwrite)
+@dataclass(frozen=True)
+class ClaimsWork:
+    """Claims that are judged look by look; without `--until` there is one look.
+
+    Attributes:
+        asked: options.
+        plan: of the first look's seeds.
+        looks: after which seeds.
+        runs: runs folder.
+        known: what was measured at an earlier look.
+    """
+
+    asked: Claims
+    plan: ClaimsPlan
+    looks: Looks
+    runs: Path
+    known: dict[Any, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, asked: Claims, say: Callable[[str], None]) -> ClaimsWork:
+        """Plan the first look, and say how many runs it needs."""
+        runs, seeds = runs_dir(asked.runs_dir), 3 if asked.seeds is None else asked.seeds
+        if asked.compare is not None and asked.seeds is None and asked.until is None:
+            finished = [run for group in groups_of(runs, asked.compare) for run in group.runs]
+            seeds = sorted({run.config.seed for run in finished})
+        first = parse_seeds(seeds)
+        looks = Looks.of(asked, first) or Looks(first, len(first))
+        plan = _planned(asked, runs, first)
+        notes(plan.remarks)
+        if asked.compare is None:
+            distinct = {cell.hash: cell for cell in plan.cells}.values()
+            done = sum(cell.step(runs, asked.overwrite) == "reuse" for cell in distinct)
+            needed = f"{len(distinct)} runs ({len(first)} seeds)"
+            say(f"{len(plan.claims)} claims need {needed}, {done} of them finished before")
+        return cls(asked, plan, looks, runs)
+
+    def price(self) -> str:
+        """What is undecided after the first look, and what it costs, where its runs are finished."""
+        finished = [cell for cell in self.plan.cells if cell.step(self.runs, self.asked.overwrite) == "reuse"]
+        if len(finished) < len(self.plan.cells):
+            return "what it takes to decide is not known yet: compute these runs first"
+        outcomes = [Outcome(cell, cell.folder, None, True) for cell in finished]
+        places = {place_of(cell.labels) for cell in finished}
+        return f"after {len(self.looks.first)} seeds {self.undecided(outcomes, places)[1]}"
+
+    def more(self, seeds: Sequence[int]) -> list[Cell]:
+        """The cells of other seeds."""
+        return _planned(self.asked, self.runs, seeds).cells
+
+    @property
+    def about(self) -> str:
+        """Data set, backbone and seeds."""
+        seeds = ", ".join(map(str, self.looks.first))
+        seeds += f" and more until decided, {self.looks.most} at most" * (len(self.looks.counts) > 1)
+        return f"{self.plan.config.dataset.name}, {self.plan.config.backbone.name}, seeds {seeds}"
+
+    def undecided(self, outcomes: Sequence[Outcome], running: Places) -> tuple[Places, str]:
+        """For `computed_until`: the settings of undecided tests of undecided claims, and what they cost."""
+        place = {cell.labels["system"]: place_of(cell.labels) for cell in self.plan.cells}
+        claims = [finding for finding in self.findings(outcomes) if finding.verdict == "undecided"]
+        tests = [answer.test for finding in claims for answer in finding.answers if answer.verdict == "undecided"]
+        needed = [{place[name] for name in test.needed} for test in tests]
+        left = set[tuple[str, ...]]().union(*(mine for mine in needed if mine <= {*running}))
+        if not claims:
+            return left, "all claims are decided"
+        mine = [outcome for outcome in outcomes if outcome.run_id is not None and place_of(outcome.cell.labels) in left]
+        took = sum(sum(RunFolder(self.runs / str(o.run_id)).result["seconds"].values()) for o in mine)
+        numbers = ", ".join(str(finding.claim.number) for finding in claims)
+        text = f"{len(claims)} claim{'s are' if len(claims) > 1 else ' is'} undecided ({numbers})"
+        if mine:
+            rest = took / len(mine) * (self.looks.most * len(left) - len(mine))
+            text += f": {duration(rest)} of computing to {self.looks.most} seeds"
+        return left, text
+
+    def findings(self, outcomes: Sequence[Outcome]) -> list[Finding]:
+        """Every claim's verdict; a cell without an outcome has no run."""
+        finished: dict[str, dict[int, RunFolder]] = {}
+        failed: dict[str, str] = {}
+        for outcome in outcomes:
+            setting, seed = outcome.cell.labels["system"], outcome.cell.seed
+            if outcome.run_id is not None:
+                finished.setdefault(setting, {})[seed] = RunFolder(self.runs / outcome.run_id)
+            elif seed in self.looks.first:
+                failed[setting] = f"seed {seed} failed: {outcome.error}"
+        undefined = {**self.plan.undefined, **failed}
+        for setting in dict.fromkeys(cell.labels["system"] for cell in self.plan.cells):
+            missing = [str(seed) for seed in self.looks.first if seed not in finished.get(setting, {})]
+            if missing:
+                undefined.setdefault(setting, f"no finished run of seed {', '.join(missing)}")
+        worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
+        lacking = self.plan.lacking
+        with stages("judge") as display:
+            evidence = Evidence(finished, display, len(worlds) > 1, self.known)
+            return [
+                judge(claim, evidence, self.looks, lacking=lacking.get(claim.number), undefined=undefined)
+                for claim in self.plan.claims
+            ]
+
+
+def _planned(asked: Claims, runs: Path, seeds: Sequence[int]) -> ClaimsPlan:
+    with stages("plan") as display:
+        return plan_claims(chosen(asked.only), base_layers(asked), seeds, runs, display, SCENES)
 
 
 def base_layers(asked: Claims) -> list[Layer]:
@@ -149,7 +241,7 @@ def plan_claims(
         NegbenchError: a backbone, data set or training that cannot run at all.
     """
     own, _ = system(PLAIN).layer(base, scenes)
-    found = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config, tuple(seeds))
+    found = ClaimsPlan(tuple(claims), plan_run(build_config([own, *base]), scenes).config)
     for claim in claims:
         why = lacking(claim.needs, found.config, scenes)
         if why is not None:
@@ -169,26 +261,3 @@ def plan_claims(
         found.remarks.extend(remark for remark in remarks if remark not in found.remarks)
     found.cells.sort(key=lambda cell: seeds.index(cell.seed))  # one seed of all, then the next
     return found
-
-
-def _findings(found: ClaimsPlan, outcomes: Sequence[Outcome], runs: Path, display: Display) -> list[Finding]:
-    """Every claim's verdict; a cell without an outcome has no run."""
-    finished: dict[str, dict[int, RunFolder]] = {}
-    failed: dict[str, str] = {}
-    for outcome in outcomes:
-        setting = outcome.cell.labels["system"]
-        if outcome.run_id is None:
-            failed[setting] = f"seed {outcome.cell.seed} failed: {outcome.error}"
-        else:
-            finished.setdefault(setting, {})[outcome.cell.seed] = RunFolder(runs / outcome.run_id)
-    undefined = {**found.undefined, **failed}
-    for setting in dict.fromkeys(cell.labels["system"] for cell in found.cells):
-        missing = [str(seed) for seed in found.seeds if seed not in finished.get(setting, {})]
-        if missing:
-            undefined.setdefault(setting, f"no finished run of seed {', '.join(missing)}")
-    worlds = {run.manifest["dataset"].get("world") for runs_of in finished.values() for run in runs_of.values()}
-    evidence = Evidence(finished, display, len(worlds) > 1)
-    return [
-        judge(claim, evidence, found.seeds, lacking=found.lacking.get(claim.number), undefined=undefined)
-        for claim in found.claims
-    ]

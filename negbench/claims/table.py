@@ -75,6 +75,7 @@ def _answer(answer: Answer) -> str:
     if answer.reason:
         return f"{text} {value} {unit.name}: {answer.reason}"
     tail = f"undecided, detectable {detectable.lstrip('+')}" if answer.verdict == "undecided" else answer.verdict
+    tail += f", {answer.seeds} seeds"
     bound = answer.test.supports.bound
     against = f" (bound {_number(bound * unit.scale)})" if bound else ""
     return f"{text} {value} [{low}, {high}] {unit.name}{against}: {tail}"
@@ -131,6 +132,7 @@ def _of_answer(answer: Answer) -> dict[str, Any]:
         "refutes": _condition(answer.test.refutes, answer.test),
         "test_verdict": answer.verdict,
         **{name: math.nan if found is None else getattr(found, name) for name in numbers},
+        "seeds": answer.seeds,
         "reason": answer.reason,
     }
 

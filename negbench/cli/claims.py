@@ -10,6 +10,15 @@ import typer
 
 from negbench.cli import command, output
 from negbench.command_options import Claims
+from negbench.options import option
+
+
+class _Asked(Claims):
+    """Options of the command line."""
+
+    dry_run: bool = option(
+        False, "Stop after the plan, which says what is finished, and what it takes to decide.", recipe=False
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -17,28 +26,28 @@ def register(app: typer.Typer) -> None:
     command.add(
         app,
         "claims",
-        Claims,
+        _Asked,
         claims,
         help="Test what the papers claim about negatives: each is supported, refuted, undecided or not testable here. "
         "Computes the runs that are missing. Rerun the command to resume.",
         examples=[
             "negbench claims --only 5,8,17 --seeds 3",
-            "negbench claims --recipe world --workers 2",
+            "negbench claims --recipe world --until decided --workers 2",
             "negbench claims --compare demo",
         ],
     )
 
 
-def claims(given: Mapping[str, Any]) -> dict[str, Any]:
+def claims(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Judge and print."""
     from negbench import files
     from negbench.claims import table
     from negbench.claims.claim import chosen
-    from negbench.claims.planning import judge_claims
+    from negbench.claims.planning import ClaimsWork, judge_claims
     from negbench.grid.compute import raise_failed
     from negbench.report.claims import write_claims_page
 
-    asked, console = Claims.parsed(given), output.console()
+    asked, console = _Asked.parsed(given), output.console()
     if asked.listed:
         named = chosen(asked.only)
         console.print(table.listed(named))
@@ -47,6 +56,9 @@ def claims(given: Mapping[str, Any]) -> dict[str, Any]:
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
+    if asked.dry_run:
+        say(ClaimsWork.of(asked, say).price())
+        return None
     found = judge_claims(asked, say)
     console.print(table.shown(found.findings))
     say(f"{table.counts(found.findings)} ({found.about})")

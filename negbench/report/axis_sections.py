@@ -36,7 +36,7 @@ def _dials(found: Findings) -> list[PageSection]:
     points = Table("points", "All points", points_frame(found.dials, found.main), text)
     changes: tuple[Part, ...] = ()
     if found.crossings:
-        text = "Where the lines cross, with the middle 95 % of the crossings of resampled seeds and queries."
+        text = "Where the lines of the means cross, and between which values the order is known to change."
         changes = (Table("crossings", "Crossings", crossings_frame(found.crossings), text),)
     best = [chart for chart in charts if chart.key.startswith("best")]
     lines = tuple(chart for chart in charts if chart not in best)

@@ -86,6 +86,13 @@ class Values:
     clusters: NDArray[np.str_] | None = None
     nested: bool = False
 
+    @property
+    def mean(self) -> float:
+        """Over seeds and queries; with strata the mean of their means."""
+        names = () if self.strata is None else np.unique(self.strata)
+        parts = [self.values[:, self.strata == name] for name in names] or [self.values]
+        return float(np.mean([part.mean() for part in parts]))
+
     def of_seeds(self, seeds: Collection[int]) -> Values:
         """The rows of those of these seeds that there are."""
         rows = [row for row, seed in enumerate(self.seeds) if seed in seeds]

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from negbench.analysis.deciding import computed_until
+from negbench.analysis.deciding import computed_until, open_strategies
 from negbench.analysis.differences import decided
 from negbench.analysis.statistics import Difference, Summary
 from negbench.analysis.verdicts import Rules
@@ -149,7 +149,8 @@ def compare_best(
         return None
     comparison, rules = ComparisonFolder(runs / f"{book.name}-final", {"kind": "final"}), Rules(default, looks=looks)
     check_place(comparison.path, "final")
-    outcomes = computed_until(comparison, cells_of(fresh), cells_of, rules, how, say=say)
+    undecided = open_strategies(comparison.path, rules)
+    outcomes = computed_until(comparison, cells_of(fresh), cells_of, looks, undecided, how, say=say)
     if lost := [outcome.error for outcome in outcomes if outcome.error]:
         raise NegbenchError(f"{len(lost)} of {len(outcomes)} runs of the best and the default failed: {lost[0]}")
     folders: dict[str, list[RunFolder]] = {name: [] for name in points}

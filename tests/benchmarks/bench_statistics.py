@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +108,23 @@ def measured(setting: Setting, tables: int, seed: int) -> tuple[float, float, fl
     return false / tables, power, spent / tables
 
 
+def replayed(
+    whole: Mapping[str, Values], looks: Looks, baseline: str | None
+) -> Iterator[tuple[dict[str, int], dict[tuple[str, str], Difference]]]:
+    """After each look the seeds of every strategy and its family's differences: of pairs, or against the baseline."""
+    seeds, running, found = dict.fromkeys(whole, 0), set(whole), None
+    for count, share in zip(looks.counts, looks.shares, strict=True):
+        seeds |= dict.fromkeys(running, count)
+        mine = {name: values.of_seeds(values.seeds[: seeds[name]]) for name, values in whole.items()}
+        now = differences(mine, baseline, share=share)
+        found = now if found is None else now.after(found)
+        family = dict(found.pairs.differences)
+        if baseline is not None:
+            family = {(name, baseline): each for name, each in found.against.items()}
+        running = {name for pair, each in family.items() if each.verdict == "undecided" for name in pair}
+        yield dict(seeds), family
+
+
 def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[float], float]:
     """Share of tables with a false verdict, share of each true gap's pairs that is decided, seeds of a strategy."""
     rng, looks, false, used = np.random.default_rng(seed), Looks((0, 1, 2), setting.seeds), 0, 0.0
@@ -118,15 +135,7 @@ def looked_at(setting: Setting, tables: int, seed: int) -> tuple[float, list[flo
         whole = {
             n: Values(v, tuple(range(setting.seeds)), None, nested=setting.nested) for n, v in table.values.items()
         }
-        seeds, running, found = dict.fromkeys(whole, 0), set(whole), None
-        for count, share in zip(looks.counts, looks.shares, strict=True):
-            seeds |= dict.fromkeys(running, count)
-            now = differences({n: v.of_seeds(range(seeds[n])) for n, v in whole.items()}, "s0", share=share)
-            found = now if found is None else now.after(found)
-            family = dict(found.pairs.differences)
-            if setting.family == "baseline":
-                family = {(name, "s0"): each for name, each in found.against.items()}
-            running = {name for pair, each in family.items() if each.verdict == "undecided" for name in pair}
+        *_, (seeds, family) = replayed(whole, looks, "s0" if setting.family == "baseline" else None)
         gaps = {pair: true[pair[0]] - true[pair[1]] for pair in family}
         false += any(is_false(each, gaps[pair]) for pair, each in family.items())
         used += float(np.mean(list(seeds.values()))) / tables

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,64 @@ def test_runs_that_are_there_are_not_computed_again(
     assert "2 claims need 6 runs (2 seeds), 6 of them finished before" in capsys.readouterr().out
 
 
+# --- until decided -----------------------------------------------------------------------------------------------
+
+
+def until(world: list[str], runs: Path, *more: str) -> list[str]:
+    """Claim 5 compares two settings, 8 one of them with a third; 14 is decided at once."""
+    asked = ["claims", "--only", "5,8,14", "--until", "decided", "--max-seeds", "5", "--name", "u", *world, *more]
+    return [*asked, "--runs-dir", str(runs), "--tracking-uri", "none"]
+
+
+@pytest.fixture(scope="module")
+def decided(world: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("decided")
+    assert negbench(until(world, runs)) == 0
+    return runs
+
+
+def seeds_of(runs: Path) -> dict[str, int]:
+    cells = json.loads((runs / "u" / "comparison.json").read_text())["cells"]
+    return {name: sum(cell["system"] == name for cell in cells) for name in {cell["system"] for cell in cells}}
+
+
+def test_settings_of_undecided_tests_run_on(
+    decided: Path, world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, seeds = claims_of(decided / "u"), seeds_of(decided)
+    tests = [test for claim in found.values() for test in claim["tests"]]  # type: ignore[attr-defined]
+    assert {test["seeds"] for test in tests} == {3, 5}
+    assert all(test["seeds"] == 5 for test in tests if test["test_verdict"] == "undecided")
+    for name, count in seeds.items():
+        assert count == max(test["seeds"] for test in tests if name in test["settings"].split())
+    assert negbench(until(world, decided)) == 0  # nothing is computed
+    told = " ".join(capsys.readouterr().out.split())
+    assert "look 1, 3 seeds: " in told
+    assert "look 2, 5 seeds: " in told
+    before = (decided / "u" / "claims.json").read_bytes()
+    assert negbench([*until(world, decided), "--compare", "u"]) == 0  # reads them look by look
+    assert (decided / "u" / "claims.json").read_bytes() == before
+    assert negbench([*until(world, decided), "--dry-run"]) == 0
+    assert " of computing to 5 seeds" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+def test_killed_halfway_it_ends_with_the_same_verdicts(
+    decided: Path, world: list[str], tmp_path: Path, start_command: Callable[[list[str]], Any]
+) -> None:
+    total, deadline = sum(seeds_of(decided).values()), time.monotonic() + 300
+    process = start_command(until(world, tmp_path, "--workers", "2"))
+    while len(list(tmp_path.glob("*/result.json"))) <= total / 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "u" / "claims.json").exists()
+    assert negbench(until(world, tmp_path, "--workers", "2")) == 0
+    for name in ("claims.md", "claims.json"):
+        assert (tmp_path / "u" / name).read_bytes() == (decided / "u" / name).read_bytes()
+
+
 def test_a_recipe_gives_backbone_data_and_training_only(
     tmp_path: Path, world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +203,8 @@ MISTAKES: list[tuple[Any, ...]] = [
     (["--backbone", "tinny"], "did you mean 'tiny'"),
     (["--seeds", "none"], "want a count"),
     (["--overwrite", "maybe"], "--overwrite 'maybe': input should be"),
+    (["--budget", "5m"], "--budget has no effect alone: add --until decided"),
+    (["--until", "decided", "--seeds", "1"], "--until decided starts with 1 seeds"),
 ]
 
 

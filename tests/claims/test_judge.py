@@ -19,12 +19,14 @@ from negbench.claims.claim import Claim, ClaimTest, Condition
 from negbench.claims.evidence import Evidence, SettingRun, Untestable
 from negbench.claims.judge import ClaimEstimate, decide, estimate_of, judge
 from negbench.claims.measure import POINTS, Measure, Measured, Unit
+from negbench.grid.looks import Looks
 from negbench.runfolder import RunFolder
 
 SEEDS = (0, 1, 2)
+ONCE = Looks(SEEDS, len(SEEDS))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fixed(Measure):
     """Measured by setting and seed."""
 
@@ -40,8 +42,8 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measures.MEASURES, "fixed", Fixed)
 
 
-def evidence(*names: str, same: str = "") -> Evidence:
-    return Evidence({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in SEEDS} for n in names})
+def evidence(*names: str, same: str = "", seeds: tuple[int, ...] = SEEDS) -> Evidence:
+    return Evidence({n: {s: RunFolder(Path(f"{same or n}-{s}")) for s in seeds} for n in names})
 
 
 def trial(
@@ -62,7 +64,7 @@ def claim_of(*tests: ClaimTest) -> Claim:
 
 def verdict(*tests: ClaimTest, **undefined: str) -> str:
     names = {name for test in tests for name in test.settings}
-    return judge(claim_of(*tests), evidence(*names), SEEDS, lacking=None, undefined=undefined).verdict
+    return judge(claim_of(*tests), evidence(*names), ONCE, lacking=None, undefined=undefined).verdict
 
 
 # --- estimates ---------------------------------------------------------------------------------------------------
@@ -70,16 +72,16 @@ def verdict(*tests: ClaimTest, **undefined: str) -> str:
 
 def test_values_of_whole_runs_have_students_interval() -> None:
     one, other = np.array([-0.2, 0.3, 0.1, 0.4]), np.array([-0.1, 0.1, 0.0, 0.1])
-    found = estimate_of(one, other, None, 0.1)
-    want = stats.ttest_rel(one, other).confidence_interval(0.9)
+    found = estimate_of(one, other, None, 1)
+    want = stats.ttest_rel(one, other).confidence_interval(0.95)
     assert found.value == pytest.approx((one - other).mean())
     assert (found.low, found.high) == pytest.approx((want.low, want.high))
     error = stats.sem(one - other)
-    assert found.detectable == pytest.approx((stats.t.ppf(0.95, 3) + stats.t.ppf(0.8, 3)) * error)
+    assert found.detectable == pytest.approx((stats.t.ppf(0.975, 3) + stats.t.ppf(0.8, 3)) * error)
 
 
 def test_one_seed_of_whole_runs_has_no_interval() -> None:
-    found = estimate_of(np.array([0.5]), np.array([0.25]), None, 0.05)
+    found = estimate_of(np.array([0.5]), np.array([0.25]), None, 1)
     assert found.value == 0.25
     assert all(math.isnan(value) for value in (found.low, found.high, found.detectable))
 
@@ -89,31 +91,44 @@ def test_per_query_values_are_compared_over_seeds_and_queries_without_the_missin
     one, other = generator.normal(0.2, 1, (2, 3, 40))
     strata = np.array(["x", "y"] * 20)
     one[1, 7] = other[2, 9] = np.nan
-    found = estimate_of(one, other, strata, 0.02)
+    found = estimate_of(one, other, strata, 0.4)
     kept = [q for q in range(40) if q not in (7, 9)]
     a, b = one[:, kept], other[:, kept]
     want = np.mean([(a - b)[:, strata[kept] == name].mean() for name in ("x", "y")])
     assert found.value == pytest.approx(want)
-    assert found == estimate_of(one, other, strata, 0.02)  # the same values give the same bytes
+    assert found == estimate_of(one, other, strata, 0.4)  # the same values give the same bytes
     table = ValueTable({"a": a, "b": b}, Design(strata[kept], alpha=0.02))
     same = against(table, "b", np.random.default_rng(1))["a"]
     assert found.detectable == pytest.approx(same.minimum_detectable, rel=0.1)
     assert (found.low, found.high) == pytest.approx((same.interval.low, same.interval.high), abs=0.05)
-    assert found.high - found.low > estimate_of(one, other, strata, 0.2).high - estimate_of(one, other, strata, 0.2).low
+    assert found.high - found.low > estimate_of(one, other, strata, 1).high - estimate_of(one, other, strata, 1).low
+
+
+def test_seeds_with_queries_of_their_own_keep_all_that_have_a_value() -> None:
+    """Every query misses a value in some seed."""
+    one = np.random.default_rng(0).normal(0.2, 1, (8, 40))
+    one[np.arange(40) % 8, np.arange(40)] = np.nan
+    with pytest.raises(ValueError, match="fewer than two queries"):
+        estimate_of(one, np.zeros_like(one), None, 1)
+    found = estimate_of(one, np.zeros_like(one), None, 1, nested=True)
+    means = np.nanmean(one, axis=1)
+    assert found.value == pytest.approx(means.mean())
+    want = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert found.high - found.low == pytest.approx(want.high - want.low, rel=0.2)
 
 
 def test_queries_of_one_world_are_no_new_queries_in_every_seed() -> None:
     """A difference that varies over queries, alike in 8 seeds: 40 queries where they are shared, else 320."""
     generator = np.random.default_rng(0)
     one = generator.normal(size=(1, 40)) + 0.01 * generator.normal(size=(8, 40))
-    shared, nested = (estimate_of(one, np.zeros_like(one), None, 0.05, nested=own) for own in (False, True))
+    shared, nested = (estimate_of(one, np.zeros_like(one), None, 1, nested=own) for own in (False, True))
     assert shared.value == pytest.approx(nested.value)
     assert (shared.high - shared.low) / (nested.high - nested.low) == pytest.approx(8**0.5, rel=0.1)
 
 
 def test_too_few_queries() -> None:
     with pytest.raises(ValueError, match="fewer than two queries"):
-        estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 0.05)
+        estimate_of(np.array([[1.0, np.nan]]), np.array([[1.0, 1.0]]), None, 1)
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------------
@@ -156,6 +171,21 @@ def test_intervals_of_a_claim_are_simultaneous() -> None:
     assert verdict(*[trial(values)] * 3) == "undecided"
 
 
+def test_a_look_spends_its_share_and_what_it_decides_stays() -> None:
+    looks, values = Looks(SEEDS, 5), {"a": [1.0, 1.01, 0.99, -9, -9], "b": [1.0, 0.5, 0.6, 0.8, 0.7]}
+    tests = [trial({name: found}) for name, found in values.items()]
+    mine = evidence("a", "b", seeds=(0, 1, 2, 3, 4))
+    found = judge(claim_of(*tests), mine, looks, lacking=None, undefined={})
+    assert [(answer.verdict, answer.seeds) for answer in found.answers] == [("supported", 3), ("supported", 5)]
+    for answer, count, share, row in zip(found.answers, looks.counts, looks.shares, values.values(), strict=True):
+        want = stats.ttest_1samp(row[:count], 0).confidence_interval(1 - 0.05 * share / 2)
+        assert answer.estimate is not None
+        assert (answer.estimate.low, answer.estimate.high) == pytest.approx((want.low, want.high))
+    stopped = Evidence({**mine.runs, "b": evidence("b").runs["b"]})
+    (_, left) = judge(claim_of(*tests), stopped, looks, lacking=None, undefined={}).answers
+    assert (left.verdict, left.seeds) == ("undecided", 3)
+
+
 def test_a_difference_is_paired_by_seed() -> None:
     pair = {"a": [0.5, -0.25, 0.75], "b": [0.4, -0.36, 0.66]}
     assert verdict(trial(pair, "difference")) == "supported"
@@ -168,7 +198,7 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
     mixed = Fixed({name: np.array([[0.5, 0.5]] * 3) for name in table})
     assert verdict(trial(table, "order", "< -0.9", "> -0.9", other)) == "supported"
     assert verdict(trial(table, "order", "> 0.9", "< 0.9", other)) == "refuted"
-    found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), SEEDS, lacking=None, undefined={})
+    found = judge(claim_of(trial(table, "order", other=mixed)), evidence(*table), ONCE, lacking=None, undefined={})
     assert (found.verdict, found.reason) == (
         "not testable",
         "needs three settings or more that a measure tells apart",
@@ -177,13 +207,13 @@ def test_order_is_a_rank_correlation_seed_by_seed() -> None:
 
 def test_reasons() -> None:
     pair = trial({"a": [1.0] * 3, "b": [1.0] * 3}, "difference")
-    one_run = judge(claim_of(pair), evidence("a", "b", same="x"), SEEDS, lacking=None, undefined={})
+    one_run = judge(claim_of(pair), evidence("a", "b", same="x"), ONCE, lacking=None, undefined={})
     assert (one_run.verdict, one_run.reason[:34]) == ("not testable", "'a' and 'b' are the same run here:")
-    lacking = judge(claim_of(pair), evidence(), SEEDS, lacking="needs people", undefined={})
+    lacking = judge(claim_of(pair), evidence(), ONCE, lacking="needs people", undefined={})
     assert (lacking.verdict, lacking.reason, lacking.answers) == ("not testable", "needs people", ())
-    absent = judge(claim_of(pair), evidence("a"), SEEDS, lacking=None, undefined={"b": "no finished run of seed 2"})
+    absent = judge(claim_of(pair), evidence("a"), ONCE, lacking=None, undefined={"b": "no finished run of seed 2"})
     assert absent.reason == "'b': no finished run of seed 2"
-    single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), (0,), lacking=None, undefined={})
+    single = judge(claim_of(trial({"a": [1.0]})), evidence("a"), Looks((0,), 1), lacking=None, undefined={})
     assert (single.verdict, single.reason) == ("undecided", "one seed says nothing of others: --seeds 3")
     with pytest.raises(Untestable, match="no finished run of 'z' with seed 0"):
         evidence("a").run("z", 0)
@@ -199,12 +229,12 @@ def test_a_sweep_is_judged_by_the_mean_over_its_values() -> None:
     }
     swept = dataclasses.replace(trial(table, "difference"), settings=("a", "b"), sweep=("m=1", "m=2"))
     assert swept.needed == tuple(table)
-    found = judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={})
+    found = judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={})
     assert found.verdict == "supported"
     assert found.answers[0].estimate is not None
     assert found.answers[0].estimate.value == pytest.approx(1.0)
     alone = dataclasses.replace(swept, sweep=("m=2",))
-    assert judge(claim_of(alone), evidence(*table), SEEDS, lacking=None, undefined={}).verdict == "refuted"
+    assert judge(claim_of(alone), evidence(*table), ONCE, lacking=None, undefined={}).verdict == "refuted"
     assert (
-        judge(claim_of(swept), evidence(*table), SEEDS, lacking=None, undefined={"a m=2": "no"}).reason == "'a m=2': no"
+        judge(claim_of(swept), evidence(*table), ONCE, lacking=None, undefined={"a m=2": "no"}).reason == "'a m=2': no"
     )

@@ -187,18 +187,9 @@ def test_suppression_on_train_by_loops(trained: Evidence) -> None:
     assert np.nanstd(want) > 0
 
 
-def test_recall_among_look_alikes_by_loops(trained: Evidence) -> None:
-    run = trained.run("in-batch", 0)
-    data, scores, looks = run.encoded("val").dataset, scores_of(run), run.frozen_images
-    ranks = []
-    for row, query in enumerate(data.queries):
-        target = int(data.target_columns[row])
-        rivals = [int(c) for c in data.groups[query.group] if int(c) not in (target, int(data.reference_columns[row]))]
-        nearest = sorted(rivals, key=lambda c: (-float(looks[c] @ looks[target]), c))[:4]
-        ranks.append(1 + sum(bool(scores[row, c] >= scores[row, target]) for c in nearest))
-    assert set(ranks) >= {1, 2, 5}
-    for k in (1, 2, 4):
-        assert of(measures.SubsetRecall(k), run) == [float(rank <= k) for rank in ranks]
+def test_recall_among_look_alikes_needs_a_benchmark_that_names_them(trained: Evidence) -> None:
+    with pytest.raises(Untestable, match="no subset of look-alikes for a query: needs cirr"):
+        of(measures.SubsetRecall(), trained.run("in-batch", 0))
 
 
 def test_cirqrs_by_loops(trained: Evidence) -> None:
