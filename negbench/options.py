@@ -419,9 +419,7 @@ Minimise = Literal["mining-seconds", "false-negative-rate"]
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
-    trials: int | None = option(
-        None, "Trials in all; a higher number continues the study [default: 40].", ge=1, le=10**6
-    )
+    trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
     seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"

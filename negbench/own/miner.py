@@ -105,11 +105,8 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
-        if strategy.reads:
-            raise OptionError(
-                f"strategy {type(strategy).__name__} reads {', '.join(strategy.reads)}, which embeddings do not tell: "
-                "mine a data set (`negbench mine --dataset`)"
-            )
+        wanted = "one that reads no planes, which embeddings do not tell: mine a data set"
+        check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
@@ -212,8 +209,7 @@ class Miner:
         bad = (~length.isfinite()).any(1).nonzero()
         if len(bad):
             raise OptionError(
-                f"{name} row {int(bad[0])} has no finite length: it holds NaN, infinity or numbers above 1e19 "
-                f"({len(bad)} such rows)"
+                f"{name} row {int(bad[0])} holds NaN or infinity, or is longer than 1e19 ({len(bad)} such rows)"
             )
         empty = (length < _SHORTEST).any(1).nonzero()
         if self._normalize and len(empty):

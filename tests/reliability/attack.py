@@ -46,20 +46,18 @@ COMMANDS = (
     f"{STUDY} random --workers 2",
     f"{STUDY} tpe",
 )
-KILLS = ("kill -9", "kill -9 to one process", "kill -9 to all")
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT to all")
-WAYS = (*KILLS, *SIGNALS, *(f"{way}, twice" for way in SIGNALS))
-SECONDS = 900
+WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", *SIGNALS, *(f"{way}, twice" for way in SIGNALS))
+SECONDS = 900  # a command that takes longer hangs
 
 
 def import_all() -> None:
     """Import what commands import late, and start the server of their workers, which does so, too."""
-    from negbench.executors import _context
+    from negbench.executors import _PRELOADED, _context
     from negbench.tuning.serve import serve
 
-    for name in ("negbench.cli.main", "negbench.grid.cells", "accelerate", "pandas", "pyarrow.parquet", "optuna"):
+    for name in ("negbench.cli.main", *_PRELOADED["negbench.grid.cells"], "optuna"):
         importlib.import_module(name)
-    importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
     _context(serve)
 
 
@@ -86,11 +84,6 @@ def start(command: str, sets: list[str], runs: Path, *, server: bool = True) -> 
         traceback.print_exc()
         raise SystemExit(1) from None
     raise SystemExit(0)
-
-
-def finished(process: psutil.Process) -> int:
-    """Its exit code; a command that hangs is an error."""
-    return int(process.wait(SECONDS))
 
 
 def table(runs: Path) -> dict[str, Any]:
@@ -132,19 +125,15 @@ def living(session: int) -> list[psutil.Process]:
 def strike(process: psutil.Process, way: str, chance: random.Random) -> None:
     """End a command in one of `WAYS`; where not all of it is killed, wait until the rest has noticed."""
     kind, _, twice = way.partition(", ")
+    name, _, whom = kind.partition(" to ")
     for _ in range(2 if twice else 1):
-        with suppress(ProcessLookupError, IndexError, psutil.Error):
-            if kind == "kill -9 to one process":
-                chance.choice(living(process.pid)).kill()
-            elif kind in ("kill -9 to all", "SIGINT to all"):
-                number = signal.SIGKILL if kind == "kill -9 to all" else signal.SIGINT
-                for each in living(process.pid):
-                    with suppress(psutil.Error):
-                        each.send_signal(number)
-            else:
-                process.send_signal(signal.SIGKILL if kind == "kill -9" else signal.Signals[kind])
+        there = living(process.pid) or [process]
+        for each in {"": [process], "one process": [chance.choice(there)], "all": there}[whom]:
+            with suppress(psutil.Error):
+                each.send_signal(signal.SIGKILL if name == "kill -9" else signal.Signals[name])
+        with suppress(psutil.TimeoutExpired):
             process.wait(chance.choice((0.1, 2.0)))
-    finished(process)
+    process.wait(SECONDS)
     deadline = time.monotonic() + 60
     while left := living(process.pid):
         if time.monotonic() > deadline:
@@ -169,7 +158,7 @@ def attacked(
         ways["after a checkpoint"] += has_checkpoint(runs)
         ways[way] += 1
         strike(process, way, chance)
-    code = finished(start(command, sets, runs))
+    code = start(command, sets, runs).wait(SECONDS)
     assert code == 0, f"exit code {code}: {runs.with_suffix('.log').read_text()[-500:]}"
 
 
@@ -187,7 +176,7 @@ def main() -> int:
     spans, tables = list[float](), list[dict[str, Any]]()
     for number, command in enumerate(COMMANDS):
         begun, runs = time.monotonic(), place / f"straight-{number}"
-        assert finished(start(command, sets, runs)) == 0, runs.with_suffix(".log").read_text()
+        assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
         spans.append(time.monotonic() - begun)
         tables.append(table(runs))
         print(f"{command}: {len(tables[-1])} runs in {spans[-1]:.0f} s", flush=True)
