@@ -131,7 +131,7 @@ def extra_of(field: Any) -> dict[str, Any]:
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
-MANY_SEEDS = 10_000  # more than anybody computes: a plan of cells is held in memory
+MANY_SEEDS = 1_000  # more than anybody computes: every cell is planned before the first is computed
 
 
 def parse_seeds(given: Any) -> tuple[int, ...]:

@@ -488,7 +488,7 @@ MISTAKES = [
     (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
     (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # draws end there
-    (["--seeds", "1000000000"], "--seeds '1000000000': want at most 10,000"),
+    (["--seeds", "1000000000"], "--seeds '1000000000': want at most 1,000"),
     (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
     (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
     (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),
