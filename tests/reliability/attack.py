@@ -103,7 +103,7 @@ def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
     wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
     wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in damaged_in(sums.parent)]
     with closing(sqlite3.connect(runs / "mlflow.db")) as store:
-        running = store.execute("select name from runs where status = 'RUNNING'")
+        running = store.execute("select name from runs where status = 'RUNNING' and lifecycle_stage = 'active'")
         wrong += [f"MLflow: {name} is running" for (name,) in running]
     return wrong
 
