@@ -22,7 +22,7 @@ from negbench.backbones._fusion import FusionInit, FusionKind, unit
 from negbench.backbones._given import GivenFeatures
 from negbench.backbones._hashing import key_sha256
 from negbench.contracts import BackboneIdentity, check_option
-from negbench.errors import DataError, OptionError
+from negbench.errors import DataError, OptionError, quoted
 from negbench.files import sha256_of
 
 PAPER = "no paper: embeddings that you bring"
@@ -138,7 +138,7 @@ def _rows(row: Mapping[str, int], names: Sequence[str], what: str, file: str) ->
     absent = list(dict.fromkeys(name for name, index in zip(names, found, strict=True) if index < 0))
     if absent:
         mend = "embed each id of the data set" if what == "image" else "embed each text as the data set spells it"
-        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: '{absent[0]}'; {mend}")
+        raise DataError(f"{file} lacks {len(absent)} {what}s, the first: {quoted(absent[0])}; {mend}")
     return torch.tensor(found, dtype=torch.int64)
 
 
@@ -171,10 +171,12 @@ def _read(path: Path, what: str, key: str) -> _Table:
     if len(row) != len(names):
         twice = next(name for index, name in enumerate(names) if row[name] != index)
         raise DataError(f"{path}: {what} '{twice}' is there twice")
-    finite = torch.isfinite(vectors).flatten(1).all(1)
-    if not finite.all():
+    largest = torch.linalg.vector_norm(vectors, ord=torch.inf, dim=-1)
+    sound = ((largest == 0) | ((largest > 1e-12) & (largest < 1e12))).reshape(len(names), -1).all(1)  # not NaN
+    if not sound.all():
         raise DataError(
-            f"{path}: the vector of {what} '{names[int(finite.int().argmin())]}' has values that are not finite"
+            f"{path}: the vector of {what} '{names[int(sound.int().argmin())]}' has values that are not finite, above "
+            "1e12, or none above 1e-12: scale them"
         )
     if vectors.dtype == torch.float64:
         vectors = vectors.float()

@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -30,6 +31,7 @@ from negbench.errors import WeightsError
 PAPER = "ours; contrastive encoders after CLIP (ICML 2021), gated fusion after HyCoLe-HNM (EMNLP Findings 2022, eq. 2)"
 
 SHIPPED = Path(__file__).with_name("tiny.safetensors")
+SHIPPED_SHA256 = "e41b5fdb58ca71dd280c799b79b7fc5d612a23e634a75dd3b1fb7e2400636b99"
 FORMAT = "negbench-tiny-1"
 SIZE = 64  # pixels of a side
 WIDTH = 64  # width of image features, token features and embeddings
@@ -145,7 +147,11 @@ def load_encoders(path: Path) -> Encoders:
     """Encoders of a weights file, in float32. Raises WeightsError where they do not fit."""
     from safetensors.torch import load_file
 
-    encoders = Encoders(json.loads(read_metadata(path)["vocabulary"]))
+    metadata = read_metadata(path)
+    try:
+        encoders = Encoders([str(word) for word in json.loads(metadata["vocabulary"])])
+    except (KeyError, ValueError, TypeError) as error:
+        raise WeightsError(f"{path} has no vocabulary: write it with examples/pretrain_tiny.py") from error
     found = load_file(path)
     check_fit(f"{path} does not fit the tiny backbone", found, encoders.state_dict())
     encoders.load_state_dict(found)
@@ -242,6 +248,8 @@ class Tiny(TwoTowers):
             name = f"random:{seed}"
         else:
             path = SHIPPED if weights == "shipped" else Path(weights)
+            if path == SHIPPED and not (path.is_file() and sha256(path.read_bytes()).hexdigest() == SHIPPED_SHA256):
+                raise WeightsError(f"{path} is not the file that negbench ships: install negbench again")
             encoders, name = load_encoders(path), "shipped" if weights == "shipped" else path.name
         return cls(encoders, name, fusion, fusion_init, attribute_weights, seed)
 

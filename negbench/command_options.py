@@ -146,7 +146,7 @@ class Audit(SubjectOptions):
     )
     threshold: float = option(0.9, "Cosine to the target (or score) above which an image counts as a false negative.")
     queries: int = option(1000, "Queries sampled, at least 2; 0 takes all.", ge=0)
-    draws: int = option(10, "Negatives drawn for each query.", ge=2)
+    draws: int = option(10, "Negatives drawn for each query.", ge=2, le=100_000)
     out: Path | None = option(None, "Write audit.csv and audit.json there.", metavar="DIR")
 
     @field_validator("queries")
@@ -176,7 +176,7 @@ class Mine(SubjectOptions):
         metavar="FILE",
     )
     groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")
-    draws: int = option(1, "Negatives of each query.", ge=1)
+    draws: int = option(1, "Negatives of each query.", ge=1, le=100_000)
     dot: bool = option(False, "Score files by dot products, not by cosines.")
     device: str = option("cpu", "Where files are scored: cpu, cuda, ...")
 

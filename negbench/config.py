@@ -50,8 +50,8 @@ class TrainConfig(Section):
 
     epochs: int | None = Field(None, ge=1, le=_MANY)  # 30
     batch_size: int | None = Field(None, ge=2, le=_ROWS)  # 32
-    lr: float | None = Field(None, gt=0)  # 1e-4
-    weight_decay: float | None = Field(None, ge=0)  # 0.05
+    lr: float | None = Field(None, gt=0, le=1e6)  # 1e-4
+    weight_decay: float | None = Field(None, ge=0, le=1e6)  # 0.05
     min_lr_ratio: float = Field(0.01, ge=0, le=1)  # the cosine ends at lr * min_lr_ratio (QuRe: 5e-6 to 5e-8)
     lr_warmup_epochs: float = Field(0.0, ge=0, le=_MANY)  # linear rise of the learning rate; not the pools' warm-up
     # drawn per query and epoch (corpus strategies; None: 1), or kept of each query's pool (batch strategies; None: all)

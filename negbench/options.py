@@ -131,6 +131,8 @@ def extra_of(field: Any) -> dict[str, Any]:
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
+MANY_SEEDS = 1_000  # more than anybody computes: every cell is planned before the first is computed
+
 
 def parse_seeds(given: Any) -> tuple[int, ...]:
     """3 or '3' -> 0, 1, 2; '0,5,7' or [0, 5, 7] -> as listed."""
@@ -140,7 +142,9 @@ def parse_seeds(given: Any) -> tuple[int, ...]:
     except (TypeError, ValueError) as error:
         raise OptionError(f"--seeds {given!r}: want a count (3) or a list (0,1,2)") from error
     if isinstance(given, int) or (isinstance(given, str) and len(numbers) == 1 and "," not in given):
-        numbers = list(range(numbers[0]))
+        numbers = list(range(min(numbers[0], MANY_SEEDS + 1)))
+    if len(numbers) > MANY_SEEDS:
+        raise OptionError(f"--seeds {given!r}: want at most {MANY_SEEDS:,}")
     if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
         raise OptionError(f"--seeds {given!r}: want a count (3) or a list of different seeds (0,1,2)")
     return tuple(numbers)
@@ -313,7 +317,7 @@ class UntilOptions(Options):
         None,
         "decided: look after 3, 5, 8, 12, ... seeds, and add seeds to what is still undecided.",
     )
-    max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2)
+    max_seeds: int = option(60, "With --until: seeds at the last look.", ge=2, le=MANY_SEEDS)
     budget: Budget | None = option(
         None, "With --until: start no more seeds after this time: 90s, 30m, 2h.", metavar="TIME"
     )
@@ -391,7 +395,7 @@ class Compare(UntilOptions, SettingsOptions, DataOptions, WorkerOptions, Overwri
     )
     metric: str | None = option(None, "Metric of the verdicts, e.g. R@1 [default: the data set's main metric].")
     margin: float = option(1.0, "Differences within this many points are equal.", ge=0, lt=100)
-    alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", gt=0, lt=1)
+    alpha: float = option(0.05, "Level of the tests; intervals have level 1 - alpha.", ge=0.001, lt=1)
     audit: bool = option(True, "Also audit the strategies on the untrained model.")
     report: bool = option(True, "Write the HTML report.")
 
@@ -414,8 +418,8 @@ Minimise = Literal["mining-seconds", "false-negative-rate"]
 class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
     """Options of `negbench study`."""
 
-    trials: int | None = option(None, "Trials in all; a higher number continues the study [default: 40].", ge=1)
-    seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1)
+    trials: int | None = option(None, "Trials in all; a higher number continues [default: 40].", ge=1, le=1_000_000)
+    seeds: int = option(1, "Runs per trial, whose mean counts.", ge=1, le=MANY_SEEDS)
     search: tuple[str, ...] = option(
         (), "Set or add a range; append :log for a log scale, or list choices as KEY=a|b|c.", metavar="KEY=LOW:HIGH"
     )
@@ -438,5 +442,6 @@ class Study(UntilOptions, RunSettings, WorkerOptions, TrackedOptions):
         "Fresh seeds on which the best runs beside the default; with --until those of the first look; 0 for none "
         "[default: 3].",
         ge=0,
+        le=MANY_SEEDS,
     )
     name: FolderName | None = option(None, "Folder and MLflow experiment [default: from the settings].", recipe=False)

@@ -129,7 +129,7 @@ def run(arguments: list[str] | None = None) -> int:
 # a folder or disk that cannot be read or written is the user's to mend wherever it shows
 _OF_THE_MACHINE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT, errno.EIO),
-    *(errno.ENAMETOOLONG, errno.ELOOP),  # of a path that the user gave, wherever it is looked up
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR),  # of a path that the user gave, wherever it is looked up
 )
 
 

@@ -79,10 +79,8 @@ class Spec:
 
     def __post_init__(self) -> None:
         check_option("world", self.world, self.world >= 0, ">= 0")
-        for name in ("train_images", "val_images"):
-            check_option(name, getattr(self, name), getattr(self, name) >= 8, ">= 8")
-        for name in ("train_queries", "val_queries"):
-            check_option(name, getattr(self, name), getattr(self, name) >= 1, ">= 1")
+        for name, least in (("train_images", 8), ("val_images", 8), ("train_queries", 1), ("val_queries", 1)):
+            check_option(name, getattr(self, name), least <= getattr(self, name) <= 10**6, f"in {least}..1,000,000")
         most = min(self.train_images, self.val_images) / 4
         check_option("twins", self.twins, 1 <= self.twins <= most, f"in 1..{most:g} (a quarter of the images)")
         check_option("near_misses", self.near_misses, (self.near_misses or 0) >= 0, ">= 0, or left out")
@@ -217,11 +215,12 @@ def _group_sizes(stream: Stream, images: int, twins: float) -> list[int]:
     """
     whole = int(2 * twins - 1)
     fraction = int((2 * twins - 1 - whole) * 65536)
-    sizes: list[int] = []
-    while sum(sizes) < images:
+    sizes, left = list[int](), images
+    while left > 0:
         size = 1 + stream.below(whole + (stream.below(65536) < fraction))
         if stream.below(size) == 0:  # a group of s images counts s times in a mean over images
-            sizes.append(min(size, images - sum(sizes)))
+            sizes.append(min(size, left))
+            left -= size
     wrong = sum(size * size for size in sizes) - round(twins * images)
     for _ in range(100 * images):
         if abs(wrong) <= 1:

@@ -76,7 +76,7 @@ def _runs(runs: Path) -> Iterator[tuple[str, bool]]:
     counts = Counter(RunFolder(path.parent).status for path in runs.glob("*/config.json"))
     if counts:
         yield f"{counts.total()} runs: {', '.join(f'{count} {status}' for status, count in counts.items())}", False
-    removed = [path for place in (runs, *sealed) for path in sweep(place)]
+    removed = [path for place in {half.parent for half in runs.rglob(".*.partial")} for path in sweep(place)]
     if removed:
         yield f"{len(removed)} half-written files of killed processes removed", False
     for place in sealed:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MOVES_SCORES = False  # no run mines through it
 
+_SHORTEST = 1e-15  # of an embedding: the squares of smaller numbers lose digits in float32
+
 Rows = Sequence[Sequence[int]]  # of each query, columns of the images
 
 
@@ -103,6 +105,8 @@ class Miner:
                 f"strategy {type(strategy).__name__} chooses among the members of a batch: it cannot be mined ahead; "
                 "call its pool() on the batch's scores"
             )
+        wanted = "one that reads no planes, which embeddings do not tell: mine a data set"
+        check_option("strategy", type(strategy).__name__, not strategy.reads, wanted)
         check_option("draws", draws, draws >= 1, "at least 1")
         check_option("refreshes", refreshes, refreshes >= 0, "at least 0")
         check_option("seed", seed, 0 <= seed < 2**63, "0 ... 2^63 - 1")
@@ -204,11 +208,15 @@ class Miner:
         length = tensor.norm(dim=-1).reshape(len(tensor), -1)
         bad = (~length.isfinite()).any(1).nonzero()
         if len(bad):
-            raise OptionError(f"{name} row {int(bad[0])} holds NaN or infinity ({len(bad)} such rows)")
-        empty = (length == 0).any(1).nonzero()
+            raise OptionError(
+                f"{name} row {int(bad[0])} holds NaN or infinity, or is longer than 1e19 ({len(bad)} such rows)"
+            )
+        empty = (length < _SHORTEST).any(1).nonzero()
         if self._normalize and len(empty):
-            raise OptionError(f"{name} row {int(empty[0])} is the zero vector, which has no direction: drop it")
-        return normalize(tensor, dim=-1) if self._normalize else tensor
+            raise OptionError(
+                f"{name} row {int(empty[0])} is the zero vector or nearly so: it has no direction, drop it"
+            )
+        return normalize(tensor, dim=-1, eps=_SHORTEST) if self._normalize else tensor
 
 
 def _on_cpu(given: Any) -> Any:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from negbench.analysis.columns import constant
 from negbench.analysis.words import latex, markdown
-from negbench.files import atomic_write
+from negbench.files import atomic_write, sweep
 from negbench.report.cards import Card, Pictures
 from negbench.report.charts import Chart, saved
 
@@ -120,6 +120,8 @@ def write_page(folder: Path, page: Page) -> list[Path]:
     Raises:
         NegbenchError: the folder cannot be written.
     """
+    for place in (folder, folder / "tables", folder / "figures"):
+        sweep(place)  # a killed process may have left something
     written = [folder / "index.html"]
     for table in _all(page, Table):
         for ending, text in (

@@ -117,9 +117,12 @@ def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
     where = f"the ranking of query {_short(query.id)}"
     if isinstance(ranking, Mapping):
         for image, score in ranking.items():
-            if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
+            if isinstance(score, bool) or not isinstance(score, int | float) or not -math.inf < score < math.inf:
                 raise NegbenchError(f"{where}: the score of image {_short(image)} is {_short(score)}: want a number")
-            yield _image(image, where), float(score)
+        # places, for float32 would make equal what the numbers of a file tell apart
+        places = {score: -float(place) for place, score in enumerate(sorted({*ranking.values()}, reverse=True))}
+        for image, score in ranking.items():
+            yield _image(image, where), places[score]
         return
     if isinstance(ranking, str | bytes) or not isinstance(ranking, Sequence):
         raise NegbenchError(f"{where}: want a list of image ids, got {_short(ranking)}")
@@ -130,14 +133,6 @@ def _entries(query: Query, ranking: Ranking) -> Iterator[tuple[str, float]]:
             raise NegbenchError(f"{where}: image {_short(image)} is there twice")
         seen.add(image)
         yield image, -float(place)
-
-
-def _is_finite(score: float) -> bool:
-    """Whether the score is a finite float32 above that of the images that are not listed."""
-    try:
-        return math.isfinite(score) and abs(score) < -_UNLISTED
-    except OverflowError:
-        return False
 
 
 def _image(value: Any, where: str) -> str:

@@ -95,6 +95,9 @@ def test_what_the_files_lack_is_counted_and_named(images, texts):
         backbone.tokenize(["is red", "is green", "is blue", "is green"])
     with pytest.raises(DataError, match=r"images\.npz lacks 1 images, the first: 'zz'"):
         backbone.features_of(["c", "zz"])
+    with pytest.raises(DataError, match="lacks 1 texts") as caught:
+        backbone.tokenize(["word " * 10_000])
+    assert len(str(caught.value)) < 200
 
 
 def test_bad_options(tmp_path, images, texts):
@@ -124,6 +127,8 @@ def test_bad_options(tmp_path, images, texts):
             {"ids": np.array(IDS), "features": np.where(IMAGES[2, 1] == IMAGES, np.nan, IMAGES)},
             r"image 'a2' has values",
         ),
+        ({"ids": np.array(IDS), "features": IMAGES * np.float32(1e30)}, r"has values.* above 1e12"),
+        ({"ids": np.array(IDS), "features": IMAGES * 1e-30}, r"has values.* none above 1e-12"),
         ({"ids": np.array(IDS, dtype=object), "features": IMAGES}, r"holds Python objects.*dtype=str"),
     ],
 )

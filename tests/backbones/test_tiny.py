@@ -13,8 +13,10 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
+from negbench.backbones import tiny
 from negbench.backbones.tiny import (
     BUCKETS,
+    FORMAT,
     MAX_WORDS,
     SHIPPED,
     SIZE,
@@ -165,11 +167,26 @@ def test_weights_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, broken)
     with pytest.raises(WeightsError, match="has format None"):
         Tiny.load(weights=str(broken))
+    for vocabulary in ({}, {"vocabulary": "["}, {"vocabulary": "5"}):
+        save_file({"x": torch.zeros(1)}, broken, {"format": FORMAT, **vocabulary})
+        with pytest.raises(WeightsError, match="has no vocabulary"):
+            Tiny.load(weights=str(broken))
     state = Encoders(VOCABULARY).state_dict()
     state["text.output.bias"] = torch.zeros(3)
     save_file(state, broken, read_metadata(SHIPPED))
     with pytest.raises(WeightsError, match=r"does not fit the tiny backbone: wrong shape text\.output\.bias"):
         Tiny.load(weights=str(broken))
+
+
+def test_shipped_weights_of_another_content_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SHIPPED.read_bytes()
+    flipped = bytes([*whole[:-100], whole[-100] ^ 1, *whole[-99:]])  # fits, and is another encoder
+    for content in (flipped, whole[:-1], b""):
+        other = tmp_path / "tiny.safetensors"
+        other.write_bytes(content)
+        monkeypatch.setattr(tiny, "SHIPPED", other)
+        with pytest.raises(WeightsError, match="is not the file that negbench ships"):
+            Tiny.load()
 
 
 def test_options_are_checked() -> None:

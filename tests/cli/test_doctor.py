@@ -25,14 +25,16 @@ def test_leftovers_go_and_damage_is_named(
 ) -> None:
     config = load_config(flags={"strategy": {"name": "all-corpus"}}, sets=vector_sets)
     folder = run_config(config, Bench.open(tmp_path, "none")).folder
-    left = folder.path / ".ranks.parquet.abc.partial"
-    left.write_bytes(b"half")
+    deep = tmp_path / "study" / "report" / "figures"
+    deep.mkdir(parents=True)
+    for left in (folder.path / ".ranks.parquet.abc.partial", deep / ".history.png.abc.partial"):
+        left.write_bytes(b"half")
     place = ["doctor", "--runs-dir", str(tmp_path), "--tracking-uri", "none"]
     assert negbench(place) == 0
     out = capsys.readouterr().out
-    assert "1 half-written files of killed processes removed" in out
+    assert "2 half-written files of killed processes removed" in out
     assert "1 runs: 1 finished" in out
-    assert not left.exists()
+    assert not list(tmp_path.rglob("*.partial"))
     ranks = folder.path / "ranks.parquet"
     ranks.write_bytes(ranks.read_bytes()[:-1])
     assert negbench(place) == 2

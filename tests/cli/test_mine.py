@@ -131,6 +131,7 @@ MISTAKES = [
     ("strategy", "in-batch", "chooses among the members of a batch"),
     ("strategy", "qrue", "did you mean 'qure'"),
     ("draws", "0", "--draws 0: input should be greater"),
+    ("draws", "1000000000", "--draws 1000000000: input should be less"),
     ("out", "negatives.csv", "want a name that ends in .parquet"),
     ("format", "jsonl", "--format jsonl wants an --out that ends in .jsonl"),
     ("device", "gpu9", "--device gpu9"),

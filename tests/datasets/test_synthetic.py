@@ -112,6 +112,7 @@ def test_too_many_different_garments() -> None:
     [
         ("twins", 0.9), ("twins", 7.0), ("val_images", 7), ("train_queries", 0), ("world", -1), ("twins", float("nan")),
         ("near_misses", -1.0), ("near_misses", float("inf")), ("label_noise", 1.1), ("label_noise", float("nan")),
+        ("train_images", 10**9),
     ],
 )  # fmt: skip
 def test_spec_quotes_a_bad_value(option: str, value: float) -> None:

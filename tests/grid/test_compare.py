@@ -487,7 +487,8 @@ def test_a_dry_run_stops_after_the_plan(
 MISTAKES = [
     (["--baseline", "inbatch"], "unknown --baseline 'inbatch': did you mean 'in-batch'?"),
     (["--margin", "-1"], "--margin -1.0: input should be greater than or equal to 0"),
-    (["--alpha", "1.5"], "--alpha 1.5: input should be less than 1"),
+    (["--alpha", "1e-300"], "--alpha 1e-300: input should be greater than or equal to 0.001"),  # draws end there
+    (["--seeds", "1000000000"], "--seeds '1000000000': want at most 1,000"),
     (["--overwrite", "all"], "--overwrite 'all': input should be 'failed', 'never' or 'always'"),
     (["--search", "train.lr=1:2"], "--search has no effect alone: add --tuned N"),
     (["--pairs", "all"], "--pairs has no effect alone: add --until decided"),

@@ -134,8 +134,10 @@ _QUERIES, _IMAGES, _TARGETS = _world()
 
 
 MISTAKES_ARE_ONE_LINE: list[tuple[Any, ...]] = [
-    ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity \(1 such rows\)"),
-    ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity \(40 such rows\)"),
+    ({"query_embeddings": _with_nan(_QUERIES)}, r"query_embeddings row 3 holds NaN or infinity.*\(1 such rows\)"),
+    ({"image_embeddings": _IMAGES / 0}, r"image_embeddings row 0 holds NaN or infinity.*\(40 such rows\)"),
+    ({"query_embeddings": _QUERIES * 1e30}, "query_embeddings row 0 .* longer than 1e19"),
+    ({"image_embeddings": _IMAGES * 1e-16}, "image_embeddings row 0 is the zero vector or nearly so"),
     ({"image_embeddings": _IMAGES * (torch.arange(N) != 6)[:, None]}, "image_embeddings row 6 is the zero vector"),
     ({"query_embeddings": _QUERIES[:, :5]}, r"of one width D, got \(30, 5\) and \(40, 8\)"),
     ({"query_embeddings": _QUERIES[0]}, r"query_embeddings must be floats, \[rows, width\], got \(8,\)"),
@@ -162,6 +164,7 @@ def test_mistakes_are_one_line() -> None:
 
 
 BAD_OPTIONS_ARE_ONE_LINE: list[tuple[Any, ...]] = [
+    ({"strategy": "trisampler"}, "strategy must be one that reads no planes.*got 'Trisampler'"),
     ({"strategy": "qrue"}, "did you mean 'qure'"),
     ({"strategy": "top-k:k=0"}, "k must be a whole number >= 1, or a share"),
     ({"strategy": 3}, "strategy must be a name or a Strategy, got a int"),

@@ -2,26 +2,32 @@
 
     python tests/reliability/attack.py [--kills N] [--seed S]
 
-Each command is first computed undisturbed. Then, in new runs folders, it is killed up to four times: by kill -9 to the
-command, to one of its processes or to all of them, or by a signal. Given again it must end with exit code 0, the same
-metrics of the same runs, no half-written file and no process left. Prints one line a command; exit code 1 where
-anything differs.
+Each command is first computed undisturbed. Then, in new runs folders, the commands take turns: one is killed up to six
+times, by kill -9 to the command, to one of its processes or to all of them, or by a signal or two. Given again it must
+end with exit code 0, the same metrics of the same runs, no half-written or damaged file, nothing that MLflow calls
+running and no process left. Prints a line an attempt, with the kills so far; exit code 1 where anything differs.
+
+What takes longest, the imports, is done once: commands are forks of this process, and their workers are forks of one
+server, but for every eighth command, which starts its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
-import sys
+import sqlite3
 import tempfile
 import time
+import traceback
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +36,54 @@ import psutil  # type: ignore[import-untyped]
 from negbench.testing.vector_files import write_vectors
 
 TRAINING = ("train.epochs=6", "train.batch_size=16", "train.lr=0.03", "schedule.n_def=2")
-GRID = "compare --strategies qure,in-batch --losses bradley-terry --seeds 2 --name attacked --no-report"
+GRID = "compare --strategies qure,in-batch --losses bradley-terry --name attacked --no-report"
 STUDY = "study --strategy dqe --trials 6 --seeds 1 --final-seeds 0 --name attacked --sampler"
 COMMANDS = (
-    GRID,
-    f"{GRID} --workers 2",
+    f"{GRID} --seeds 2",
+    f"{GRID} --seeds 2 --workers 2",
+    f"{GRID} --until decided --max-seeds 5 --workers 2",
     f"{STUDY} random",
+    f"{STUDY} random --workers 2",
     f"{STUDY} tpe",
 )
-WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", "SIGTERM", "SIGINT to all")
-SECONDS = 600
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT to all")
+WAYS = ("kill -9", "kill -9 to one process", "kill -9 to all", *SIGNALS, *(f"{way}, twice" for way in SIGNALS))
+SECONDS = 900  # a command that takes longer hangs
 
 
-def start(command: str, sets: list[str], runs: Path) -> subprocess.Popen[bytes]:
-    """The command in a session of its own; what it tells is in a file beside its runs folder."""
-    arguments = [sys.executable, "-m", "negbench", *command.split(), *sets, "--runs-dir", str(runs)]
+def import_all() -> None:
+    """Import what commands import late, and start the server of their workers, which does so, too."""
+    from negbench.executors import _PRELOADED, _context
+    from negbench.tuning.serve import serve
+
+    for name in ("negbench.cli.main", *_PRELOADED["negbench.grid.cells"], "optuna"):
+        importlib.import_module(name)
+    _context(serve)
+
+
+def start(command: str, sets: list[str], runs: Path, *, server: bool = True) -> psutil.Process:
+    """Start it in a session of its own; what it tells is in a file beside its runs folder."""
+    if pid := os.fork():
+        return psutil.Process(pid)
+    os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a shell in the background the next
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with runs.with_suffix(".log").open("ab") as told:
-        return subprocess.Popen(arguments, stdout=told, stderr=told, start_new_session=True)
+        os.dup2(told.fileno(), 1)
+        os.dup2(told.fileno(), 2)
+    if server:
+        forkserver.ensure_running = lambda: None
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    else:
+        forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
+    from negbench.cli.main import main
 
-
-def finished(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code; a command that hangs is an error."""
-    return process.wait(SECONDS)
+    try:
+        main([*command.split(), *sets, "--runs-dir", str(runs)])
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
+    raise SystemExit(0)
 
 
 def table(runs: Path) -> dict[str, Any]:
@@ -62,13 +94,27 @@ def table(runs: Path) -> dict[str, Any]:
     return found
 
 
+def flaws(runs: Path, want: dict[str, Any]) -> list[str]:
+    """What is wrong about a folder whose command ended well."""
+    from negbench.files import SUMS, damaged_in
+
+    found = table(runs)
+    wrong = [f"another table: {name}" for name in sorted({*want, *found}) if want.get(name) != found.get(name)]
+    wrong += [f"half-written: {path}" for path in runs.rglob("*.partial")]
+    wrong += [f"damaged: {sums.parent / name}" for sums in runs.rglob(SUMS) for name in damaged_in(sums.parent)]
+    with closing(sqlite3.connect(runs / "mlflow.db")) as store:
+        running = store.execute("select name from runs where status = 'RUNNING' and lifecycle_stage = 'active'")
+        wrong += [f"MLflow: {name} is running" for (name,) in running]
+    return wrong
+
+
 def has_checkpoint(runs: Path) -> bool:
     return any(runs.rglob("checkpoint.pt")) or any(runs.rglob("result.json"))
 
 
 def living(session: int) -> list[psutil.Process]:
-    """Processes of a session."""
-    found = []
+    """Processes of a session, and workers that are forks of the common server."""
+    found = psutil.Process(forkserver._forkserver._forkserver_pid).children()  # type: ignore[attr-defined]
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
@@ -76,46 +122,44 @@ def living(session: int) -> list[psutil.Process]:
     return found
 
 
-def strike(process: subprocess.Popen[bytes], way: str, chance: random.Random) -> None:
+def strike(process: psutil.Process, way: str, chance: random.Random) -> None:
     """End a command in one of `WAYS`; where not all of it is killed, wait until the rest has noticed."""
-    with suppress(ProcessLookupError, IndexError, psutil.Error):
-        if way == "kill -9 to one process":
-            chance.choice(living(process.pid)).kill()
-        elif way == "kill -9 to all":
-            os.killpg(process.pid, signal.SIGKILL)
-        elif way == "SIGINT to all":
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.send_signal(signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
-    finished(process)
-    deadline = time.monotonic() + 20
+    kind, _, twice = way.partition(", ")
+    name, _, whom = kind.partition(" to ")
+    for _ in range(2 if twice else 1):
+        there = living(process.pid) or [process]
+        for each in {"": [process], "one process": [chance.choice(there)], "all": there}[whom]:
+            with suppress(psutil.Error):
+                each.send_signal(signal.SIGKILL if name == "kill -9" else signal.Signals[name])
+        with suppress(psutil.TimeoutExpired):
+            process.wait(chance.choice((0.1, 2.0)))
+    process.wait(SECONDS)
+    deadline = time.monotonic() + 60
     while left := living(process.pid):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{way}: still alive 20 s later: {[each.cmdline() for each in left]}")
+            raise AssertionError(f"{way}: still alive a minute later: {[each.cmdline() for each in left]}")
         time.sleep(0.05)
 
 
-def attacked(command: str, sets: list[str], runs: Path, chance: random.Random, most: int, span: float) -> Counter[str]:
-    """Kill a command up to `most` times, then let it end; which way how often, and how many after a checkpoint."""
-    ways = Counter[str]()
+def attacked(
+    command: str, sets: list[str], runs: Path, chance: random.Random, most: int, span: float, ways: Counter[str]
+) -> None:
+    """Kill a command up to `most` times, then let it end; counts the ways, and how many came after a checkpoint."""
     for _ in range(most):
-        process, wait = start(command, sets, runs), chance.uniform(0.0, span)
-        if chance.random() < 0.7:  # most of them while something is computed
-            while process.poll() is None and not has_checkpoint(runs):
-                time.sleep(0.01)
+        process, wait = start(command, sets, runs, server=chance.random() < 7 / 8), chance.uniform(0.0, span)
+        if chance.random() < 0.8:  # most of them while something is computed
+            while process.status() != psutil.STATUS_ZOMBIE and not has_checkpoint(runs):
+                time.sleep(0.02)
             wait *= 0.3
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(psutil.TimeoutExpired):
             process.wait(wait)
-        if process.poll() is not None:
             break
         way = chance.choice(WAYS)
         ways["after a checkpoint"] += has_checkpoint(runs)
-        strike(process, way, chance)
         ways[way] += 1
-    code = finished(start(command, sets, runs))
-    if code != 0:
-        raise AssertionError(f"{dict(ways)}: exit code {code}: {runs.with_suffix('.log').read_text()[-500:]}")
-    return ways
+        strike(process, way, chance)
+    code = start(command, sets, runs).wait(SECONDS)
+    assert code == 0, f"exit code {code}: {runs.with_suffix('.log').read_text()[-500:]}"
 
 
 def main() -> int:
@@ -124,34 +168,40 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    chance, wrong, kills = random.Random(asked.seed), 0, asked.kills // len(COMMANDS)
-    with tempfile.TemporaryDirectory(prefix="attack-") as name:
-        place = Path(name)
-        os.environ["NEGBENCH_CACHE"] = str(place / "cache")
-        data = write_vectors(place)
-        sets = list(itertools.chain(*(["--set", text] for text in (*data, *TRAINING))))
-        for number, command in enumerate(COMMANDS):
-            begun = time.monotonic()
-            assert finished(start(command, sets, place / f"straight-{number}")) == 0
-            span, want = time.monotonic() - begun, table(place / f"straight-{number}")
-            ways, differing = Counter[str](), 0
-            for attempt in itertools.count():
-                struck = sum(ways[way] for way in WAYS)
-                if struck >= kills:
-                    break
-                runs = place / f"{number}-{attempt}"
-                try:
-                    ways += attacked(command, sets, runs, chance, min(4, kills - struck), span)
-                    found = table(runs)
-                    differ = sorted(name for name in {*want, *found} if want.get(name) != found.get(name))
-                    assert not differ, f"another table: {', '.join(differ)}"
-                    assert not list(runs.rglob("*.partial")), "a half-written file is left"
-                except (AssertionError, subprocess.TimeoutExpired) as error:
-                    differing += 1
-                    print(f"seed {asked.seed}, {command}, attempt {attempt}: {error}", flush=True)
-            wrong += differing
-            told = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
-            print(f"{command}: {told}; {len(want)} runs, {differing} attempts differ", flush=True)
+    chance, wrong, ways = random.Random(asked.seed), 0, Counter[str]()
+    place = Path(tempfile.mkdtemp(prefix="attack-"))
+    os.environ["NEGBENCH_CACHE"] = str(place / "cache")
+    sets = list(itertools.chain(*(["--set", text] for text in (*write_vectors(place), *TRAINING))))
+    import_all()
+    spans, tables = list[float](), list[dict[str, Any]]()
+    for number, command in enumerate(COMMANDS):
+        begun, runs = time.monotonic(), place / f"straight-{number}"
+        assert start(command, sets, runs).wait(SECONDS) == 0, runs.with_suffix(".log").read_text()
+        spans.append(time.monotonic() - begun)
+        tables.append(table(runs))
+        print(f"{command}: {len(tables[-1])} runs in {spans[-1]:.0f} s", flush=True)
+    for attempt in itertools.count():
+        struck = sum(ways[way] for way in WAYS)
+        if struck >= asked.kills:
+            break
+        number, before = attempt % len(COMMANDS), ways.copy()
+        runs = place / f"{attempt}-{number}"
+        try:
+            attacked(COMMANDS[number], sets, runs, chance, min(6, asked.kills - struck), spans[number], ways)
+            problems = flaws(runs, tables[number])
+        except (AssertionError, psutil.TimeoutExpired) as error:
+            problems = [str(error)]
+        wrong += bool(problems)
+        told = ", ".join(f"{count} {way}" for way, count in sorted((ways - before).items()))
+        print(
+            f"{sum(ways[way] for way in WAYS)} kills: {COMMANDS[number]}: {told or 'none'}: {problems or 'the same'}",
+            flush=True,
+        )
+        if not problems:
+            shutil.rmtree(runs)
+    print(f"seed {asked.seed}: {dict(sorted(ways.items()))}; {wrong} attempts differ", flush=True)
+    if not wrong:
+        shutil.rmtree(place)
     return int(wrong > 0)
 
 

@@ -329,7 +329,11 @@ def test_the_page_draws_what_was_found(tmp_path: Path) -> None:
     assert best == sorted(best)
     assert best[-1] == max(history["finished"].get_ydata())
     assert page.answer[0].startswith("The best of 16 finished trials: ")
+    figures = tmp_path / "report" / "figures"
+    figures.mkdir(parents=True)
+    (figures / ".history.png.abc.partial").write_bytes(b"of a killed process")
     assert write_page(tmp_path / "report", page)[0].exists()
+    assert not list(figures.glob("*.partial"))
 
 
 def drawn(panel: Any) -> Any:
