@@ -15,7 +15,7 @@ from negbench.analysis.statistics import Design, ValueTable, against
 from negbench.claims.claim import Claim, ClaimTest
 from negbench.claims.evidence import Evidence, Untestable
 from negbench.claims.measure import Measured
-from negbench.metrics.scorer_relevance import order_agreement
+from negbench.metrics.preference import order_agreement
 
 Array = NDArray[np.float64]
 Verdict = Literal["supported", "refuted", "undecided", "not testable"]

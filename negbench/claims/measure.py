@@ -16,12 +16,11 @@ from torch import Tensor
 from negbench.claims.evidence import SettingRun, Untestable
 from negbench.metrics.average_precision import average_precision_at_k
 from negbench.metrics.epochs import event_effect, falls, late_slope, slope
-from negbench.metrics.preference import agreement, simulated_choices
+from negbench.metrics.preference import agreement, cirqrs_at_k, simulated_choices
 from negbench.metrics.query_ranks import QueryRanks
 from negbench.metrics.ranks import target_ranks
 from negbench.metrics.recall import hits_at_k
 from negbench.metrics.relevant import false_negatives_by_rank, other_recall_at_k
-from negbench.metrics.scorer_relevance import cirqrs_at_k
 from negbench.metrics.similarity import look_alikes, semantic_separation
 from negbench.scoring.evaluation import block_scorer
 from negbench.scoring.scorers import Encoded
