@@ -170,7 +170,7 @@ def _made(
     handed: list[dict[str, str]] = []
     fields: list[tuple[str, Any, Any]] = []
     for key, part in zip(names, parts, strict=True):
-        hints, prefix = typing.get_type_hints(part), re.sub(r"\W+", "_", key)
+        hints, prefix = typing.get_type_hints(part, include_extras=True), re.sub(r"\W+", "_", key)
         own = {f.name: f"{prefix}_{f.name}" if shared[f.name] > 1 else f.name for f in dataclasses.fields(part)}
         fields += [(own[f.name], hints[f.name], _copied(f, own)) for f in dataclasses.fields(part)]
         handed.append(own)

@@ -34,6 +34,9 @@ class Unchecked(Strategy):
 
     k: int = 3
 
+    def __post_init__(self) -> None:
+        pass
+
     def pool(self, view: ScoreView) -> Tensor:
         return view.allowed.clone()
 
