@@ -184,8 +184,8 @@ class Mine(SubjectOptions):
     images: Path | None = option(None, "[N, D] floats, or [N, T, D] tokens.", metavar="FILE.npy")
     targets: Path | None = option(
         None,
-        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet or .csv, which may hold "
-        "`excluded` and `relevant` too: lists of rows (in .csv parted by blanks).",
+        "Row of --images that answers each query: [Q] .npy, or column `target` of a .parquet, which may hold "
+        "`excluded` and `relevant` too: lists of rows.",
         metavar="FILE",
     )
     groups: Path | None = option(None, "[N] labels: queries draw from their target's group alone.", metavar="FILE.npy")

@@ -90,7 +90,7 @@ class LossTestCase:
         assert torch.autograd.gradcheck(lambda p, n, t: loss(p, n, toy.mask, toy.weights, temperature=t), inputs)
 
     def test_mask_equals_removal(self, loss: Loss) -> None:
-        """A masked negative is as if it were not there, whatever its score; no gradient sees it, nor the temperature's."""
+        """A masked negative is as if it were not there, whatever its score; it reaches no gradient."""
         for seed in range(5):
             toy = toy_scores(1, 6, seed=seed)
             kept = toy.mask[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from negbench.contracts import BatchStrategy, Epoch, OrderedBatches, ScoreView, Strategy, SyntheticStrategy
 from negbench.errors import NegbenchError
 from negbench.mining.checked import synthetic_of
-from negbench.testing.bare import global_generators
+from negbench.testing.generators import global_generators
 from negbench.testing.worlds import Sign, toy_bank_step, toy_view
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -118,7 +118,7 @@ class StrategyTestCase:
             assert torch.equal(pools[1], pools[2])
 
     def test_small_and_flat_tables(self, strategy: Strategy) -> None:
-        """Corpora of one image, the target, and a few more, at any refresh; no queries; a model that scores all alike."""
+        """Corpora of one image, the target, and a few more, at any refresh; no queries; scores that are all alike."""
         for columns, sign, refresh in itertools.product(range(1, 6), SIGNS, (0, 1, 100)):
             view = _shown(strategy, toy_view(columns, columns, seed=columns, sign=sign))
             _only_allowed(strategy.pool(_changed(view, refresh=refresh)), view)
