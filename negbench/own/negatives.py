@@ -166,9 +166,9 @@ def _array(flag: str, file: Path) -> np.ndarray[Any, Any]:
 
 def _targets(file: Path) -> pd.DataFrame:
     """Column `target`, and of a table `excluded` and `relevant` as lists where it has them."""
-    if file.suffix != ".parquet":
-        return pd.DataFrame({"target": _array("--targets", file)})
     try:
+        if file.suffix != ".parquet":
+            return pd.DataFrame({"target": _array("--targets", file)})
         table = pd.read_parquet(file)
         if "target" not in table:
             raise ValueError(f"no column 'target' among {', '.join(map(str, table.columns))}")

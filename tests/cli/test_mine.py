@@ -142,8 +142,8 @@ def test_mistakes_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str])
     np.savez(folder / "several.npz", a=targets, b=targets)
     for name in ("text.npy", "text.parquet"):
         (folder / name).write_text("neither array nor table")
-    pd.DataFrame({"goal": targets}).to_csv(folder / "goal.parquet", index=False)
-    pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_csv(folder / "list.parquet", index=False)
+    pd.DataFrame({"goal": targets}).to_parquet(folder / "goal.parquet")
+    pd.DataFrame({"target": targets, "excluded": ["one"] * Q}).to_parquet(folder / "list.parquet")
     for flag, value, message in MISTAKES:
         given = folder / value if flag in ("queries", "images", "targets") else value
         assert negbench(_command(folder, **{flag: given})) == 2
