@@ -62,7 +62,7 @@ def check_fields(plugin: Any) -> None:
     Types may be pydantic's, which hold bounds: `PositiveInt`, `Annotated[float, Field(ge=0, le=1)]`, `Literal[...]`.
     Numbers must be finite.
     """
-    for name, adapter in _adapters(type(plugin)).items():
+    for name, adapter in _adapters(type(plugin)).items():  # type: ignore[arg-type]  # a class can be hashed
         try:
             adapter.validate_python(getattr(plugin, name))
         except ValidationError as error:
